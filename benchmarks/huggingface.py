@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _dtypes import is_mixed
 from _report import publish
-from xdsl.dialects.builtin import Float32Type, TensorType
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, imported
 from shardwright.api.checking.check import check_on_ranks
-from shardwright.dialects.aten import AtenOp, OpaqueOp
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.models.hf.tiny import TINY
@@ -56,10 +55,7 @@ def describe(name: str) -> dict[str, Any]:
     module = imported(case_of(name, "4", torch.float32, "sgd"))
     seconds = time.perf_counter() - start
     found = coverage(module)
-    doubled = imported(case_of(name, "4", torch.float64, "sgd"))
-    results = (value for op in doubled.walk() if isinstance(op, AtenOp | OpaqueOp) for value in op.results)
-    used = (value.type for value in results if value.first_use is not None)
-    mixed = any(isinstance(type, TensorType) and type.element_type == Float32Type() for type in used)
+    mixed = is_mixed(imported(case_of(name, "4", torch.float64, "sgd")))
     without = found["replicated"]
     return {
         "model": name.removesuffix("-tiny"),

@@ -41,7 +41,10 @@ class Rule:
     reductions: Mapping[str, Reduction] = field(default_factory=dict[str, Reduction])
     replicated: frozenset[str] = frozenset()
     linear: tuple[frozenset[int], ...] = ()
-    """Sets of operands; where all of one set are partial sums and the rest replicated, so are the results."""
+    """
+    Sets of operands; where all of one set are partial sums and the rest replicated, so are the results. Zeros are
+    linear in the empty set: they are a sum of zeros.
+    """
     additive: frozenset[int] = frozenset()
     indexed: Mapping[str, int] = field(default_factory=dict[str, int])
     """The factor of which the positions are values of an operand, and the operand's number; one at most."""

@@ -232,6 +232,7 @@ def choices_of(rule: Rule, given: Signature, mesh: Mesh) -> tuple[list[Choice], 
         if axis in factors:
             return Split(factors[axis]) if factors[axis] in rule.splittable() else None
         passed = frozenset(i for i, sharding in enumerate(given.operands) if axis in sharding.partial_axes)
-        return Linear(passed) if passed in rule.linear else None
+        summed = passed or any(axis in sharding.partial_axes for sharding in given.results)
+        return Linear(passed) if summed and passed in rule.linear else None
 
     return [choice(axis) for axis in mesh.names], offsets

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, Use
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
+from xdsl.rewriter import InsertPoint
 
 from ..dialects.aten import AtenOp
-from ..dialects.compute import plain_attribute, shape_of
+from ..dialects.compute import ComputeOp, plain_attribute, shape_of
 from ..dialects.placed import element_of
 from .step.new_ops import like
 from .step.requirements import require_undecided
@@ -42,7 +43,8 @@ class DetachFactoriesPass(ModulePass):
 
     Requires: a step without signatures; run it before `search-strategy`, and after `cse`, which would let all zeros of
     one shape be one tensor, kept from the first use to the last and copied for each.
-    Ensures: no op is left that reads nothing of its operand.
+    Ensures: no op is left that reads nothing of its operand. Zeros that several ops add into are made for each of
+    these, which may add what they have of a sum: on each device, or in each micro-batch.
 
     Before:
     ```mlir
@@ -74,6 +76,7 @@ class DetachFactoriesPass(ModulePass):
         for func in step_functions(op):
             require_undecided(func, self.name)
         PatternRewriteWalker(_Detach(), apply_recursively=False).rewrite_module(op)
+        PatternRewriteWalker(_MakeForEach(), apply_recursively=False).rewrite_module(op)
 
 
 class _Detach(RewritePattern):
@@ -87,3 +90,25 @@ class _Detach(RewritePattern):
         if (filled := _FILLED.get(op.overload)) is not None:
             given["fill_value"] = op.attributes[filled]
         rewriter.replace(op, like(op, _MADE[op.overload], [], [result.type], result.name_hint or "made", **given))
+
+
+def _adds_into(use: Use) -> bool:
+    """Whether an op adds to the value, once on all devices, what it has of a sum."""
+    user = use.operation
+    return isinstance(user, ComputeOp) and use.index in user.rule().additive
+
+
+class _MakeForEach(RewritePattern):
+    """z = zeros(sizes), add_into(z, a), add_into(z, b) -> add_into(zeros(sizes), a), add_into(zeros(sizes), b)."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, AtenOp) or op.args or frozenset[int]() not in op.rule().linear:
+            return
+        uses = list(op.outs[0].uses)
+        into = [use for use in uses if _adds_into(use)]
+        for use in into if len(into) < len(uses) else into[1:]:
+            own = op.clone()
+            own.results[0].name_hint = op.outs[0].name_hint
+            rewriter.insert(own, InsertPoint.before(use.operation))
+            use.operation.operands[use.index] = own.results[0]
+            rewriter.notify_op_modified(use.operation)

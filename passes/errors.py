@@ -68,8 +68,8 @@ def place_in_model(location: Attribute) -> str:
     """Return a location as prose: `"fc1" (model.py:3:4)`; empty if it is unknown."""
     match location:
         case NameLoc(desc=StringAttr(data=name), location=inner):
-            within = place_in_model(inner)
-            return f'"{name}" ({within})' if within else f'"{name}"'
+            within, layer = place_in_model(inner), f'"{name}"' if name else "the model itself"
+            return f"{layer} ({within})" if within else layer
         case FileLineColLoc():
             return f"{location.filename.data}:{location.line.data}:{location.column.data}"
         case CallSiteLoc(callee=callee, caller=caller):

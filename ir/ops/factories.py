@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..rules import Rule, replicated_rule
 from .common import named, rows, whole
@@ -13,10 +14,24 @@ _UNWRITTEN = {"self": "", "result0": ""}
 _SIZE = {"size": "result0"}
 
 
+_OF_NOTHING = (frozenset[int](),)
+"""Linear in no operand at all: zeros are the sum of zeros on every device."""
+
+
 def factory(op: OpInstance) -> Rule:
     """A tensor made from arguments alone: every device can make its own part."""
     value, sizes = named(op.results[0])
     return Rule((), (value,), sizes)
+
+
+def zeros(op: OpInstance) -> Rule:
+    """A factory of zeros, of which the sum is the same."""
+    return replace(factory(op), linear=_OF_NOTHING)
+
+
+def filled(op: OpInstance) -> Rule:
+    """A factory of one number."""
+    return zeros(op) if op.argument("fill_value") == 0 else factory(op)
 
 
 def like_nothing(op: OpInstance) -> Rule:
@@ -28,7 +43,9 @@ def like_nothing(op: OpInstance) -> Rule:
 
 def factories_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("full zeros ones", "", factory, localize=_SIZE)
+    yield from rows("zeros", "", zeros, localize=_SIZE)
+    yield from rows("full", "", filled, localize=_SIZE)
+    yield from rows("ones", "", factory, localize=_SIZE)
     yield from rows("scalar_tensor", "", factory)
     yield from rows("new_zeros new_ones new_full", "self", like_nothing, reads={"self": ""}, localize=_SIZE)
     yield from rows("empty.memory_format empty_permuted", "", factory, reads=_UNWRITTEN, localize=_SIZE)

@@ -27,6 +27,7 @@ from .normalize import (
     use_fused_ops,
 )
 from .random import SEED, draw_by_place
+from .row_lookup import look_up_by_row
 from .strides import forget_strides
 from .trace import LOSS, METRICS, MODEL, OUTPUT
 
@@ -83,6 +84,7 @@ def assemble(
     seed = draw_by_place(graph)
     forget_strides(graph)
     index_first_dims(graph)
+    look_up_by_row(graph)
     remove_identities(graph)
     use_fused_ops(graph)
     remove_dead_nodes(graph)

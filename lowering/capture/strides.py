@@ -1,9 +1,11 @@
 """
 Removing ops that name strides from a graph, for the local parts have others.
 
-What is made with strides is made without; what is read or written by strides (``as_strided``) is read or written by
-position in the flat tensor: ``x.as_strided([2, 3], [3, 1])`` is ``x.view(-1)[p]`` with ``p = 3 * arange(2)[:, None] +
-arange(3)``.
+What is made with strides is made without. What is read or written by strides (``as_strided``) is read or written
+through views where its elements are a box of a view of the tensor, which can be split as any other:
+``x.as_strided([3, 2], [1, 4])`` of 8 elements is ``x.view(2, 4)[:, :3].permute(1, 0)``. Otherwise, as for windows that
+overlap, it is read or written by position in the flat tensor: ``x.as_strided([2, 3], [1, 1])`` is ``x.view(-1)[p]``
+with ``p = arange(2)[:, None] + arange(3)``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch.fx.node import Target
 from ...ir.not_supported import STRIDES
 from .captured import ORIGIN, CaptureError
 from .indexing import NodeMaker
+from .strided_box import find_box
 
 aten = torch.ops.aten
 
@@ -42,17 +45,37 @@ def _made(call: NodeMaker, node: torch.fx.Node, *_: object) -> torch.fx.Node:
 
 
 def _read(call: NodeMaker, node: torch.fx.Node, x: torch.fx.Node, *strided: Any) -> torch.fx.Node:
-    return call(aten.index.Tensor, _flat(call, x, node), [_positions(call, *strided)])
+    in_order, box = _in_order(call, x, node), find_box(x.meta["val"].numel(), *strided)
+    if box is None:
+        found = call(aten.index.Tensor, _view(call, in_order, [x.meta["val"].numel()]), [_positions(call, *strided)])
+    else:
+        found = _view(call, in_order, box.shape)
+        for dim, (start, stop) in box.parts.items():
+            found = call(aten.slice.Tensor, found, dim, start, stop)
+        found = _view(call, _permuted(call, found, box.order), node.meta["val"].shape)
+    # What reads this by strides in turn means those that it had.
+    found.meta["val"] = node.meta["val"]
+    return found
 
 
 def _written(
     call: NodeMaker, node: torch.fx.Node, x: torch.fx.Node, source: torch.fx.Node, *strided: Any
 ) -> torch.fx.Node:
-    flat = call(aten.index_put.default, _flat(call, x, node), [_positions(call, *strided)], source)
     value = x.meta["val"]
+    in_order, box = _in_order(call, x, node), find_box(value.numel(), *strided)
+    if box is None or source.meta["val"].dtype != value.dtype:
+        flat = _view(call, in_order, [value.numel()])
+        written = call(aten.index_put.default, flat, [_positions(call, *strided)], source)
+    else:
+        around = [_view(call, in_order, box.shape)]
+        for dim, (start, stop) in box.parts.items():
+            around.append(call(aten.slice.Tensor, around[-1], dim, start, stop))
+        given = [around[-1].meta["val"].shape[dim] for dim in box.order]
+        written = _permuted(call, _view(call, source, given), _inverse(box.order))
+        for outer, (dim, (start, stop)) in reversed(list(zip(around[:-1], box.parts.items(), strict=True))):
+            written = call(aten.slice_scatter.default, outer, written, dim, start, stop)
     order = _memory_order(value)
-    in_order = call(aten.view.default, flat, [value.shape[dim] for dim in order])
-    return call(aten.permute.default, in_order, [order.index(dim) for dim in range(len(order))])
+    return _permuted(call, _view(call, written, [value.shape[dim] for dim in order]), _inverse(order))
 
 
 _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
@@ -69,8 +92,8 @@ def _memory_order(value: torch.Tensor) -> list[int]:
     return sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
 
 
-def _flat(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
-    """The elements of `x` in the order in which they lie in memory."""
+def _in_order(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+    """`x` with its dims in the order in which they lie in memory."""
     value, order = x.meta["val"], _memory_order(x.meta["val"])
     if value.storage_offset() or not value.permute(order).is_contiguous():
         origin = node.meta[ORIGIN]
@@ -78,7 +101,25 @@ def _flat(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.No
             f"{origin.file}:{origin.line} (layer '{origin.layer}'): {node.target} reads the memory of a tensor that is"
             f" a view of another; {STRIDES.instead}"
         )
-    return call(aten.view.default, call(aten.permute.default, x, order), [value.numel()])
+    return _permuted(call, x, order)
+
+
+def _permuted(call: NodeMaker, x: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
+    return x if list(order) == sorted(order) else call(aten.permute.default, x, list(order))
+
+
+def _view(call: NodeMaker, x: torch.fx.Node, shape: Sequence[int]) -> torch.fx.Node:
+    """A view of this shape; where strides forbid that, of a copy."""
+    if list(x.meta["val"].shape) == list(shape):
+        return x
+    try:
+        return call(aten.view.default, x, list(shape))
+    except RuntimeError:
+        return call(aten.view.default, call(aten.clone.default, x, memory_format=torch.contiguous_format), list(shape))
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(dim) for dim in range(len(order))]
 
 
 def _positions(call: NodeMaker, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> torch.fx.Node:

@@ -26,7 +26,7 @@ from ...ir.mesh import Axis, Mesh
 from ...ir.rules import Rule
 from ...ir.sharding import Reduction, Sharding
 from ...ir.signatures import Choice, Linear, Signature, Split, signature
-from ..errors import fail
+from ..errors import describe, fail
 from .step_view import Input, value_label
 from .whole_batch import why_whole
 
@@ -89,6 +89,7 @@ class _PartPropagation:
         while hoisted := self._walk():
             self.before |= hoisted
         self._split_what_is_used_by_parts()
+        self._check_what_is_added_to()
         return self.found
 
     def _walk(self) -> set[Operation]:
@@ -139,7 +140,7 @@ class _PartPropagation:
         added = all(kind is Reduction.SUM for axes in partial.values() for _, kind in axes)
         if train.is_update(op):
             return None
-        if added and sums in op.rule().linear and self.late.isdisjoint(op.args):
+        if added and sums and sums in op.rule().linear and self.late.isdisjoint(op.args):
             return Linear(sums)
         return None
 
@@ -192,13 +193,45 @@ class _PartPropagation:
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
+        made = self._sum_behind(value)
+        behind = f" (it is made of what {describe(made)} sums over them)" if made not in (None, value.owner) else ""
         fail(
             op,
-            f"it needs {value_label(value)}, which is complete only after all {self.batch.parts} parts of the batch "
-            "along"
-            f' "{self.batch.axis}", for each of the parts; do not split the batch, or unroll two parts:'
-            " split-batch{parts=2 unrolled=true} and duplex",
+            f"it needs {value_label(value)}, which is complete only after {self._all_parts}{behind}, for each of the"
+            " parts; do not split the batch, or unroll two parts: split-batch{parts=2 unrolled=true} and duplex",
         )
+
+    @property
+    def _all_parts(self) -> str:
+        return f'all {self.batch.parts} parts of the batch along "{self.batch.axis}"'
+
+    def _sum_behind(self, value: SSAValue) -> ComputeOp | None:
+        """The nearest op that sums over the batch of those that make a value."""
+        pending, seen = [value], set[SSAValue]()
+        while pending:
+            current = pending.pop(0)
+            op = current.owner
+            if current in seen or not isinstance(op, ComputeOp):
+                continue
+            seen.add(current)
+            if self.found.values[current].partial and isinstance(self.found.choices[op], Split):
+                return op
+            pending += [each for each in op.args if each in self.late or self.found.values[each].partial]
+        return None
+
+    def _check_what_is_added_to(self) -> None:
+        """Refuse ops that add the sum of all parts to something: none of the parts may add it for itself."""
+        for op, choice in self.found.choices.items():
+            given = self._signature(op.rule(), choice)
+            for index in sorted(op.rule().additive):
+                value = op.args[index]
+                if given is not None and given.operands[index].partial and not self.found.values[value].partial:
+                    label = value_label(value)
+                    fail(
+                        op,
+                        f"it adds to {label} {list(shape_of(value))}, once, what {self._all_parts} have; do not split"
+                        f" the batch, or let the model add to zeros, and the result to {label}",
+                    )
 
     def _split_what_is_used_by_parts(self) -> None:
         """Ops that run once, and whose results are used per micro-batch, are run per micro-batch where possible."""
@@ -222,6 +255,18 @@ class _PartPropagation:
         if any(self.found.values[value].partial for value in op.args):
             return None
         wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
+        choice = self._of_nothing(rule, wanted) or self._split_as(rule, wanted)
+        given = self._signature(rule, choice) if choice is not None else None
+        fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
+        return choice if fits else None
+
+    def _of_nothing(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
+        """The choice of zeros, to which each part of the batch adds its own: to be zeros in each."""
+        summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
+        return Linear(nothing) if summed and (nothing := frozenset[int]()) in rule.linear else None
+
+    def _split_as(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
+        """The choice to split the one factor by which the results are demanded in parts."""
         factors = {
             rule.leading(rule.results[index][dim])
             for index, demands in wanted.items()
@@ -229,11 +274,7 @@ class _PartPropagation:
             for dim in _split_dims(demand)
         }
         factor = factors.pop() if len(factors) == 1 else None
-        if factor is None or factor not in rule.splittable():
-            return None
-        given = self._signature(rule, choice := Split(factor))
-        fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
-        return choice if fits else None
+        return Split(factor) if factor is not None and factor in rule.splittable() else None
 
 
 def batch_rows(inputs: Iterable[Input]) -> int | None:

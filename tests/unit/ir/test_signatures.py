@@ -164,3 +164,17 @@ def test_offsets_that_differ_between_dims_of_a_factor_are_explained():
     problem = explain_mismatch(ROWS_VIEW, uneven, MESH)
     assert problem is not None
     assert "the nearest that it allows is" in problem
+
+
+def test_zeros_are_a_sum_of_zeros_and_other_numbers_are_not():
+    made = {
+        (name, number): rule_of(OpInstance(name, (), ((4, 6),), (), {"size": [4, 6], "fill_value": number}))
+        for name, number in [("zeros", None), ("full", 0), ("full", 0.0), ("full", 1), ("ones", None)]
+    }
+    split = ["() -> ([{}, {}])", '() -> ([{"gpu"}, {}])', '() -> ([{}, {"gpu"}])']
+    partial = '() -> ([{}, {}], unreduced={"gpu"})'
+    for (name, number), rule in made.items():
+        is_zero = (name, number) not in [("full", 1), ("ones", None)]
+        assert texts(rule, GPU) == split + [partial] * is_zero
+        assert (explain_mismatch(rule, read([], ['[{}, {}], unreduced={"gpu"}']), GPU) is None) == is_zero
+        assert explain_mismatch(rule, read([], ["[{}, {}]"]), GPU) is None

@@ -13,10 +13,17 @@ from shardwright.passes.errors import PassError
 
 MIXTURES = ("bert-sgmoe-tiny", "bert-switch-tiny", "vit-sgmoe-tiny", "vit-switch-tiny", "mixtral-tiny")
 MODELS = (*MIXTURES, "transgan-tiny", "vit-tiny", "unet-tiny")
+HUGGING_FACE = ("hf:swin-tiny", "hf:whisper-tiny")
+"""Reads by strides; positions that every part of the batch adds into zeros."""
 BATCH_NORMS = ("resnet50-tiny", "vgg19-bn-tiny")
 SYNCHRONISED = "decompose-batch-norm,"
 WAYS = {**FORMS, **SCHEDULED}
-QUICK = {("mixtral-tiny", "duplex"), ("vit-sgmoe-tiny", "accumulate"), ("transgan-tiny", "3 stages, eager-1f1b")}
+QUICK = {
+    ("mixtral-tiny", "duplex"),
+    ("vit-sgmoe-tiny", "accumulate"),
+    ("transgan-tiny", "3 stages, eager-1f1b"),
+    ("hf:whisper-tiny", "accumulate"),
+}
 
 
 def cases() -> Iterator[object]:
@@ -65,3 +72,33 @@ def test_batch_norms_are_refused_where_parts_come_one_after_the_other(model: str
     # Written as sums, it is the first of those that is refused.
     with pytest.raises(PassError, match=rf'from "{layer}".*complete only after all'):
         check_interpreted(FORMS[way].case(model, steps=1, first=SYNCHRONISED))
+
+
+@pytest.mark.parametrize(
+    ("model", "way"),
+    [
+        pytest.param(model, way, marks=[] if (model, way) in QUICK else pytest.mark.thorough)
+        for model in HUGGING_FACE
+        for way in FORMS
+    ],
+)
+def test_a_model_of_hugging_face_cut_in_time_computes_the_same(model: str, way: str):
+    result = check_interpreted(FORMS[way].case(model, steps=2))
+    assert result.passed, str(result)
+
+
+@pytest.mark.thorough
+def test_a_balancing_loss_waits_for_the_sums_of_both_parts_or_is_refused():
+    result = check_interpreted(FORMS["duplex"].case("hf:mixtral-tiny", torch.float32, steps=2))
+    assert result.passed, str(result)
+    told = r"needs %\S+, which is complete only after all 2 parts .* \(it is made of what 'aten.sum\S*' op .*mixtral"
+    with pytest.raises(PassError, match=told):
+        check_interpreted(FORMS["accumulate"].case("hf:mixtral-tiny", torch.float32, steps=1))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", FORMS)
+def test_a_loss_that_compares_rows_is_refused(way: str):
+    told = r"'aten.mm' op %\S+ from the model itself \(.*modeling_clip.*combines rows with one another"
+    with pytest.raises(PassError, match=told):
+        check_interpreted(FORMS[way].case("hf:clip-tiny", steps=1))

@@ -30,6 +30,24 @@ func.func @sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> te
 
 // -----
 
+// What is made of a sum over the batch: the sum is named too.
+
+spmd.mesh @mesh = <["gpu"=1]>
+func.func @of_sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> tensor<f32> {
+  %h = aten.add.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}]) -> ([{}, {}])>}
+    : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
+  %m = aten.sum.dim_IntList %h {dim = [0 : i64], spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([{}])>}
+    : (tensor<8x4xf32>) -> tensor<4xf32> loc("norm"("model.py":3:4))
+  %e = aten.exp %m {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>} : (tensor<4xf32>) -> tensor<4xf32>
+  // expected-error@+1 {{it needs %e, which is complete only after all 2 parts of the batch along "micro" (it is made of what 'aten.sum.dim_IntList' op %m from "norm" (model.py:3:4) sums over them), for each of the parts; do not split the batch, or unroll two parts}}
+  %c = aten.sub.Tensor %h, %e {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}]) -> ([{}, {}])>}
+    : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
+  %s = aten.sum %c {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x4xf32>) -> tensor<f32>
+  func.return %s : tensor<f32>
+}
+
+// -----
+
 spmd.mesh @mesh = <["gpu"=4]>
 func.func @small(%x: tensor<6xf32> {train.batch = "0"}) -> tensor<f32> {
   // expected-error@+1 {{the batch of 6 rows is too small to be split into 8 parts, 2 of them over time; use fewer parts, or a batch of 8 rows}}

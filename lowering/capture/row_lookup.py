@@ -1,0 +1,233 @@
+"""
+Lookups by several indices of which one counts the rows, as lookups along one dim, each row by itself.
+
+``x[arange(n), j]`` looks up two dims together, neither of which can be split. As ``x.gather(1, j.view(n, 1)).view(n)``
+it can be split along the rows. Where all indices count, as in ``x[arange(n)[:, None], arange(m)]``, the result is `x`.
+The gradient, an ``index_put``, becomes a ``scatter_add`` likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch.fx.node import Target
+
+from .indexing import NodeMaker
+
+aten = torch.ops.aten
+
+
+def look_up_by_row(graph: torch.fx.Graph) -> None:
+    """Rewrite every index and index_put of the first dims (`index_first_dims`) of which an index counts a dim."""
+    for node in list(graph.nodes):
+        if (rewrite := _REWRITES.get(node.target)) is None:
+            continue
+        lookup = _lookup(*node.args[:2])
+        if lookup is not None:
+            with graph.inserting_before(node), node.meta["val"].fake_mode:
+                node.replace_all_uses_with(rewrite(NodeMaker(graph, node), lookup, *node.args[2:]))
+            graph.erase_node(node)
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """
+    A lookup of the first dims of `x`, some of which are counted.
+
+    Args:
+        counted: by dim of `x`, the dim of the places along which its index counts, in the order of the latter.
+        found: the dims of `x` that are looked up by value, in order.
+        places: the shape to which all indices broadcast.
+    """
+
+    x: torch.fx.Node
+    indices: Sequence[torch.fx.Node]
+    counted: dict[int, int]
+    found: tuple[int, ...]
+    places: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of `x`."""
+        return tuple(self.x.meta["val"].shape)
+
+    @property
+    def rest(self) -> range:
+        """The dims of `x` that have no index."""
+        return range(len(self.indices), len(self.shape))
+
+    @property
+    def order(self) -> list[int]:
+        """The dims of `x`: counted ones, those that are found, the rest."""
+        return [*self.counted, *self.found, *self.rest]
+
+    @property
+    def place_order(self) -> list[int]:
+        """The dims of what is picked: counted ones, other places, the rest."""
+        counted, count = list(self.counted.values()), len(self.places)
+        others = (dim for dim in range(count) if dim not in counted)
+        return [*counted, *others, *range(count, count + len(self.rest))]
+
+    @property
+    def picked(self) -> list[int]:
+        """The shape of what is picked."""
+        return [*self.places, *(self.shape[dim] for dim in self.rest)]
+
+
+def _lookup(x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> _Lookup | None:
+    """The lookup by these indices; None where none counts, or a mask is among them."""
+    given = [index for index in indices if index is not None]
+    if len(given) < len(indices) or any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in given):
+        return None
+    places = torch.broadcast_shapes(*(index.meta["val"].shape for index in given))
+    counted: dict[int, int] = {}
+    for dim, index in enumerate(given):
+        value = index.meta["val"]
+        if value.numel() == x.meta["val"].shape[dim] > 1 and _counts(index):
+            along = len(places) - value.dim() + next(at for at, size in enumerate(value.shape) if size > 1)
+            if along not in counted.values():
+                counted[dim] = along
+    if not counted:
+        return None
+    in_order = dict(sorted(counted.items(), key=lambda pair: pair[1]))
+    return _Lookup(x, given, in_order, tuple(dim for dim in range(len(given)) if dim not in counted), tuple(places))
+
+
+def _counts(index: torch.fx.Node) -> bool:
+    """Whether the elements of an index, in order, are 0, 1, 2, ...; and lie along one dim."""
+    value = index.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or max(value.shape, default=1) != value.numel():
+        return False
+    match index.target, index.args:
+        case aten.arange.default, _:
+            return True
+        case ((aten.arange.start | aten.arange.start_step), (0, _, *step)):
+            return step in ([], [1])
+        case ((aten.add.Tensor | aten.add.Scalar | aten.sub.Tensor), (torch.fx.Node() as source, 0, *_)):
+            return _counts(source)
+        case ((aten.mul.Tensor | aten.mul.Scalar), (torch.fx.Node() as source, 1, *_)):
+            return _counts(source)
+        case target, (torch.fx.Node() as source, *_) if target in _KEEP_ORDER:
+            return source.meta["val"].numel() == value.numel() and _counts(source)
+        case _:
+            return False
+
+
+_KEEP_ORDER: frozenset[Target] = frozenset(
+    {
+        aten.alias.default,
+        aten.clone.default,
+        aten.detach.default,
+        aten.expand.default,
+        aten.lift_fresh_copy.default,
+        aten.permute.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+        aten.transpose.int,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten._to_copy.default,
+        aten._unsafe_view.default,
+    }
+)
+"""What keeps the order of elements that lie along one dim."""
+
+
+def _index(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
+    moved = _by_rows(call, lookup)
+    if lookup.found:
+        moved = call(aten.gather.default, moved, len(lookup.counted), _places(call, lookup))
+    return _permuted(call, _reshaped(call, moved, _sizes(lookup)), _inverse(lookup.place_order))
+
+
+def _index_put(call: NodeMaker, lookup: _Lookup, values: torch.fx.Node, accumulate: bool = False) -> torch.fx.Node:
+    whole = call(aten.expand.default, values, lookup.picked)
+    sent = _permuted(call, whole, lookup.place_order)
+    into = _by_rows(call, lookup)
+    if lookup.found:
+        places, at = _places(call, lookup), len(lookup.counted)
+        put = aten.scatter_add.default if accumulate else aten.scatter.src
+        into = call(put, into, at, places, _reshaped(call, sent, list(places.meta["val"].shape)))
+    else:
+        sent = _reshaped(call, sent, list(into.meta["val"].shape))
+        into = call(aten.add.Tensor, into, sent) if accumulate else sent
+    apart = _reshaped(call, into, [lookup.shape[dim] for dim in lookup.order])
+    return _permuted(call, apart, _inverse(lookup.order))
+
+
+_REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
+    aten.index.Tensor: _index,
+    aten._unsafe_index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+}
+
+
+def _by_rows(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
+    """`x` as ``[counted.., found, rest..]``: dims that are found together are one."""
+    moved = _permuted(call, lookup.x, lookup.order)
+    counted, rest = (list(map(lookup.shape.__getitem__, dims)) for dims in (lookup.counted, lookup.rest))
+    found = [math.prod(lookup.shape[dim] for dim in lookup.found)] if lookup.found else []
+    return _reshaped(call, moved, [*counted, *found, *rest])
+
+
+def _places(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
+    """The place of each element that is picked in the dim that is found: ``[counted.., places, rest..]``."""
+    place: torch.fx.Node | None = None
+    for dim in lookup.found:
+        size, own = lookup.shape[dim], _from_the_front(call, lookup.indices[dim], lookup.shape[dim])
+        place = own if place is None else call(aten.add.Tensor, call(aten.mul.Scalar, place, size), own)
+    assert place is not None
+    everywhere = call(aten.expand.default, place, list(lookup.places))
+    moved = _permuted(call, everywhere, lookup.place_order[: len(lookup.places)])
+    counted, rest = (list(map(lookup.shape.__getitem__, dims)) for dims in (lookup.counted, lookup.rest))
+    count = math.prod(lookup.places) // math.prod(counted)
+    alone = _reshaped(call, moved, [*counted, count, *(1 for _ in rest)])
+    return call(aten.expand.default, alone, [*counted, count, *rest])
+
+
+def _from_the_front(call: NodeMaker, index: torch.fx.Node, size: int) -> torch.fx.Node:
+    """An index of which negative numbers count from the end of `size` elements, without these; as int64."""
+    if index.meta["val"].dtype != torch.int64:
+        index = call(aten._to_copy.default, index, dtype=torch.int64)
+    if index.target in (aten.argmax.default, aten.argmin.default, aten.arange.default):
+        return index
+    from_end = call(aten.add.Tensor, index, size)
+    return call(aten.where.self, call(aten.lt.Scalar, index, 0), from_end, index)
+
+
+def _sizes(lookup: _Lookup) -> list[int]:
+    """The shape of what is picked, in the order in which it is looked up."""
+    return [lookup.picked[dim] for dim in lookup.place_order]
+
+
+def _permuted(call: NodeMaker, x: torch.fx.Node, order: list[int]) -> torch.fx.Node:
+    return x if order == sorted(order) else call(aten.permute.default, x, order)
+
+
+def _reshaped(call: NodeMaker, x: torch.fx.Node, shape: list[int]) -> torch.fx.Node:
+    """A view of this shape; where strides forbid that, of a copy."""
+    value = x.meta["val"]
+    if list(value.shape) == shape:
+        return x
+    if not _is_viewable(value, shape):
+        x = call(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return call(aten.view.default, x, shape)
+
+
+def _is_viewable(value: torch.Tensor, shape: list[int]) -> bool:
+    try:
+        value.view(shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(dim) for dim in range(len(order))]
