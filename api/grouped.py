@@ -38,7 +38,10 @@ def grouped_mm_op(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor
 def _backward(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return grouped_products.grouped_mm_backward(rows, matrices, ends, grad)
+    of_rows, of_matrices = grouped_products.grouped_mm_backward(rows, matrices, ends, grad)
+    assert of_rows is not None, "both are asked for"
+    assert of_matrices is not None, "both are asked for"
+    return of_rows, of_matrices
 
 
 @grouped_mm_op.register_fake

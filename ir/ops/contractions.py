@@ -131,8 +131,7 @@ def contractions_rows() -> Iterator[OpSpec]:
         "grouped_bmm_backward",
         "rows matrices ends grad",
         _gradients(
-            "([p, s, k], [e, k, n], [p, g], [p, s, n]) -> ([p, s, k], [e, k, n])"
-            " reduction={p, s, n, e} replicated={g}"
+            "([p, s, k], [e, k, n], [p, g], [p, s, n]) -> ([p, s, k], [e, k, n]) reduction={p, s, n, e} replicated={g}"
         ),
         linear="grad",
         flops="4*p*s*k*n*e/g",

@@ -44,6 +44,34 @@ class NodeMaker:
         return node
 
 
+def permuted(call: NodeMaker, x: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
+    """`x` with its dims in this order."""
+    return x if list(order) == sorted(order) else call(aten.permute.default, x, list(order))
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The order that puts dims back that were permuted."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
+def reshaped(call: NodeMaker, x: torch.fx.Node, shape: Sequence[int]) -> torch.fx.Node:
+    """A view of this shape; where strides forbid that, of a copy."""
+    value = x.meta["val"]
+    if list(value.shape) == list(shape):
+        return x
+    if not _is_viewable(value, shape):
+        x = call(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return call(aten.view.default, x, list(shape))
+
+
+def _is_viewable(value: torch.Tensor, shape: Sequence[int]) -> bool:
+    try:
+        value.view(list(shape))
+    except RuntimeError:
+        return False
+    return True
+
+
 def _index(call: NodeMaker, x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node:
     dims, tensors = _indexed(indices)
     picked = call(aten.index.Tensor, call(aten.permute.default, x, _first(x, dims)), tensors)

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 from torch.fx.node import Target
 
-from .indexing import NodeMaker
+from .indexing import NodeMaker, inverse, permuted, reshaped
 
 aten = torch.ops.aten
 
@@ -143,22 +143,22 @@ def _index(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
     moved = _by_rows(call, lookup)
     if lookup.found:
         moved = call(aten.gather.default, moved, len(lookup.counted), _places(call, lookup))
-    return _permuted(call, _reshaped(call, moved, _sizes(lookup)), _inverse(lookup.place_order))
+    return permuted(call, reshaped(call, moved, _sizes(lookup)), inverse(lookup.place_order))
 
 
 def _index_put(call: NodeMaker, lookup: _Lookup, values: torch.fx.Node, accumulate: bool = False) -> torch.fx.Node:
     whole = call(aten.expand.default, values, lookup.picked)
-    sent = _permuted(call, whole, lookup.place_order)
+    sent = permuted(call, whole, lookup.place_order)
     into = _by_rows(call, lookup)
     if lookup.found:
         places, at = _places(call, lookup), len(lookup.counted)
         put = aten.scatter_add.default if accumulate else aten.scatter.src
-        into = call(put, into, at, places, _reshaped(call, sent, list(places.meta["val"].shape)))
+        into = call(put, into, at, places, reshaped(call, sent, list(places.meta["val"].shape)))
     else:
-        sent = _reshaped(call, sent, list(into.meta["val"].shape))
+        sent = reshaped(call, sent, list(into.meta["val"].shape))
         into = call(aten.add.Tensor, into, sent) if accumulate else sent
-    apart = _reshaped(call, into, [lookup.shape[dim] for dim in lookup.order])
-    return _permuted(call, apart, _inverse(lookup.order))
+    apart = reshaped(call, into, [lookup.shape[dim] for dim in lookup.order])
+    return permuted(call, apart, inverse(lookup.order))
 
 
 _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
@@ -171,10 +171,10 @@ _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
 
 def _by_rows(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
     """`x` as ``[counted.., found, rest..]``: dims that are found together are one."""
-    moved = _permuted(call, lookup.x, lookup.order)
+    moved = permuted(call, lookup.x, lookup.order)
     counted, rest = (list(map(lookup.shape.__getitem__, dims)) for dims in (lookup.counted, lookup.rest))
     found = [math.prod(lookup.shape[dim] for dim in lookup.found)] if lookup.found else []
-    return _reshaped(call, moved, [*counted, *found, *rest])
+    return reshaped(call, moved, [*counted, *found, *rest])
 
 
 def _places(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
@@ -185,10 +185,10 @@ def _places(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
         place = own if place is None else call(aten.add.Tensor, call(aten.mul.Scalar, place, size), own)
     assert place is not None
     everywhere = call(aten.expand.default, place, list(lookup.places))
-    moved = _permuted(call, everywhere, lookup.place_order[: len(lookup.places)])
+    moved = permuted(call, everywhere, lookup.place_order[: len(lookup.places)])
     counted, rest = (list(map(lookup.shape.__getitem__, dims)) for dims in (lookup.counted, lookup.rest))
     count = math.prod(lookup.places) // math.prod(counted)
-    alone = _reshaped(call, moved, [*counted, count, *(1 for _ in rest)])
+    alone = reshaped(call, moved, [*counted, count, *(1 for _ in rest)])
     return call(aten.expand.default, alone, [*counted, count, *rest])
 
 
@@ -205,29 +205,3 @@ def _from_the_front(call: NodeMaker, index: torch.fx.Node, size: int) -> torch.f
 def _sizes(lookup: _Lookup) -> list[int]:
     """The shape of what is picked, in the order in which it is looked up."""
     return [lookup.picked[dim] for dim in lookup.place_order]
-
-
-def _permuted(call: NodeMaker, x: torch.fx.Node, order: list[int]) -> torch.fx.Node:
-    return x if order == sorted(order) else call(aten.permute.default, x, order)
-
-
-def _reshaped(call: NodeMaker, x: torch.fx.Node, shape: list[int]) -> torch.fx.Node:
-    """A view of this shape; where strides forbid that, of a copy."""
-    value = x.meta["val"]
-    if list(value.shape) == shape:
-        return x
-    if not _is_viewable(value, shape):
-        x = call(aten.clone.default, x, memory_format=torch.contiguous_format)
-    return call(aten.view.default, x, shape)
-
-
-def _is_viewable(value: torch.Tensor, shape: list[int]) -> bool:
-    try:
-        value.view(shape)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _inverse(order: list[int]) -> list[int]:
-    return [order.index(dim) for dim in range(len(order))]

@@ -19,7 +19,7 @@ from torch.fx.node import Target
 
 from ...ir.not_supported import STRIDES
 from .captured import ORIGIN, CaptureError
-from .indexing import NodeMaker
+from .indexing import NodeMaker, inverse, permuted, reshaped
 from .strided_box import find_box
 
 aten = torch.ops.aten
@@ -47,12 +47,12 @@ def _made(call: NodeMaker, node: torch.fx.Node, *_: object) -> torch.fx.Node:
 def _read(call: NodeMaker, node: torch.fx.Node, x: torch.fx.Node, *strided: Any) -> torch.fx.Node:
     in_order, box = _in_order(call, x, node), find_box(x.meta["val"].numel(), *strided)
     if box is None:
-        found = call(aten.index.Tensor, _view(call, in_order, [x.meta["val"].numel()]), [_positions(call, *strided)])
+        found = call(aten.index.Tensor, reshaped(call, in_order, [x.meta["val"].numel()]), [_positions(call, *strided)])
     else:
-        found = _view(call, in_order, box.shape)
+        found = reshaped(call, in_order, box.shape)
         for dim, (start, stop) in box.parts.items():
             found = call(aten.slice.Tensor, found, dim, start, stop)
-        found = _view(call, _permuted(call, found, box.order), node.meta["val"].shape)
+        found = reshaped(call, permuted(call, found, box.order), node.meta["val"].shape)
     # What reads this by strides in turn means those that it had.
     found.meta["val"] = node.meta["val"]
     return found
@@ -64,18 +64,18 @@ def _written(
     value = x.meta["val"]
     in_order, box = _in_order(call, x, node), find_box(value.numel(), *strided)
     if box is None or source.meta["val"].dtype != value.dtype:
-        flat = _view(call, in_order, [value.numel()])
+        flat = reshaped(call, in_order, [value.numel()])
         written = call(aten.index_put.default, flat, [_positions(call, *strided)], source)
     else:
-        around = [_view(call, in_order, box.shape)]
+        around = [reshaped(call, in_order, box.shape)]
         for dim, (start, stop) in box.parts.items():
             around.append(call(aten.slice.Tensor, around[-1], dim, start, stop))
         given = [around[-1].meta["val"].shape[dim] for dim in box.order]
-        written = _permuted(call, _view(call, source, given), _inverse(box.order))
+        written = permuted(call, reshaped(call, source, given), inverse(box.order))
         for outer, (dim, (start, stop)) in reversed(list(zip(around[:-1], box.parts.items(), strict=True))):
             written = call(aten.slice_scatter.default, outer, written, dim, start, stop)
     order = _memory_order(value)
-    return _permuted(call, _view(call, written, [value.shape[dim] for dim in order]), _inverse(order))
+    return permuted(call, reshaped(call, written, [value.shape[dim] for dim in order]), inverse(order))
 
 
 _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
@@ -101,25 +101,7 @@ def _in_order(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.f
             f"{origin.file}:{origin.line} (layer '{origin.layer}'): {node.target} reads the memory of a tensor that is"
             f" a view of another; {STRIDES.instead}"
         )
-    return _permuted(call, x, order)
-
-
-def _permuted(call: NodeMaker, x: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
-    return x if list(order) == sorted(order) else call(aten.permute.default, x, list(order))
-
-
-def _view(call: NodeMaker, x: torch.fx.Node, shape: Sequence[int]) -> torch.fx.Node:
-    """A view of this shape; where strides forbid that, of a copy."""
-    if list(x.meta["val"].shape) == list(shape):
-        return x
-    try:
-        return call(aten.view.default, x, list(shape))
-    except RuntimeError:
-        return call(aten.view.default, call(aten.clone.default, x, memory_format=torch.contiguous_format), list(shape))
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [order.index(dim) for dim in range(len(order))]
+    return permuted(call, x, order)
 
 
 def _positions(call: NodeMaker, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> torch.fx.Node:

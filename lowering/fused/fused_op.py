@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import torch
 
-Definition: TypeAlias = Callable[..., torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]]
+Definition: TypeAlias = Callable[..., torch.Tensor | tuple[torch.Tensor | None, ...] | list[torch.Tensor]]
 """What an op or a function of the runtime computes, in plain arithmetic."""
 
 
