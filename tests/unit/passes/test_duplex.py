@@ -51,8 +51,14 @@ def pipeline(parts: int, order: str, end: str = END) -> str:
 
 
 @pytest.mark.parametrize("model", STEPS)
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("order", ["phases", "list"])
+@pytest.mark.parametrize(
+    ("order", "parts"),
+    [
+        ("phases", 2),
+        ("list", 3),
+        *(pytest.param(order, parts, marks=pytest.mark.thorough) for order, parts in (("phases", 3), ("list", 2))),
+    ],
+)
 def test_copies_train_as_the_whole_batch_does(model: str, parts: int, order: str):
     # Both precisions with each of the others, in turn.
     dtype = torch.float32 if (parts == 2) == (order == "list") else torch.float64
@@ -81,7 +87,7 @@ def ordered(cluster: str, parts: int, order: str) -> tuple[ModuleOp, float, int]
 
 
 @pytest.mark.parametrize("parts", [2, *(pytest.param(parts, marks=pytest.mark.thorough) for parts in (3, 4))])
-@pytest.mark.parametrize("cluster", ["hidup-2x4-10g", "hidup-2x4-100g"])
+@pytest.mark.parametrize("cluster", ["hidup-2x4-10g", pytest.param("hidup-2x4-100g", marks=pytest.mark.thorough)])
 def test_the_best_order_is_no_slower_and_holds_little_more(cluster: str, parts: int):
     _, phases, held = ordered(cluster, parts, "phases")
     _, listed, held_listed = ordered(cluster, parts, "list")

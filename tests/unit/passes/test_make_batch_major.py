@@ -59,7 +59,7 @@ def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name:
             assert any(each.split_axes or each.partial for each in shardings), f"{op} is the same on every device"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.thorough), torch.float64], ids=str)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["multihead", "vision"])
 def test_the_program_is_equal_to_one_device(name: str, form: str, dtype: torch.dtype):
