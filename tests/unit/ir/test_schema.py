@@ -13,7 +13,13 @@ from shardwright.lowering.fused.table import FUSED_OPS
 from shardwright.tools.schemas import schemas_text
 
 FUSED = {name: op.definition for name, op in FUSED_OPS.items()}
-KINDS = {"torch.Tensor": TENSOR, "torch.dtype": "ScalarType", "_Shape": "SymInt", "torch.Tensor | float": TENSOR}
+KINDS = {
+    "torch.Tensor": TENSOR,
+    "torch.Tensor | float": TENSOR,
+    "torch.dtype": "ScalarType",
+    "_Shape": "SymInt",
+    "Sequence[bool]": "bool",
+}
 
 
 def test_the_file_holds_the_schemas_of_the_installed_torch():
