@@ -122,20 +122,8 @@ def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]],
 
 def plot_lines(name: str, series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> None:
     """Write values in the order given, a line per series, to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for title, values in series.items():
-        axes.plot(range(1, len(values) + 1), values, label=title)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
+    points = {title: list(enumerate(values, 1)) for title, values in series.items()}
+    plot_curves(name, points, xlabel=xlabel, ylabel=ylabel)
 
 
 def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:

@@ -66,36 +66,7 @@ _PLACES = {"start": "operand0.start[0]", "first": "operand1.start[0]"}
 _PLACES_IN_LISTS = {"start": "operand0.start[1]", "first": "operand1.start[0]"}
 
 
-def contractions_rows() -> Iterator[OpSpec]:
-    """Yield the rows of this family."""
-    yield from rows(
-        "mm", "self mat2", "([i, k], [k, j]) -> ([i, j]) reduction={k}", linear="self mat2", flops="2*i*j*k"
-    )
-    yield from rows("addmm", "self mat1 mat2", biased("ik", "kj", "ij"), linear="self+mat1 self+mat2", flops="2*i*j*k")
-    yield from rows(
-        "bmm",
-        "self mat2",
-        "([b, i, k], [b, k, j]) -> ([b, i, j]) reduction={k}",
-        linear="self mat2",
-        flops="2*b*i*j*k",
-    )
-    yield from rows(
-        "baddbmm",
-        "self batch1 batch2",
-        biased("bik", "bkj", "bij"),
-        linear="self+batch1 self+batch2",
-        flops="2*b*i*j*k",
-    )
-    yield from rows(
-        "addbmm",
-        "self batch1 batch2",
-        biased("bik", "bkj", "ij"),
-        linear="self+batch1 self+batch2",
-        flops="2*b*i*j*k",
-    )
-    yield from rows("addmv", "self mat vec", biased("ik", "k", "i"), linear="self+mat self+vec", flops="2*i*k")
-    yield from rows("addr", "self vec1 vec2", biased("i", "j", "ij"), linear="self+vec1 self+vec2", flops="2*i*j")
-    yield from rows("mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k")
+def _grouped_rows() -> Iterator[OpSpec]:
     # Of the rows that are sorted by group a device may hold some (s), of the groups' matrices too (e).
     yield from rows(
         "grouped_mm",
@@ -140,6 +111,39 @@ def contractions_rows() -> Iterator[OpSpec]:
         results=2,
         arguments="bool[2] output_mask=[True, True]",
     )
+
+
+def contractions_rows() -> Iterator[OpSpec]:
+    """Yield the rows of this family."""
+    yield from rows(
+        "mm", "self mat2", "([i, k], [k, j]) -> ([i, j]) reduction={k}", linear="self mat2", flops="2*i*j*k"
+    )
+    yield from rows("addmm", "self mat1 mat2", biased("ik", "kj", "ij"), linear="self+mat1 self+mat2", flops="2*i*j*k")
+    yield from rows(
+        "bmm",
+        "self mat2",
+        "([b, i, k], [b, k, j]) -> ([b, i, j]) reduction={k}",
+        linear="self mat2",
+        flops="2*b*i*j*k",
+    )
+    yield from rows(
+        "baddbmm",
+        "self batch1 batch2",
+        biased("bik", "bkj", "bij"),
+        linear="self+batch1 self+batch2",
+        flops="2*b*i*j*k",
+    )
+    yield from rows(
+        "addbmm",
+        "self batch1 batch2",
+        biased("bik", "bkj", "ij"),
+        linear="self+batch1 self+batch2",
+        flops="2*b*i*j*k",
+    )
+    yield from rows("addmv", "self mat vec", biased("ik", "k", "i"), linear="self+mat self+vec", flops="2*i*k")
+    yield from rows("addr", "self vec1 vec2", biased("i", "j", "ij"), linear="self+vec1 self+vec2", flops="2*i*j")
+    yield from rows("mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k")
+    yield from _grouped_rows()
     for name, other in (("dot", "tensor"), ("vdot", "other")):
         yield from rows(name, f"self {other}", "([k], [k]) -> ([]) reduction={k}", linear=f"self {other}", flops="2*k")
     yield from rows("_cdist_forward _euclidean_dist", "x1 x2", distances, flops="3*p*r*m")

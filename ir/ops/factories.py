@@ -14,10 +14,6 @@ _UNWRITTEN = {"self": "", "result0": ""}
 _SIZE = {"size": "result0"}
 
 
-_OF_NOTHING = (frozenset[int](),)
-"""Linear in no operand at all: zeros are the sum of zeros on every device."""
-
-
 def factory(op: OpInstance) -> Rule:
     """A tensor made from arguments alone: every device can make its own part."""
     value, sizes = named(op.results[0])
@@ -25,12 +21,12 @@ def factory(op: OpInstance) -> Rule:
 
 
 def zeros(op: OpInstance) -> Rule:
-    """A factory of zeros, of which the sum is the same."""
-    return replace(factory(op), linear=_OF_NOTHING)
+    """Zeros, which may be partial sums: linear in the empty set of operands."""
+    return replace(factory(op), linear=(frozenset[int](),))
 
 
 def filled(op: OpInstance) -> Rule:
-    """A factory of one number."""
+    """A tensor of one number; of zero, as `zeros`."""
     return zeros(op) if op.argument("fill_value") == 0 else factory(op)
 
 

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.ratios import Ratios
-from ..analysis.simulation.results import Simulation
+from ..analysis.simulation.results import Simulation, TimeSpent
 from ..analysis.tightest import tightest_ranks
 from ..search.decided import Counterparts, PackedStrategy, packed, transferred, write_strategy
 from ..search.memory import Strategy
@@ -155,16 +155,23 @@ class Finished:
     A candidate as a program.
 
     Args:
-        seconds: of the simulated step.
-        compute, exposed: seconds in which the stage that computes longest works, and does not.
+        spent: how the simulated step is spent.
     """
 
     candidate: Candidate
     module: ModuleOp = field(repr=False)
-    seconds: float
-    compute: float
-    exposed: float
+    spent: TimeSpent
     simulation: Simulation = field(repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Of the simulated step."""
+        return self.spent.seconds
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which the rank that computes longest does not."""
+        return self.spent.exposed
 
     @cached_property
     def tightest(self) -> tuple[int, float]:

@@ -367,10 +367,7 @@ class Workbench:
     def judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
         """What a program comes to, in which a candidate has this layout."""
         simulations = simulate_module(module)
-        spent = time_spent(simulations)
-        return Finished(
-            replace(candidate, layout=layout), module, spent.seconds, spent.compute, spent.exposed, simulations[0]
-        )
+        return Finished(replace(candidate, layout=layout), module, time_spent(simulations), simulations[0])
 
     def _lay_out(self, layout: Layout) -> LaidOut:
         """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""

@@ -255,15 +255,16 @@ class _PartPropagation:
         if any(self.found.values[value].partial for value in op.args):
             return None
         wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
-        choice = self._of_nothing(rule, wanted) or self._split_as(rule, wanted)
+        choice = self._partial_zeros(rule, wanted) or self._split_as(rule, wanted)
         given = self._signature(rule, choice) if choice is not None else None
         fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
         return choice if fits else None
 
-    def _of_nothing(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
-        """The choice of zeros, to which each part of the batch adds its own: to be zeros in each."""
+    def _partial_zeros(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
+        """The choice of zeros that are demanded as a partial sum: each part of the batch adds into its own."""
         summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
-        return Linear(nothing) if summed and (nothing := frozenset[int]()) in rule.linear else None
+        no_operands = frozenset[int]()
+        return Linear(no_operands) if summed and no_operands in rule.linear else None
 
     def _split_as(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
         """The choice to split the one factor by which the results are demanded in parts."""

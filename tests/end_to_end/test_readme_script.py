@@ -40,13 +40,13 @@ class Run:
     outputs: torch.Tensor
 
 
-def on_one_device(parts: int = 1, dtype: torch.dtype = torch.float32) -> Run:
+def on_one_device(parts: int = 1, dtype: torch.dtype = torch.float32, lr: float = 1e-3) -> Run:
     """What plain PyTorch does, going through each batch in parts."""
     torch.manual_seed(0)
     model = network().to(dtype)
     data = TensorDataset(torch.randn(6400, 784).to(dtype), torch.randint(10, (6400,)))
     loader = DataLoader(data, batch_sampler=ShareSampler(len(data), 64, range(64)))
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), list[float]()
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=lr), list[float]()
     for inputs, labels in loader:
         optimizer.zero_grad()
         losses.append(0.0)
@@ -90,8 +90,25 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (found / expected - 1.0).abs()
 
 
+@pytest.fixture(scope="module")
+def allowed(one: Run, others: list[Run]) -> torch.Tensor:
+    """
+    By step, how far losses may be off.
+
+    Rounding grows with the steps: what is allowed after some is a few times what one device's own sums, of which there
+    are not many, have come to by then.
+    """
+    furthest = torch.stack([apart(other.losses, one.losses) for other in others]).amax(0).cummax(0)[0]
+    return (FEW * furthest).clamp(min=1e-5)
+
+
+def test_a_learning_rate_that_is_off_by_a_thousandth_is_not_allowed(one: Run, allowed: torch.Tensor):
+    found = apart(on_one_device(lr=1.001e-3).losses, one.losses)
+    assert (found > 2.0 * allowed).any(), (found / allowed).max()
+
+
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
-def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], tmp_path: Path):
+def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], allowed: torch.Tensor, tmp_path: Path):
     folder = tmp_path / "empty"
     folder.mkdir()
     (folder / "train.py").write_text(script())
@@ -100,10 +117,6 @@ def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], t
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
-    # Rounding grows with the steps: what is allowed after some is a few times what one device's own sums, of which
-    # there are not many, have come to by then.
-    furthest = torch.stack([apart(other.losses, one.losses) for other in others]).amax(0).cummax(0)[0]
-    allowed = (FEW * furthest).clamp(min=1e-5)
     for rank in range(ranks):
         printed = [float(loss) for loss in re.findall(rf"rank {rank}: (\d+\.\d{{6}})", done.stdout)]
         printed += [float(loss) for loss in re.findall(r"held out: (\d+\.\d{6})", done.stdout)][rank : rank + 1]
