@@ -120,4 +120,4 @@ def test_a_plan_that_hardly_waits_is_left_as_it_is(mlp: ModuleOp):
     solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
     (plain,) = bench.finish(solved)
     assert chunked(bench, solved, plain) is None
-    assert chunked(bench, solved, replace(plain, exposed=plain.seconds)) is None
+    assert chunked(bench, solved, replace(plain, spent=replace(plain.spent, compute=0.0))) is None
