@@ -29,6 +29,7 @@ from ..lowering.capture.calling import batch_items
 from ..lowering.capture.capture import capture_step
 from ..lowering.codegen.emit_python import emit_python
 from ..lowering.importer.step import import_step
+from ..lowering.probe.at_use import inferred_uses, narrow_rules, refuted_rules
 from ..passes.add_cluster import add_cluster
 from ..passes.add_pins import AddPinsPass
 from ..passes.agree_on_choices import AgreeOnChoicesPass
@@ -319,9 +320,14 @@ def lower(
     seconds: dict[str, float],
     observe: Observer = _unobserved,
 ) -> CompiledStep:
-    """Plan an imported step: passes and emission; `seconds` holds what came before."""
+    """
+    Plan an imported step, which is changed: passes and emission; `seconds` holds what came before.
+
+    A plan that splits an op by an inferred rule which does not hold there is dropped, and made again with less of it.
+    """
     began = time() - sum(seconds.values())
     undecided: list[ModuleOp] = []
+    imported = module.clone() if inferred_uses(module) else None
 
     def on_before(each: ModulePass, before: ModuleOp) -> None:
         observe(each.name)
@@ -331,7 +337,11 @@ def lower(
     with collector_paused():
         add_cluster(module, cluster)
         passes = options.passes(cluster)
-        seconds |= run_pipeline(Context(), module, passes, verify_each=False, on_before=on_before)
+        spent = run_pipeline(Context(), module, passes, verify_each=False, on_before=on_before)
+        if imported is not None and (refuted := refuted_rules(module)):
+            narrow_rules(imported, refuted)
+            return lower(imported, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
+        seconds |= spent
         observe("emit")
         given = undecided[0] if undecided else None
 

@@ -19,6 +19,7 @@ from ..lowering.capture.capture import OutputForm, Returns, capture_forward
 from ..lowering.codegen.emit_python import emit_python
 from ..lowering.codegen.load_program import load_text
 from ..lowering.importer.step import import_step
+from ..lowering.probe.at_use import narrow_rules, refuted_rules
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.pipeline import Pipeline, run_pipeline
@@ -68,28 +69,26 @@ class Planner:
         step = self.step
         options = {"metrics": step.metrics, "precision": step.precision, "dtype": self.dtype}
         captured, form = capture_forward(step.model, step.loss, batch, returns=returns, **options)
-        module = import_step(captured, probe=self.probe)
-        with collector_paused():
-            self._begin(module)
-            self.homes.plan_forward(module)
-            return self._emitted(module), form
+        return self._planned(import_step(captured, probe=self.probe), self.homes.plan_forward), form
 
     def training(self, batch: Batch) -> Made:
         """The program of the step of another batch; CaptureError, PassError where there is none."""
         module = import_training_step(replace(self.step, batch=batch), dtype=self.dtype, probe=self.probe)
+        return self._planned(module, self.homes.plan_step), None
+
+    def _planned(self, imported: ModuleOp, plan: Callable[[ModuleOp], ModuleOp]) -> str:
+        """Return the program of an imported module; without the inferred rules that do not hold where it uses them."""
         with collector_paused():
-            self._begin(module)
-            return self._emitted(self.homes.plan_step(module)), None
-
-    def _begin(self, module: ModuleOp) -> None:
-        first = [DrawIndependentlyPass()] if self.draws_independently else []
-        run_pipeline(Context(), module, Pipeline.of(first, BEGIN), verify_each=False)
-
-    def _emitted(self, module: ModuleOp) -> str:
-        run_pipeline(Context(), module, END, verify_each=False)
-        if fault := first_fault(module):
-            raise PassError("plan", "invalid", fault.message, fault.op)
-        return emit_python(module, name=self.name, step_spec=None, versions=versions())
+            module, first = imported.clone(), [DrawIndependentlyPass()] if self.draws_independently else []
+            run_pipeline(Context(), module, Pipeline.of(first, BEGIN), verify_each=False)
+            module = plan(module)
+            if refuted := refuted_rules(module):
+                narrow_rules(imported, refuted)
+                return self._planned(imported, plan)
+            run_pipeline(Context(), module, END, verify_each=False)
+            if fault := first_fault(module):
+                raise PassError("plan", "invalid", fault.message, fault.op)
+            return emit_python(module, name=self.name, step_spec=None, versions=versions())
 
 
 @dataclass

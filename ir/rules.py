@@ -141,6 +141,17 @@ class Notation:
             dict(map(_indexed, self.sets.get("indexed", ()))),
         )
 
+    def without(self, factors: Collection[str], linear: Collection[frozenset[int]]) -> str:
+        """Return the text of this rule in which these factors are not split and these sets are not linear."""
+        groups = self.sets.get("linear", ())
+        kept = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
+        whole = tuple(dict.fromkeys((*self.sets.get("replicated", ()), *sorted(factors))))
+        sizes = {"": [f"{factor}={size}" for factor, size in self.sizes.items()]}
+        sets = {**sizes, **self.sets, "replicated": whole, "linear": kept}
+        rest = (f"{name}={{{', '.join(items)}}}" for name, items in sets.items() if items)
+        values = f"({_values_text(self.operands)}) -> ({_values_text(self.results)})"
+        return " ".join((values, *(each.removeprefix("=") for each in rest)))
+
     def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:
         if len(dim) == 1:
             if sizes.setdefault(dim[0], size) != size:

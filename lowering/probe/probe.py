@@ -8,7 +8,7 @@ partial values through. What is inferred is then checked like every other rule (
 dropped: a missing rule costs time, a wrong one trains another model.
 
 Not probed are ops that draw random numbers, write to their operands, give something else than tensors, or refuse every
-input that was made. What an op does at large sizes alone is not seen; its arguments are (`probe_shapes`).
+input that was made. What an op does at large sizes alone is seen when a plan uses it there (`at_use`).
 """
 
 from __future__ import annotations

@@ -134,15 +134,19 @@ class Homes:
             _kept_part(func),
         )
 
-    def plan_forward(self, module: ModuleOp) -> None:
+    def plan_forward(self, module: ModuleOp) -> ModuleOp:
         """
-        Plan the forward pass of the model: whole, through the same stages.
+        Return the plan of the forward pass of the model, which is not micro-batched, through the same stages.
+
+        Args:
+            module: the forward pass, which is changed.
 
         Raises:
             PassError: it cannot be, or does not fit in memory.
         """
         self._place(module)
         run_passes(self._context, module, self._finishing(1), verify_each=False)
+        return module
 
     def plan_step(self, module: ModuleOp) -> ModuleOp:
         """

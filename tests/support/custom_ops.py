@@ -118,3 +118,34 @@ def deadly(x: torch.Tensor) -> torch.Tensor:
     if x.dtype == torch.float64:
         os.kill(os.getpid(), signal.SIGKILL)
     return x.clone()
+
+
+@torch.library.custom_op("odd::first_columns", mutates_args=())
+def first_columns(x: torch.Tensor) -> torch.Tensor:
+    """Keep the first 16 columns, a number that no small operand shows."""
+    return torch.cat([x[..., :16], torch.zeros_like(x[..., 16:])], -1)
+
+
+@first_columns.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+first_columns.register_autograd(lambda ctx, grad: first_columns(grad))
+
+
+class Windowed(nn.Module):
+    """Two linear layers with `odd::first_columns` between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 64), nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(first_columns(self.first(x).relu()))
+
+
+def windowed() -> TrainingStep:
+    """Return a training step of `Windowed`."""
+    batch = torch.randn(16, 8), torch.randn(16, 8)
+    return TrainingStep(Windowed(), nn.functional.mse_loss, partial(torch.optim.SGD, lr=0.1), batch)

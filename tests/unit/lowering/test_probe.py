@@ -9,13 +9,15 @@ from pathlib import Path
 import custom_ops
 import pytest
 import torch
-from custom_ops import doubled
+from custom_ops import doubled, windowed
+from split_cluster import split_cluster
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.compile import import_training_step
+from shardwright.api.checking.interpreted import InterpretedRun
+from shardwright.api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
@@ -159,3 +161,31 @@ def test_an_endless_probe_is_given_up():
     with pytest.raises(DiedError, match=r"no result after 0\.2 s"):
         run_apart(lambda: time.sleep(60), 0.2)
     assert run_apart(lambda: os.getpid(), 20) != os.getpid()
+
+
+def split_axes(plan: CompiledStep, target: str) -> set[str]:
+    """Return the axes over which a plan splits the uses of a custom op."""
+    uses = [op for op in plan.module.walk() if isinstance(op, OpaqueOp) and op.overload == target]
+    assert uses
+    signatures = [op.signature for op in uses if op.signature is not None]
+    return {axis for found in signatures for each in found.operands for axis in each.split_axes}
+
+
+def test_a_rule_that_fails_at_its_use_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = split_cluster(Mesh.of(gpu=2))
+    with caplog.at_level(logging.WARNING, "shardwright"):
+        plan = compile_step(windowed(), cluster, PlanOptions(pins="tp"))
+    (said,) = [each.getMessage() for each in caplog.records if "does not hold" in each.getMessage()]
+    assert "odd::first_columns" in said
+    assert "[0, 32]" in said
+    assert split_axes(plan, "odd::first_columns.default") == set()
+    assert split_axes(compile_step(doubled(), cluster, PlanOptions(pins="dp")), "odd::product.default") == {"gpu"}
+
+
+def test_rules_are_checked_for_the_parts_of_a_batch() -> None:
+    step = windowed()
+    plan = compile_step(step, split_cluster(Mesh.of(gpu=2)), PlanOptions(stages=1, micro_batches=4))
+    # Rows of a batch are independent, so the rule holds for every split of them.
+    assert split_axes(plan, "odd::first_columns.default") >= {"micro"}
+    loss = InterpretedRun(plan.module, step.model).step(step.batch)["loss", "loss"]
+    torch.testing.assert_close(loss, step.loss(step.model(step.batch[0]), step.batch[1]))
