@@ -54,8 +54,10 @@ unit: setup ## The Python tests, those on several processes included
 gpu-check: setup ## The check on the GPUs of this machine, on CPUs where it has none; options in GPU_CHECK_ARGS
 	PYTHONPATH=benchmarks $(BIN)/python -m gpu_check $(GPU_CHECK_ARGS)
 
-bench: setup ## The measurements; each writes its table and plot
-	set -e; for script in benchmarks/[!_]*.py benchmarks/papers/[!_]*.py; do $(BIN)/python $$script; done
+bench: setup ## The measurements; each writes its table and plot (BENCH_ARGS="--quick" shows that they run)
+	failed=; for script in $$(grep -l __main__ benchmarks/[!_]*.py benchmarks/papers/[!_]*.py); do \
+		echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS) || failed="$$failed $$script"; done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 docs: setup ## Write docs/passes.md and docs/dialects.md from the code
 	$(BIN)/python -m shardwright.tools.docs docs

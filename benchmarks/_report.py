@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import random
 import statistics
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / ("quick" if "--quick" in sys.argv else "")
+"""A quick run keeps its results apart, since its figures mean nothing."""
+
+
+def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
+    """
+    Parse the command line, to which `--quick` is added.
+
+    Args:
+        quick: the defaults of options in a quick run, which shows that the script works and takes seconds.
+    """
+    parser.add_argument("--quick", action="store_true", help="a small run that takes seconds; its figures mean nothing")
+    if "--quick" in sys.argv:
+        parser.set_defaults(**quick)
+    return parser.parse_args()
+
+
+def given_data(options: argparse.Namespace, file: str) -> Path:
+    """Return the folder that `--data` names; the process ends well where there is none, and says what is missing."""
+    if options.data is None:
+        skip(f"--data DIR has to name a folder with {file}, which is not part of this project")
+    return options.data
+
+
+def skip(reason: object) -> NoReturn:
+    """End the process well, so that the scripts after this one run."""
+    print(f"skipped: {reason}", file=sys.stderr)
+    sys.exit(0)
 
 
 def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str, hidden: Collection[str] = ()) -> Path:
@@ -31,7 +60,7 @@ def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str, hidde
         values = [row[column] for column in columns]
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
     Console(width=140).print(table)
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": _cores()}
     path.write_text(json.dumps({"command": command, "machine": machine, "rows": list(rows)}, indent=2) + "\n")

@@ -28,7 +28,7 @@ from typing import Any
 from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
-from _report import plot_scatter, publish
+from _report import given_data, parsed, plot_scatter, publish
 
 EXPECTED = (
     Constant("flops", 30e12, 2.0),
@@ -188,25 +188,26 @@ def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any
 def main() -> None:
     """Print the tables, write JSON and a plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--outlines", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser, splits=1)
+    data = given_data(options, "amp_trials_homogeneous.csv and amp_tables_6_11.csv")
     command = f"python benchmarks/amp_trials.py --data DIR --splits {options.splits}"
 
     def runs_of(trials: Sequence[Trial]) -> list[Run]:
         found = map(as_run, outlines(trials, options.outlines))
         return [Run(trial, outline) for trial, outline in zip(trials, found, strict=True)]
 
-    runs = runs_of(read_trials(options.data / "amp_trials_homogeneous.csv"))
-    carried = [t for t in read_trials(options.data / "amp_tables_6_11.csv") if t.setting == "het_cluster"]
+    runs = runs_of(read_trials(data / "amp_trials_homogeneous.csv"))
+    carried = [t for t in read_trials(data / "amp_tables_6_11.csv") if t.setting == "het_cluster"]
     other = runs_of(carried)
     whole = calibrated(runs)
     by_split = halves(runs, options.splits)
     publish("amp_splits", by_split, command=command, hidden=[constant.name for constant in EXPECTED])
     publish("amp_constants", constants_table(by_split, whole), command=command)
     seconds = predicted(homogeneous(whole), runs)
-    beyond = predicted(heterogeneous(whole, speed_ratio(options.data)), other)
+    beyond = predicted(heterogeneous(whole, speed_ratio(data)), other)
     publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond), command=command)
     table = summary(by_split)
     for name, value in figures(beyond, [run.trial.seconds for run in other]).items():

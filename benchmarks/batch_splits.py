@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import torch
 from _random_attention import WHOLE, random_attention
-from _report import publish
+from _report import parsed, publish
 from split_cluster import split_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=150, help="how many models")
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
     parser.add_argument("--check", action="store_true", help="interpret what is accumulated, and compare")
-    options = parser.parse_args()
+    options = parsed(parser, count=3)
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     outcomes: list[Outcome] = []

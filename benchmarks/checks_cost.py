@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from _report import interval, publish
+from _report import interval, parsed, publish
 from parity import STEPS
 
 import shardwright as sw
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
-    options = parser.parse_args()
+    options = parsed(parser, pairs=2, seconds=0.05, step="mlp")
     if "RANK" not in os.environ:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"]
         sys.exit(subprocess.run([*torchrun, *sys.argv]).returncode)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from _report import publish
+from _report import parsed, publish
 from emulated import COMPARISONS, STEPS, emulated_cluster
 from xdsl.context import Context
 
@@ -43,7 +43,7 @@ def main() -> None:
     """Print the table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=int, nargs="+", default=[100, 200, 400, 800, 1600], help="Mbit/s")
-    options = parser.parse_args()
+    options = parsed(parser, rates=[100])
     listed = " ".join(map(str, options.rates))
     publish("chunked_products", rows(options.rates), command=f"python benchmarks/chunked_products.py --rates {listed}")
 

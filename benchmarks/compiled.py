@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import interval, plot_intervals, publish
+from _report import interval, parsed, plot_intervals, publish
 from parity import PRESETS, STEPS, cluster_of, plan_text, processor_seconds
 from torch import nn
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--steps", nargs="+", choices=sorted(_STEPS), default=["gpt2", "vit", "vgg"])
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
     parser.add_argument("--cluster", default="local-4", help="a shipped cluster, a file, or measured")
-    options = parser.parse_args()
+    options = parsed(parser, pairs=2, ranks=[2], steps=["gpt2"], peers=["ddp"])
     chosen = product(options.ranks, options.steps, options.peers)
     rows: list[dict[str, Any]] = []
     command = f"python benchmarks/compiled.py --pairs {options.pairs}"

@@ -24,7 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from _dtypes import is_mixed
-from _report import publish
+from _report import parsed, publish
 from time_cuts import FORMS
 
 from shardwright.api.checking.cases import imported, plan_case
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of models; all by default")
     parser.add_argument("--huggingface", action="store_true", help="the tiny configs of Hugging Face models")
     parser.add_argument("--check", action="store_true", help="interpret what is planned, and compare")
-    options = parser.parse_args()
+    options = parsed(parser, names=["mlp-tiny"])
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     if options.huggingface:

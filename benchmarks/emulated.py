@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import _netns
-from _report import interval, plot_intervals, publish
+from _report import interval, parsed, plot_intervals, publish, skip
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
@@ -353,7 +353,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=sorted(COMPARISONS), default=list(COMPARISONS))
     parser.add_argument("--sweep", nargs="*", metavar="RATE", help=f"duplex at these rates ({' '.join(SWEEP)})")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parsed(parser, pairs=2, only=list(COMPARISONS)[:1])
     if options.worker is not None:
         worker(options.worker)
         return
@@ -365,7 +365,7 @@ def main() -> None:
             return
         rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
     except _netns.Unavailable as error:
-        sys.exit(f"skipped: {error}")
+        skip(error)
     publish("emulated", rows, command=f"python benchmarks/emulated.py --pairs {options.pairs} --rate {options.rate}")
     labels = [f"{row['comparison']}: {row['program']}" for row in rows]
     bounds = [(row["low"], row["high"]) for row in rows]

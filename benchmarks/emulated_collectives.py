@@ -17,7 +17,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import _netns
-from _report import interval, plot_intervals, publish
+from _report import interval, parsed, plot_intervals, publish, skip
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 WAYS = ("flat", "flat (control)", "hierarchical")
@@ -123,14 +122,14 @@ def main() -> None:
     parser.add_argument("--rate", default="200mbit", help="what a host may send: 200mbit")
     parser.add_argument("--sizes", type=int, nargs="+", default=[65536, 8388608], help="bytes, multiples of 64")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parsed(parser, pairs=2, sizes=[65536])
     if options.worker is not None:
         worker(options.worker)
         return
     try:
         rows = measure(options.rate, options.pairs, options.sizes)
     except _netns.Unavailable as error:
-        sys.exit(f"skipped: {error}")
+        skip(error)
     sizes = " ".join(map(str, options.sizes))
     command = f"python benchmarks/emulated_collectives.py --pairs {options.pairs} --rate {options.rate} --sizes {sizes}"
     publish("emulated_collectives", rows, command=command)

@@ -22,7 +22,6 @@ import math
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from typing import Any
 
 import _netns
 from _cross_mesh_cases import BYTES, Case, outcome, paper_cases, scaled
-from _report import interval, plot_intervals, publish
+from _report import interval, parsed, plot_intervals, publish, skip
 
 from shardwright.ir.port_schedule import Order
 from shardwright.ir.transfer_plan import Method, least_nic_time, plan
@@ -185,14 +184,14 @@ def main() -> None:
     parser.add_argument("--mib", type=float, default=8.0, help="of the whole value")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parsed(parser, rounds=2, mib=0.5, cases=["case1"])
     if options.worker is not None:
         worker(options.worker)
         return
     try:
         rows = measure(options.rate, options.rounds, options.mib, options.cases)
     except _netns.Unavailable as error:
-        sys.exit(f"skipped: {error}")
+        skip(error)
     command = f"python benchmarks/emulated_transfers.py --rounds {options.rounds} --rate {options.rate}"
     publish("emulated_transfers", rows, command=f"{command} --mib {options.mib:g}")
     labels = [f"{row['case']}: {row['way']}" for row in rows]

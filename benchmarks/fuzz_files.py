@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from _report import publish
+from _report import parsed, publish
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; by default all")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where to write the mutants that were not clean")
     parser.add_argument("--seconds", type=float, default=20.0, help="that a file may take (%(default)s)")
-    options = parser.parse_args()
+    options = parsed(parser, count=5)
     load_what_is_used()
     rows = [_row(kind, options) for kind in options.kind or KINDS]
     command = f"python benchmarks/fuzz_files.py --count {options.count} --seed {options.seed}"

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from _report import publish
+from _report import parsed, publish
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where to write the mutants that were not clean")
     parser.add_argument("--seconds", type=float, default=20.0, help="that a mutant may take (%(default)s)")
-    options = parser.parse_args()
+    options = parsed(parser, count=20)
     load_what_is_used()
     step_seeds()
     sizes = [(options.seed, at, min(CHUNK, options.count - at), options) for at in range(0, options.count, CHUNK)]

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import interval, publish
+from _report import interval, parsed, publish
 from parity import cluster_of, our_side, processor_seconds, their_side
 from xdsl.passes import ModulePass
 
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=40)
-    options = parser.parse_args()
+    options = parsed(parser, widths=[128], ranks=[1], turns=2)
     rows = [compare(width, ranks, options.turns) for width in options.widths for ranks in options.ranks]
     asked = f"--widths {' '.join(map(str, options.widths))} --ranks {' '.join(map(str, options.ranks))}"
     publish("grouped_products", rows, command=f"python benchmarks/grouped_products.py {asked} --turns {options.turns}")

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from _dtypes import is_mixed
-from _report import publish
+from _report import parsed, publish
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, imported
 from shardwright.api.checking.check import check_on_ranks
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=6, help="models in one launch of four processes (%(default)s)")
     parser.add_argument("--docs", action="store_true", help="write the table into the manual")
     parser.add_argument("names", nargs="*", default=list(TINY), metavar="NAME")
-    options = parser.parse_args()
+    options = parsed(parser, names=list(TINY)[:1])
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     rows: list[dict[str, Any]] = []
     for start in range(0, len(options.names), options.group):

@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 
-from _report import publish
+from _report import parsed, publish
 
 _ONE = """
 import json, sys
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("steps", nargs="*", default=["gpt2-48", "hf:gpt2?num_hidden_layers=48&dropout=0"])
-    options = parser.parse_args()
+    options = parsed(parser, repeat=1, steps=["gpt2-tiny"])
     rows: list[dict[str, str | float]] = []
     for step in options.steps:
         runs = [measure(step) for _ in range(options.repeat)]

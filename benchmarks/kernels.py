@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _report import plot_bars, publish
+from _report import parsed, plot_bars, publish
 from parity import PRESETS
 
 from shardwright.api.compile import PlanOptions, compile_step
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("--ops", action="store_true", help="print the counts of every op, too")
-    options = parser.parse_args()
+    options = parsed(parser, step="gpt2-tiny", ranks=2, cluster="local-4")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         library = build_library(HOOKS, Path(folder))

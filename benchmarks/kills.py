@@ -35,7 +35,7 @@ from pathlib import Path
 
 from _killed_jobs import Job, by_torchrun, forked
 from _killed_training import OPERATIONS, STEPS, Aim
-from _report import publish
+from _report import parsed, publish
 
 from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.ir.cluster_file import cluster_toml
@@ -304,7 +304,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--torchrun", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parsed(parser, count=2, ranks=[2], torchrun=0.0)
 
     os.environ["OMP_NUM_THREADS"] = "1"
     drawn, results = random.Random(options.seed), dict[str, dict[str, float]]()

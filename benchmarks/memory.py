@@ -19,7 +19,7 @@ import torch
 from _peak_memory import peak_by_tensors
 from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
-from _report import RESULTS, publish
+from _report import RESULTS, parsed, publish
 
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
@@ -153,7 +153,7 @@ def main() -> None:
     """Print the table and write JSON and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="PLAN")
-    options = parser.parse_args()
+    options = parsed(parser, only=[CASES[0].name])
     table = list(rows([case for case in CASES if not options.only or case.name in options.only]))
     publish("memory", table, command="python benchmarks/memory.py")
     errors = [abs(row["error %"]) for row in table]

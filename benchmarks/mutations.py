@@ -9,6 +9,7 @@ are no faults. Mutants that are missed are listed; so are those that turned out 
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import sys
 from collections import Counter, defaultdict
@@ -19,15 +20,18 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from _report import publish
+from _report import parsed, publish
 from mutations import Fate, fates
 from op_samples import OpSample, op_samples
 
 _FORK = multiprocessing.get_context("fork")
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
     """Print the table, and write it with the names of what was not noticed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wanted", nargs="*", metavar="OP", help="the rows of these ops alone")
+    wanted = parsed(parser, wanted=["aten.relu.default"]).wanted
     by_row: dict[str, list[OpSample]] = defaultdict(list)
     for sample in op_samples():
         if not wanted or sample.overload in wanted:
@@ -88,4 +92,4 @@ def _row(kind: str, found: Counter[Fate]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _fit_constants import Constant, fit_constants
-from _report import plot_scatter, publish
+from _report import given_data, parsed, plot_scatter, publish
 
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.topology import Host, Level, Topology
@@ -271,10 +271,10 @@ def scatter(tables: Sequence[Table], split: Split) -> None:
 def main() -> None:
     """Print the tables, write JSON and a plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=20)
-    options = parser.parse_args()
-    tables = read_tables(options.data / "nccl_h100_tables.json")
+    options = parsed(parser, splits=1)
+    tables = read_tables(given_data(options, "nccl_h100_tables.json") / "nccl_h100_tables.json")
     command = f"python benchmarks/nccl_tables.py --data DIR --splits {options.splits}"
     publish("nccl_constants", constant_rows(tables), command=command)
     publish("nccl_tables", rows(tables, options.splits), command=command)

@@ -32,7 +32,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from _report import publish
+from _report import parsed, publish
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--ops", default="", help="a regular expression of names")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op alone, from op I, to run N at once")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
-    options = parser.parse_args()
+    options = parsed(parser, samples=1, ops="^relu$")
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     runner = None

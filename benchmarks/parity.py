@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import interval, plot_intervals, publish
+from _report import interval, parsed, plot_intervals, publish
 from torch import nn
 
 from shardwright.api.calibration.local_cluster import measured_cluster
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
     parser.add_argument("--cluster", default="local-4", help="a shipped cluster, a file, or measured")
     parser.add_argument("--bucket", type=float, metavar="MIB", help="the size of buckets, by default by the cluster")
-    options = parser.parse_args()
+    options = parsed(parser, pairs=2, ranks=[2], step="mlp", peers=["ddp"])
     rows = [
         compare(options.step, cluster_of(ranks, options.cluster), peer, options.pairs, options.bucket)
         for peer in options.peers

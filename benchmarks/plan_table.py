@@ -30,7 +30,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, WHOLE, Judged, Pins, Plain, Workshop
-from _report import RESULTS, publish
+from _report import RESULTS, parsed, publish
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
@@ -266,7 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="STEP@CLUSTER")
     parser.add_argument("--wall", action="store_true", help="time the command")
-    options = parser.parse_args()
+    options = parsed(parser, only=["gpt2-tiny@local-4"])
     cases = [case for case in CASES if not options.only or case.name in options.only]
     table = list(rows(cases, wall=options.wall))
     hidden = ("all by hand",) if options.wall else ("all by hand", "wall s", "wall at most s")

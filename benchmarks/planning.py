@@ -16,7 +16,7 @@ import subprocess
 import sys
 from typing import Any
 
-from _report import plot_bars, publish
+from _report import parsed, plot_bars, publish
 
 _ONE = """
 import json, sys, time
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("steps", nargs="*", default=["gpt2-small", "gpt2-48"])
-    options = parser.parse_args()
+    options = parsed(parser, repeat=1, steps=["gpt2-tiny"], cluster="local-4")
     rows: list[dict[str, Any]] = []
     parts: dict[str, list[float]] = {"import": [], "search": [], "other passes": [], "emit": []}
     for step in options.steps:

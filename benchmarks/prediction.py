@@ -22,7 +22,6 @@ Where enough turns are so, only those count in which no other process of the mac
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ from _figures_of_fit import median_error, pearson, regret
 from _prediction_cases import EMULATED_GROUPS, GROUPS
 from _prediction_sites import Emulated, Local, Site
 from _prediction_study import BACK_ENDS, PHASES, Study
-from _report import RESULTS, plot_scatter, publish
+from _report import RESULTS, parsed, plot_scatter, publish, skip
 
 LOCAL = "local"
 EMULATED: dict[str, Site] = {
@@ -124,14 +123,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", help="groups on so many processes")
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="these groups, as in the tables")
     parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="the last phase")
-    parser.add_argument("--quick", action="store_true", help="measure for less time")
-    options = parser.parse_args()
+    options = parsed(parser, only=["mlp-small x2"])
     try:
         for name in EMULATED if options.emulated else (LOCAL,):
             if rows := study(name, options).run(options.until):
                 report(name, rows)
     except _netns.Unavailable as error:
-        sys.exit(f"skipped: {error}")
+        skip(error)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from _prediction_ranks import statements, time_lines
 from _prediction_sites import Local
 from _prediction_steps import STEPS
 from _prediction_study import Study
-from _report import RESULTS, publish
+from _report import RESULTS, parsed, publish
 
 from shardwright.lowering.codegen.names import identifier
 from shardwright.passes.analysis.simulation.timeline import Timeline
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("group", nargs="?", default="gpt2-small x4", choices=names, metavar="GROUP")
     parser.add_argument("plan", nargs="?", default="dp", metavar="PLAN")
     parser.add_argument("--seconds", type=float, default=6.0)
-    options = parser.parse_args()
+    options = parsed(parser, group="mlp-small x2", seconds=1.0)
     group = next(group for group in GROUPS if group.name == options.group)
     study = Study(Local(), [group], RESULTS / "prediction-local")
     folder = study.plan_path(group, options.plan)

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import interval, publish
+from _report import interval, parsed, publish
 from checks_cost import WARM_STEPS, planned
 from parity import STEPS
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
     parser.add_argument("--pins", default="zero3")
-    options = parser.parse_args()
+    options = parsed(parser, pairs=2, seconds=0.05, step="mlp")
     if "RANK" not in os.environ:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"]
         sys.exit(subprocess.run([*torchrun, *sys.argv]).returncode)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from _report import interval, plot_intervals, publish
+from _report import interval, parsed, plot_intervals, publish
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_on_ranks
@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", action="store_true")
-    options = parser.parse_args()
+    options = parsed(parser, rounds=1)
     if options.training:
         measure_training()
     else:

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _report import publish
+from _report import parsed, publish
 
 CLUSTER = """version = 1
 name = "unequal-{count}"
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=10.0)
     parser.add_argument("--memory", type=int, default=80, help="GB of each device")
     parser.add_argument("pairs", nargs="*", default=["4:3", "8:6", "8:12"])
-    options = parser.parse_args()
+    options = parsed(parser, step="gpt2-tiny", budget=1.0, pairs=["4:3"])
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         for pair in options.pairs:

@@ -20,7 +20,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _report import RESULTS, publish
+from _report import RESULTS, parsed, publish
 from plan_quality import cluster_for, prepared_step
 from xdsl.context import Context
 
@@ -43,7 +43,7 @@ class Clock(logging.Handler):
     """Notes when each candidate has been judged, by its number from 1."""
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self.began = perf_counter()
         self.seconds: dict[int, float] = {}
 
@@ -74,7 +74,7 @@ def curve_of(name: str, budget: float | None) -> Curve:
     add_cluster(module, cluster_for(step, cluster))
     logger, clock = logging.getLogger("shardwright.plan"), Clock()
     level = logger.level
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     logger.addHandler(clock)
     try:
         passes = f"search-plan{{budget={budget}}}" if budget is not None else "search-plan"
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", type=float, help="seconds for each case; by default the search ends by itself")
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
-    options = parser.parse_args()
+    options = parsed(parser, budget=1.0, cases=["gpt2-tiny@local-4"])
     curves = [curve_of(name, options.budget) for name in options.cases]
     command = f"python benchmarks/search_budget.py {' '.join(sys.argv[1:])}"
     publish("search_budget", [row_of(curve) for curve in curves], command=command, hidden=("curve",))

@@ -6,16 +6,20 @@ How exact search scales with depth: time of `solve` on synthetic training graphs
 
 from __future__ import annotations
 
-import sys
+import argparse
 from time import perf_counter
 
+from _report import parsed
 from _synthetic_problems import layered_problem
 
 from shardwright.passes.search.eliminate import solve
 
 
-def main(depths: list[int]) -> None:
+def main() -> None:
     """Print a line per depth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("layers", nargs="*", type=int, default=[2, 4, 6, 12, 24, 48])
+    depths = parsed(parser, layers=[2]).layers
     titles = ("layers", "nodes", "edges", "states", "left", "computed", "seconds")
     print(*(f"{title:>8}" for title in titles), " by step")
     for layers in depths:
@@ -38,4 +42,4 @@ def main(depths: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]] or [2, 4, 6, 12, 24, 48])
+    main()

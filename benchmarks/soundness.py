@@ -11,6 +11,7 @@ give the same. Writes `results/soundness.json` and the table of `docs/soundness.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 import warnings
@@ -20,7 +21,7 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from _report import publish
+from _report import parsed, publish
 from ir_files import context, parse
 from op_samples import UNDEFINED, OpSample, op_samples
 from proofs import backward_fault, strides_matter
@@ -38,8 +39,11 @@ DRAWS = 8
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
     """Check, and write the table; what is refuted is printed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wanted", nargs="*", metavar="OP", help="the rows of these ops alone; no table is written")
+    wanted = parsed(parser, wanted=["aten.relu.default"]).wanted
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     by_row: dict[str, list[OpSample]] = defaultdict(list)
@@ -100,4 +104,4 @@ def write_table(rows: list[dict[str, str | int]]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

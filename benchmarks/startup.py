@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _report import plot_intervals, publish
+from _report import parsed, plot_intervals, publish
 
 STEP = """
 func.func @step(%w: tensor<512x512xf32> {train.param = "w"}, %x: tensor<64x512xf32> {train.batch = "0"})
@@ -42,7 +42,7 @@ def main() -> None:
     """Print the table and write JSON and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    options = parser.parse_args()
+    options = parsed(parser, runs=1)
     with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
         file.write(STEP)
         file.flush()

@@ -10,10 +10,11 @@ memory that a rank holds.
 
 from __future__ import annotations
 
+import argparse
 import re
 from typing import Any
 
-from _report import publish
+from _report import parsed, publish
 
 from shardwright.api.compile import CompiledStep, PlanOptions, import_training_step, lower
 from shardwright.ir.cluster import Cluster, Device, Link
@@ -47,8 +48,11 @@ def figures(plan: CompiledStep) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="rows x length")
     rows: list[dict[str, Any]] = []
-    for tokens, (batch, length) in _STEPS.items():
+    for tokens in parsed(parser, tokens=list(_STEPS)[:1]).tokens:
+        batch, length = _STEPS[tokens]
         imported = import_training_step(gpt2_step(GPT2Config(), batch=batch, length=length))
         for link, beta in _LINKS.items():
             passes = PlanOptions("eliminate").passes(cluster(beta))

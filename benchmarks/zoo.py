@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _report import publish
+from _report import parsed, publish
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwright.api.checking.cases import CheckCase
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--strategies", type=int, default=0, metavar="N")
     parser.add_argument("names", nargs="*", metavar="NAME")
-    options = parser.parse_args()
+    options = parsed(parser, names=["mlp-tiny"])
     if options.strategies:
         rows = strategies(options.strategies)
         publish("zoo_strategies", rows, command=f"python benchmarks/zoo.py --strategies {options.strategies}")

@@ -1,4 +1,4 @@
-"""The text of a pipeline, `search-strategy{algorithm=astar max=3},insert-resharding`, made into passes."""
+"""The text of a pipeline, `search-strategy{algorithm=fixed},insert-resharding`, made into passes."""
 
 from __future__ import annotations
 

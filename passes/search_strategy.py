@@ -85,7 +85,8 @@ class SearchStrategyPass(ModulePass):
     }
     ```
 
-    Source: HiDup 4, HAP 4, AutoDDL 4; the solver is that of `passes/search/eliminate.py`.
+    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says. HiDup 4, HAP 4
+    and AutoDDL 4 search the same space by other algorithms, which are not implemented here.
     """
 
     name = "search-strategy"

@@ -18,11 +18,15 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shardwright-tests-")
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
+OPTIONAL = ("thorough", "benchmarks")
+"""The markers of tests that run only where the option of their name is given."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the flags that accept emitted programs as they are now, and that leave nothing out."""
     parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
-    parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
+    for marker in OPTIONAL:
+        parser.addoption(f"--{marker}", action="store_true", help=f"run the tests marked {marker}, too")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,8 +37,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked thorough unless it is asked for."""
-    if not config.getoption("--thorough"):
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    """Leave out the tests with an optional marker that is not asked for."""
+    for marker in OPTIONAL:
+        if not config.getoption(f"--{marker}"):
+            left_out = [item for item in items if item.get_closest_marker(marker)]
+            items[:] = [item for item in items if item not in left_out]
+            config.hook.pytest_deselected(items=left_out)

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
-from _report import plot_lines, publish
+from _report import parsed, plot_lines, publish
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.port_schedule import Order
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="of --schedules; by default all")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[32])
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 0.5, 0.25])
-    options = parser.parse_args()
+    options = parsed(parser, random=2)
     if options.schedules:
         import_module("cross_mesh_schedules").publish_schedules(options.models, options.micro_batches, options.rates)
         return

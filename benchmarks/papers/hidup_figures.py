@@ -44,7 +44,7 @@ def by_way(setting: Setting) -> Mapping[str, Any]:
         "whole ms": 1e3 * whole.seconds,
         "duplex ms": 1e3 * duplex.seconds,
         "overlap of duplex": duplex.overlap.ratio,
-        "auto": "duplex" if duplex.seconds < whole.seconds else "whole",
+        "faster": "duplex" if duplex.seconds < whole.seconds else "whole",
         "speed-up": hand.seconds / min(whole.seconds, duplex.seconds) - 1,
     }
     print(setting, row, file=sys.stderr, flush=True)

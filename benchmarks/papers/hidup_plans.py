@@ -56,7 +56,7 @@ TENSOR_BY_TENSOR = "overlap{activations=false bucket_mb=0.0001},join-updates"
 """Gathers of parameters and reductions of gradients beside computation, in buckets that no two tensors share."""
 
 A_CARD = 32
-"""Samples for each GPU (6.1)."""
+"""Samples for each GPU, a choice of ours: the paper says that the batch grows with the GPUs (6.1), and no size."""
 
 EXPERTS = ".mlp.experts."
 """What the names of the parameters of experts have in them."""
