@@ -30,7 +30,7 @@ from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
 from ..runtime.profile.output import Output, fit_text
 from ..runtime.profile.result import Profile
-from ..runtime.profile.session import QUICK_SECONDS, ProfileRequest, profile_here, profile_rank, reason
+from ..runtime.profile.session import ProfileRequest, profile_here, profile_rank, reason
 from ..runtime.rank_devices import agree_on_device, usual_backend
 from ..runtime.spawn import RankError, run_ranks
 from .cli_arguments import TOOL
@@ -142,7 +142,7 @@ def _say(error: DiagnosticError) -> None:
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest, Output]:
     """What a command line asks to be measured on so many ranks, and what becomes of it."""
     # Not in the processes that are started here: they take the ops as they are given.
-    from ..api.calibration.op_families import dtypes_of, family_samples
+    from ..api.calibration.job_profile import job_profile
     from ..api.calibration.op_samples import ops_of_plans
 
     mesh = _mesh(options.mesh, ranks)
@@ -163,9 +163,8 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
             rehearsals=wanted.rehearsals,
         )
         return request, Output(base.name, samples, base)
-    samples = family_samples(dtypes_of(device), quick=options.seconds < QUICK_SECONDS)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem
-    return ProfileRequest(mesh, samples, options.seconds, resume=options.resume), Output(name, samples)
+    return job_profile(mesh, device, options.seconds, name, resume=options.resume)
 
 
 def _mesh(text: str | None, ranks: int) -> Mesh:

@@ -21,11 +21,11 @@ from ...runtime.agreement import from_rank_0, of_all_ranks, world_size
 from ...runtime.plan import PlanError
 from ...runtime.profile.devices import device_name
 from ...runtime.profile.journal import ProfileError
-from ...runtime.profile.output import Output, profile_text
-from ...runtime.profile.session import ProfileRequest, profile_rank
+from ...runtime.profile.output import profile_text
+from ...runtime.profile.session import profile_rank
 from ...runtime.rank_devices import backend_of
+from .job_profile import job_profile
 from .local_cluster import generic_cluster
-from .op_families import dtypes_of, family_samples
 
 AUTO = "auto"
 """What stands for the ranks of the job, in place of a cluster's name."""
@@ -63,10 +63,9 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
             SECONDS,
             path,
         )
-    samples = family_samples(dtypes_of(device.type), quick=True)
+    request, output = job_profile(mesh, device.type, SECONDS, path.stem)
     try:
-        journal = profile_rank(ProfileRequest(mesh, samples, SECONDS), device)
-        profile = Output(path.stem, samples).profile(journal)
+        profile = output.profile(profile_rank(request, device))
     except ProfileError as error:
         raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error
     found = from_rank_0(profile.cluster, patient="plan")

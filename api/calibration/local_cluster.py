@@ -6,13 +6,11 @@ from ...ir.cluster import Cluster
 from ...ir.cluster_file import find_cluster
 from ...ir.mesh import Mesh
 from ...ir.submesh import on_mesh
-from ...runtime.profile.output import Output
-from ...runtime.profile.session import QUICK_SECONDS, ProfileRequest, profile_here
+from ...runtime.profile.session import profile_here
 from ...runtime.spawn import run_ranks
-from .op_families import family_samples
+from .job_profile import GENERIC, job_profile
 
 AXIS = "gpu"
-GENERIC = "local-4"
 
 
 def generic_cluster(ranks: int) -> Cluster:
@@ -22,7 +20,6 @@ def generic_cluster(ranks: int) -> Cluster:
 
 def measured_cluster(ranks: int, seconds: float) -> Cluster:
     """This machine with `ranks` processes, measured for about `seconds`; RankError if one of them fails."""
-    samples = family_samples(("float32",), quick=seconds < QUICK_SECONDS)
-    request = ProfileRequest(Mesh.of(**{AXIS: ranks}), samples, seconds)
+    request, output = job_profile(Mesh.of(**{AXIS: ranks}), "cpu", seconds, f"local-{ranks}")
     journal, *_ = run_ranks(profile_here, ranks, request, timeout=120 + 10 * seconds)
-    return Output(f"local-{ranks}", samples).profile(journal).cluster
+    return output.profile(journal).cluster

@@ -24,11 +24,13 @@ class Output:
         name: of the cluster.
         samples: the ops that are measured.
         base: a cluster that the times of the ops are added to; None where a new one is measured.
+        in_step: ops that were timed in a step, by which the rates of a new cluster are corrected.
     """
 
     name: str
     samples: tuple[OpSample, ...]
     base: Cluster | None = None
+    in_step: tuple[OpSample, ...] = ()
 
     def profile(self, journal: Journal) -> Profile:
         """
@@ -38,7 +40,7 @@ class Output:
             ProfileError: too little was measured for one.
         """
         if self.base is None:
-            return profile_of(journal, self.samples, self.name)
+            return profile_of(journal, self.samples, self.name, self.in_step)
         return Profile(with_table(self.base, journal, self.samples), (), missing_of(journal, self.samples))
 
     def write(self, journal: Journal, path: Path) -> Profile:

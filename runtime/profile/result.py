@@ -65,9 +65,14 @@ def mesh_of(journal: Journal) -> Mesh:
     return Mesh(tuple(Axis(name, size) for name, size in journal.about["mesh"]))
 
 
-def profile_of(journal: Journal, samples: Sequence[OpSample], name: str) -> Profile:
+def profile_of(
+    journal: Journal, samples: Sequence[OpSample], name: str, in_step: Sequence[OpSample] = ()
+) -> Profile:
     """
     The cluster that was measured.
+
+    Args:
+        in_step: ops that were timed in a step, where they take longer than in a loop; rates are corrected by them.
 
     Raises:
         ProfileError: too little was measured for one that can be planned for; the message says what is missing.
@@ -78,7 +83,7 @@ def profile_of(journal: Journal, samples: Sequence[OpSample], name: str) -> Prof
     devices: list[Device] = []
     for kind, ranks in kinds.items():
         device, found = _device(kind, ranks, journal, samples)
-        devices.append(device)
+        devices.append(replace(device, rates=_corrected(device, _times(journal, in_step, ranks))))
         fits += found
     places = list(kinds)
     placement = tuple(
@@ -273,9 +278,14 @@ def with_table(cluster: Cluster, journal: Journal, samples: Sequence[OpSample] =
         ranks = [rank for rank, placed in enumerate(cluster.placement) if placed == kind]
         keys = journal.seconds if ranks else ()
         found = {key: middle_seconds(journal.quiet_rounds(key), ranks) for key in keys}
-        rates = _corrected(device, {each.work: found[each.work.key] for each in samples if each.work.key in found})
+        rates = _corrected(device, _times(journal, samples if ranks else (), ranks))
         devices.append(replace(device, table=tuple({**dict(device.table), **found}.items()), rates=rates))
     return replace(cluster, devices=tuple(devices))
+
+
+def _times(journal: Journal, samples: Sequence[OpSample], ranks: Sequence[int]) -> dict[OpWork, float]:
+    """Return the seconds of each op that was measured, by its work, as the mean over `ranks`."""
+    return {each.work: seconds for each, seconds in op_seconds_of(journal, samples, ranks).items()}
 
 
 def _corrected(device: Device, measured: Mapping[OpWork, float]) -> tuple[OpRate, ...]:

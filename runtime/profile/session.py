@@ -61,6 +61,9 @@ _SLOWEST_SHARE = 1 / 300
 _FAIR = 2.0
 """How many times the mean of all tasks one may have taken to be done again, so that slow ones leave time for others."""
 
+_REHEARSED = 0.3
+"""The share of the time for rehearsals where there is a network to measure, too."""
+
 _INTERFERENCE_ROUNDS = 8
 _DELAY_ROUNDS = 5
 _SAVE_SECONDS = 2.0
@@ -81,7 +84,7 @@ class ProfileRequest:
             that are in none.
         seconds: about how long.
         network: whether to measure collectives and transfers, interference, and the overhead of a step, too, and to
-            leave out what takes too long; else every sample is needed by itself.
+            leave out what takes too long; else every sample is needed by itself, and rehearsals have all the time.
         progress: a file for what has been measured so far; None keeps nothing.
         resume: whether to resume from that file.
     """
@@ -220,6 +223,7 @@ class _Session:
     def _rehearse(self) -> set[str]:
         """Every rehearsal in its share of the time; the names of the ops that were timed."""
         given, done = self._request.rehearsals, set[str]()
+        available = self._request.seconds * (_REHEARSED if self._request.network else 1.0)
         if self._clock.device.type != "cpu":
             # There ops take as long in a loop.
             return done
@@ -230,7 +234,7 @@ class _Session:
             except RehearsalError as error:
                 self._journal.left_out[f"rehearsal of {each.name}"] = f"it fails on made up numbers: {error}"
                 continue
-            turns, until = 0, self._request.seconds * (number + 1) / len(given)
+            turns, until = 0, available * (number + 1) / len(given)
             while turns < _LEAST_ROUNDS or self._elapsed() < until:
                 for key, by_rank in rehearsing.turn().items():
                     self._journal.seconds.setdefault(key, []).append(by_rank)

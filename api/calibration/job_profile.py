@@ -1,0 +1,47 @@
+"""What a profile of the ranks of a job measures: the network, ops of every family, and the ops of a reference step."""
+
+from __future__ import annotations
+
+from ...ir.cluster_file import find_cluster
+from ...ir.mesh import Mesh
+from ...ir.submesh import on_mesh
+from ...models.gpt2 import GPT2Config, gpt2_step
+from ...runtime.profile.output import Output
+from ...runtime.profile.rehearsal import Rehearsal
+from ...runtime.profile.samples import OpSample
+from ...runtime.profile.session import QUICK_SECONDS, ProfileRequest
+from ..compile import PlanOptions, compile_step
+from .op_families import dtypes_of, family_samples
+from .op_samples import rehearsal_of, samples_of_plan
+
+GENERIC = "local-4"
+"""The shipped cluster of processes on one machine that nobody has measured."""
+
+_LAYERS = GPT2Config(layers=2, width=256, heads=4, vocabulary=256, positions=128)
+_ROWS, _LENGTH = 4, 128
+"""Of each rank."""
+
+
+def job_profile(
+    mesh: Mesh, device: str, seconds: float, name: str, *, resume: bool = False
+) -> tuple[ProfileRequest, Output]:
+    """
+    Return what to measure on all ranks of a mesh, and the cluster that becomes of it.
+
+    Args:
+        device: the type of the ranks' devices, `cpu` or `cuda`.
+        seconds: about how long to measure.
+        name: of the cluster.
+    """
+    samples = family_samples(dtypes_of(device), quick=seconds < QUICK_SECONDS)
+    in_step, rehearsals = _reference(mesh) if device == "cpu" else ((), ())
+    request = ProfileRequest(mesh, samples, seconds, resume=resume, rehearsals=rehearsals)
+    return request, Output(name, samples, in_step=in_step)
+
+
+def _reference(mesh: Mesh) -> tuple[tuple[OpSample, ...], tuple[Rehearsal, ...]]:
+    """Return the ops of a small transformer's step by data parallelism, and its plan to time them in."""
+    cluster = on_mesh(find_cluster(GENERIC), mesh)
+    step = gpt2_step(_LAYERS, batch=_ROWS * mesh.device_count, length=_LENGTH)
+    module = compile_step(step, cluster, PlanOptions(pins="dp"), name="reference").module
+    return samples_of_plan(module), (rehearsal_of(module, "reference"),)
