@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--ops", default="", help="a regular expression of names")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op alone, from op I, to run N at once")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
-    options = parsed(parser, samples=1, ops="^relu$")
+    options = parsed(parser, samples=1, ops="functional.relu$")
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     runner = None

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", help="groups on so many processes")
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="these groups, as in the tables")
     parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="the last phase")
-    options = parsed(parser, only=["mlp-small x2"])
+    options = parsed(parser, only=["mlp-small x2"], until="plan")
     try:
         for name in EMULATED if options.emulated else (LOCAL,):
             if rows := study(name, options).run(options.until):

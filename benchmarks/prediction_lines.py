@@ -22,7 +22,7 @@ from _prediction_ranks import statements, time_lines
 from _prediction_sites import Local
 from _prediction_steps import STEPS
 from _prediction_study import Study
-from _report import RESULTS, parsed, publish
+from _report import RESULTS, parsed, publish, skip
 
 from shardwright.lowering.codegen.names import identifier
 from shardwright.passes.analysis.simulation.timeline import Timeline
@@ -77,10 +77,13 @@ def main() -> None:
     group = next(group for group in GROUPS if group.name == options.group)
     study = Study(Local(), [group], RESULTS / "prediction-local")
     folder = study.plan_path(group, options.plan)
-    program = (folder / "program.py").read_text()
+    try:
+        program = (folder / "program.py").read_text()
+        # Rank 0 is of the first stage.
+        predicted = {name: by_name(first) for name, (first, *_) in study.predicted(group, options.plan).items()}
+    except OSError as error:
+        skip(f"{error}; python benchmarks/prediction.py plans and measures first")
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
-    # Rank 0 is of the first stage.
-    predicted = {name: by_name(first) for name, (first, *_) in study.predicted(group, options.plan).items()}
     measured = [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
     command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
     publish("prediction-lines", rows_of(program, measured, predicted), command=command)

@@ -108,7 +108,8 @@ def difference(program: Program, mode: Mode) -> str:
             tolerance = max(MIXED, program.coarse, TIMES_OF_EAGER * _largest(expected, exact.step(batch)))
         worst = max(_errors(found, expected), key=lambda each: each.error)
         if not worst.error <= tolerance:
-            return f"{worst.kind} {worst.name} is off by {worst.error:.2g} in step {number + 1}, allowed {tolerance:.2g}"
+            where = f"{worst.kind} {worst.name} in step {number + 1}"
+            return f"{where} is off by {worst.error:.2g}, allowed {tolerance:.2g}"
     return ""
 
 
