@@ -31,7 +31,7 @@ def main() -> None:
     """Print the table, and write it with the names of what was not noticed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="the rows of these ops alone")
-    wanted = parsed(parser, wanted=["aten.relu.default"]).wanted
+    wanted = parsed(parser, wanted=["relu"]).wanted
     by_row: dict[str, list[OpSample]] = defaultdict(list)
     for sample in op_samples():
         if not wanted or sample.overload in wanted:

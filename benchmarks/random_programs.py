@@ -84,8 +84,8 @@ def outcomes(program: Program, modes: Mapping[str, Mode]) -> Iterator[Outcome]:
             problem = difference(program, mode)
             yield Outcome(program.name, name, "wrong" if problem else "equal", problem)
         except (PassError, CaptureError) as error:
-            expected = mode.divides and program.whole
-            yield Outcome(program.name, name, "refused" if expected else "refused otherwise", str(error)[:600])
+            refused = "refused" if mode.divides and program.whole else "refused otherwise"
+            yield Outcome(program.name, name, "crash" if "crashed:" in str(error) else refused, str(error)[:600])
         except Exception:
             yield Outcome(program.name, name, "crash", traceback.format_exc()[-1500:])
 

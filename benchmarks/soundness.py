@@ -43,7 +43,7 @@ def main() -> None:
     """Check, and write the table; what is refuted is printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="the rows of these ops alone; no table is written")
-    wanted = parsed(parser, wanted=["aten.relu.default"]).wanted
+    wanted = parsed(parser, wanted=["relu"]).wanted
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     by_row: dict[str, list[OpSample]] = defaultdict(list)
