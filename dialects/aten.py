@@ -7,18 +7,20 @@ it has the schema's default. An overload that the table lacks is an `aten.opaque
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from xdsl.dialects.builtin import StringAttr, TensorType, i64
-from xdsl.ir import Dialect
+from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
 
+from ..ir.ops.dtypes import DEFAULTS, Operand, result_dtypes
 from ..ir.ops.schema import arguments_of
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from ..ir.rules import Rule, replicated_rule
-from .compute import ABSENT, ComputeOp
+from .compute import ABSENT, ComputeOp, dtype_of, shape_of
 from .op_arguments import argument_problem
 from .sharding_attrs import RuleAttr
 
@@ -89,6 +91,22 @@ class AtenOp(ComputeOp):
             )
         if self.is_random:
             self._verify_source()
+        self._verify_dtypes()
+
+    def _verify_dtypes(self) -> None:
+        """Results have the dtypes that torch gives them; a user may choose another dtype of plain floats."""
+        operands, arguments = operands_of(self.operand_names(), self.args), self.arguments()
+        try:
+            right = [result_dtypes(self.overload, operands, arguments, len(self.outs), each) for each in DEFAULTS]
+        except ValueError as error:
+            raise VerifyException(f"'{self.name}' {error}") from error
+        for at, value in enumerate(self.outs):
+            if (found := dtype_of(value)) not in (expected := {each[at] for each in right}) and None not in expected:
+                given = ", ".join(f"{each.name} of {each.dtype}" for each in operands) or "no operands"
+                raise VerifyException(
+                    f"result {at} of '{self.name}' is of {found}, torch gives {right[0][at]} for {given}; change its"
+                    " type, or cast by aten._to_copy"
+                )
 
     def _verify_source(self) -> None:
         """Random numbers are drawn from a stream of a seed."""
@@ -140,6 +158,12 @@ def _opaque_rule(
         factor = next(iter(rule.indexed))
         raise ValueError(f"only ops of the table can look up parts of an indexed factor; write replicated={{{factor}}}")
     return rule
+
+
+def operands_of(names: Sequence[str], values: Sequence[SSAValue]) -> tuple[Operand, ...]:
+    """Operands as the rules of dtypes see them."""
+    pairs = zip(names, values, strict=True)
+    return tuple(Operand(name, dtype_of(value), bool(shape_of(value))) for name, value in pairs)
 
 
 def _op_class(spec: OpSpec) -> type[AtenOp]:
