@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, f32
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import train
+from ..dialects.placed import shape_of
 from .step.gradients import Insertion, add_metric, any_not_finite, gradient_users, gradients, hint_of
 from .step.requirements import require_no_skipped_updates, require_undecided
 from .step.step_view import step_functions
@@ -90,7 +91,7 @@ def _run(func: FuncOp, updates: Sequence[Operation]) -> None:
     updating = [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
     made = Insertion(updates[0])
     skips = any_not_finite(made, [*_losses(func), *gradients(func, updates, SkipNonFinitePass.name)])
-    found = made.add("_to_copy", [skips], TensorType(f32, []), train.FOUND_INF, dtype=f32)
+    found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
     made.insert(func, next(op for op in func.body.block.ops if train.is_update(op)))
     for op in updating:
         op.operands = [*op.operands, found]
@@ -116,6 +117,6 @@ def _keep_buffers(func: FuncOp, skips: SSAValue, made: Insertion) -> None:
             continue
         if train.BUFFER in arguments.data[index.value.data].data:
             old, new = func.body.block.args[index.value.data], returned[at]
-            returned[at] = made.add("where.self", [skips, old, new], new.type, f"{hint_of(new)}.kept")
+            returned[at] = made.add("where.self", [skips, old, new], shape_of(new), f"{hint_of(new)}.kept")
     made.insert(func, end)
     end.operands = returned

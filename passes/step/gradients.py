@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr, TensorType, i1, i64
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.aten import AtenOp
-from ...dialects.compute import shape_of
+from ...dialects.placed import element_of, shape_of
 from ..errors import fail
-from .new_ops import like
+from .new_ops import cast, like
 
 
 def gradient_users(func: FuncOp) -> list[Operation]:
@@ -48,9 +48,17 @@ class Insertion:
         self._update = update
         self._ops: list[AtenOp] = []
 
-    def add(self, name: str, operands: Sequence[SSAValue], type: Attribute, hint: str, **given: Attribute) -> SSAValue:
-        """The result of an aten op."""
-        self._ops.append(like(self._update, name, operands, [type], hint, **given))
+    def add(
+        self, name: str, operands: Sequence[SSAValue], shape: Sequence[int], hint: str, **given: Attribute
+    ) -> SSAValue:
+        """The result of an aten op, of this shape."""
+        self._ops.append(like(self._update, name, operands, [shape], hint, **given))
+        return self._ops[-1].outs[0]
+
+    def scaled(self, gradient: SSAValue, scale: SSAValue, hint: str, **given: Attribute) -> SSAValue:
+        """A multiple of a gradient, in the gradient's own dtype, as torch multiplies in place."""
+        result = self.add("mul.Tensor", [gradient, scale], shape_of(gradient), hint, **given)
+        self._ops += cast(self._update, result, element_of(gradient), hint, **given)
         return self._ops[-1].outs[0]
 
     def insert(self, func: FuncOp, before: Operation) -> None:
@@ -63,12 +71,12 @@ def any_not_finite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
     count, total = 0, None
     for value in given:
         hint = hint_of(value)
-        finite = made.add("isfinite", [value], TensorType(i1, shape_of(value)), f"{hint}.finite")
-        number = made.add("sum", [finite], TensorType(i64, []), f"{hint}.finite.count")
-        total = number if total is None else made.add("add.Tensor", [total, number], number.type, "finite.count")
+        finite = made.add("isfinite", [value], shape_of(value), f"{hint}.finite")
+        number = made.add("sum", [finite], (), f"{hint}.finite.count")
+        total = number if total is None else made.add("add.Tensor", [total, number], (), "finite.count")
         count += math.prod(shape_of(value))
     assert total is not None, "an update takes a gradient"
-    return made.add("ne.Scalar", [total], TensorType(i1, []), "skips", other=IntegerAttr(count, i64))
+    return made.add("ne.Scalar", [total], (), "skips", other=IntegerAttr(count, i64))
 
 
 def replace_gradient(func: FuncOp, old: SSAValue, new: SSAValue, updates: Sequence[Operation]) -> None:
