@@ -34,6 +34,7 @@ from .step.gradients import (
     add_metric,
     add_result,
     any_not_finite,
+    clip_of,
     gradient_users,
     gradients,
     hint_of,
@@ -163,6 +164,8 @@ class ScaleLossPass(ModulePass):
         given = gradients(func, updates, self.name)
         if half := next((each for each in given if dtype_of(each) == "float16"), None):
             fail(func, f"the gradient %{hint_of(half)} is in float16, in which it cannot be unscaled; train float32")
+        if clip := next(filter(None, map(clip_of, given)), None):
+            fail(clip, "clips a gradient, which would be that of the scaled loss; run scale-loss before clip-gradients")
         scale = _state(func, SCALE, _NUMBER, {train.INITIAL: FloatAttr(float(self.init_scale), 64)})
         growth = _state(func, GROWTH, _COUNT, {})
         _scale_loss(func, scale)
@@ -171,7 +174,7 @@ class ScaleLossPass(ModulePass):
         found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
         unscaled = _unscaled(made, given, scale)
         new_scale, new_growth = self._adapted(made, scale, growth, skips)
-        made.insert(func, next(op for op in func.body.block.ops if train.is_update(op)))
+        made.insert_before_updates(func)
         for gradient, new in zip(given, unscaled, strict=True):
             replace(func, gradient, new, updates)
         for op in updating:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -12,6 +13,7 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.placed import element_of, shape_of
+from ...dialects.step import BACKWARD
 from ..errors import fail
 from .new_ops import cast, like
 
@@ -64,6 +66,27 @@ class Insertion:
     def insert(self, func: FuncOp, before: Operation) -> None:
         """Put them there, in the order in which they were added."""
         func.body.block.insert_ops_before(self._ops, before)
+
+    def insert_before_updates(self, func: FuncOp) -> None:
+        """Put them in front of all updates; of those, some stand before the last gradients, and are moved."""
+        block, place = func.body.block, self._update
+        before = list(takewhile(lambda op: op is not place, block.ops))
+        early = [op for op in before if train.is_update(op)]
+        made = {value for op in early for value in op.results}
+        if reader := next((op for op in before if op not in early and not made.isdisjoint(op.operands)), None):
+            fail(reader, "reads a result of an update before all gradients are there; move it behind the updates")
+        self.insert(func, place)
+        for op in early:
+            op.detach()
+            block.insert_op_before(op, place)
+
+
+def clip_of(gradient: SSAValue) -> AtenOp | None:
+    """The op of `clip-gradients` that made a gradient, if it did."""
+    op = gradient.owner
+    if not isinstance(op, AtenOp) or BACKWARD in op.attributes:
+        return None
+    return op if op.overload == "clamp" or train.EACH_GRADIENT in op.attributes else None
 
 
 def any_not_finite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
