@@ -119,8 +119,8 @@ def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:
             TrainingStep(norms, F.cross_entropy, adamw, (rows, labels), precision="fp16-mixed", clip_norm=1.0),
             (
                 f"{_LOCAL},{_PREPARED},add-pins{{pins=dp}},search-strategy,{sent},overlap,{_ENDED}",
-                f"{_MIXED},{_PREPARED},search-strategy,split-batch{{parts=2 unrolled=true}},insert-resharding,select-collectives,"
-                f"duplex,overlap,{_ENDED}",
+                f"{_MIXED},{_PREPARED},search-strategy,split-batch{{parts=2 unrolled=true}},"
+                f"insert-resharding,select-collectives,duplex,overlap,{_ENDED}",
             ),
         ),
         "words": (
