@@ -20,7 +20,7 @@ from _report import parsed, publish
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from hostile_files import Outcome, load_what_is_used
-from hostile_ir import Mutant, become_of, file_seeds, mutants, step_seeds
+from hostile_ir import Mutant, become_of, file_seeds, imported_seeds, mutants, step_seeds
 
 CHUNK = 100
 NAMES = ("used", "refused", "internal", "hang", "memory", "died")
@@ -37,6 +37,7 @@ def main() -> None:
     options = parsed(parser, count=20)
     load_what_is_used()
     step_seeds()
+    imported_seeds()
     sizes = [(options.seed, at, min(CHUNK, options.count - at), options) for at in range(0, options.count, CHUNK)]
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
@@ -60,7 +61,8 @@ def _chunk(asked: tuple[int, int, int, argparse.Namespace]) -> list[Outcome]:
     """What becomes of some mutants; those of each chunk are drawn anew."""
     seed, at, count, options = asked
     found: list[Outcome] = []
-    for number, mutant in enumerate(mutants((*file_seeds(), *step_seeds()), seed * 1_000_000 + at, count)):
+    seeds = (*file_seeds(), *step_seeds(), *imported_seeds())
+    for number, mutant in enumerate(mutants(seeds, seed * 1_000_000 + at, count)):
         found.append(become_of(mutant, seconds=options.seconds))
         if not found[-1].is_clean and options.keep is not None:
             _keep(options.keep, f"{seed}-{at + number}", mutant, found[-1])

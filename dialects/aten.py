@@ -7,18 +7,20 @@ it has the schema's default. An overload that the table lacks is an `aten.opaque
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from xdsl.dialects.builtin import StringAttr, TensorType, i64
-from xdsl.ir import Dialect
+from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
 
+from ..ir.ops.dtypes import DEFAULTS, Operand, result_dtypes
 from ..ir.ops.schema import arguments_of
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from ..ir.rules import Rule, replicated_rule
-from .compute import ABSENT, ComputeOp
+from .compute import ABSENT, ELEMENTS, ComputeOp, absent_of, dtype_of, plain_arguments, shape_of
 from .op_arguments import argument_problem
 from .sharding_attrs import RuleAttr
 
@@ -54,11 +56,7 @@ class AtenOp(ComputeOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The names of the tensor arguments that are present; a list of tensors repeats its name."""
-        missing = {*self.attributes, *self.absent()}
-        present = [name for name in self.spec.operands if name not in missing]
-        listed = max(len(self.args) - len(present) + 1, 0)
-        counted = ((name.lstrip("*"), listed if name.startswith("*") else 1) for name in present)
-        return tuple(name for name, count in counted for _ in range(count))
+        return _operand_names(self.spec, {*self.attributes, *self.absent()}, len(self.args))
 
     def rule(self) -> Rule:
         """The table's rule for this use; the same object for equal uses."""
@@ -89,6 +87,22 @@ class AtenOp(ComputeOp):
             )
         if self.is_random:
             self._verify_source()
+        self._verify_dtypes()
+
+    def _verify_dtypes(self) -> None:
+        """Results have the dtypes that torch gives them; a user may choose another dtype of plain floats."""
+        operands, arguments = _operands(self.operand_names(), self.args), self.arguments()
+        try:
+            right = [result_dtypes(self.overload, operands, arguments, len(self.outs), each) for each in DEFAULTS]
+        except ValueError as error:
+            raise VerifyException(f"'{self.name}' {error}") from error
+        for at, value in enumerate(self.outs):
+            if (found := dtype_of(value)) not in (expected := {each[at] for each in right}) and None not in expected:
+                given = ", ".join(f"{each.name} of {each.dtype}" for each in operands) or "no operands"
+                raise VerifyException(
+                    f"result {at} of '{self.name}' is of {found}, torch gives {right[0][at]} for {given}; change its"
+                    " type, or cast by aten._to_copy"
+                )
 
     def _verify_source(self) -> None:
         """Random numbers are drawn from a stream of a seed."""
@@ -142,6 +156,19 @@ def _opaque_rule(
     return rule
 
 
+def _operand_names(spec: OpSpec, missing: Collection[str], count: int) -> tuple[str, ...]:
+    present = [name for name in spec.operands if name not in missing]
+    listed = max(count - len(present) + 1, 0)
+    counted = ((name.lstrip("*"), listed if name.startswith("*") else 1) for name in present)
+    return tuple(name for name, count in counted for _ in range(count))
+
+
+def _operands(names: Sequence[str], values: Sequence[SSAValue]) -> tuple[Operand, ...]:
+    """Operands as the rules of dtypes see them."""
+    pairs = zip(names, values, strict=True)
+    return tuple(Operand(name, dtype_of(value), bool(shape_of(value))) for name, value in pairs)
+
+
 def _op_class(spec: OpSpec) -> type[AtenOp]:
     words = spec.name.replace(".", "_").split("_")
     body = {"name": f"aten.{spec.name}", "__doc__": f"`aten::{spec.name}`.", "__module__": __name__}
@@ -150,5 +177,24 @@ def _op_class(spec: OpSpec) -> type[AtenOp]:
 
 ATEN_OPS: dict[str, type[AtenOp]] = {name: _op_class(spec) for name, spec in op_table().items()}
 """The op class of each overload of the table."""
+
+
+def typed_op(
+    name: str, operands: Sequence[SSAValue], shapes: Sequence[Sequence[int]], attributes: Mapping[str, Attribute]
+) -> AtenOp:
+    """
+    An op of the table whose results have these shapes, and the dtypes that torch gives them.
+
+    Raises:
+        ValueError: torch refuses operands of these dtypes, or what it gives depends on the device.
+    """
+    missing = {*attributes, *absent_of(attributes)}
+    found = _operands(_operand_names(op_table()[name], missing, len(operands)), operands)
+    dtypes = result_dtypes(name, found, plain_arguments(attributes), len(shapes))
+    if None in dtypes:
+        raise ValueError(f"the dtypes of the results of 'aten.{name}' are not known; see ir/ops/dtypes.py")
+    types = [TensorType(ELEMENTS[dtype], shape) for dtype, shape in zip(dtypes, shapes, strict=True) if dtype]
+    return ATEN_OPS[name](operands=[operands], result_types=[types], attributes=attributes)
+
 
 ATEN = Dialect("aten", [*ATEN_OPS.values(), OpaqueOp])

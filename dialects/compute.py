@@ -12,13 +12,23 @@ from typing import Any, cast
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BoolAttr,
+    ComplexType,
     DenseArrayBase,
     DictionaryAttr,
     FloatAttr,
     IntegerAttr,
     IntegerType,
+    Signedness,
     StringAttr,
     TensorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
     i64,
 )
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
@@ -43,12 +53,15 @@ ABSENT = "absent"
 INDEPENDENT = "independent"
 """The attribute of a random op that draws from torch's own generator: other numbers if it is spread otherwise."""
 
-DTYPES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
-    "i16": "int16", "i8": "int8", "ui8": "uint8", "i1": "bool",
-    "complex<f64>": "complex128", "complex<f32>": "complex64",
+ELEMENTS: Mapping[str, TypeAttribute] = {
+    "float64": f64, "float32": f32, "float16": f16, "bfloat16": bf16, "int64": i64, "int32": i32,
+    "int16": i16, "int8": i8, "uint8": IntegerType(8, Signedness.UNSIGNED), "bool": i1,
+    "complex128": ComplexType(f64), "complex64": ComplexType(f32),
 }  # fmt: skip
-"""Element type -> the name of the dtype, as torch spells it."""
+"""The element type of each dtype, by its name as torch spells it."""
+
+DTYPES = {str(element): name for name, element in ELEMENTS.items()}
+"""The reverse, by the text of an element type."""
 
 
 class ComputeOp(IRDLOperation, GivesShardings, ABC):
@@ -83,13 +96,11 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that are not tensors, under their schema names, as Python values."""
-        names = (name for name in self.attributes if "." not in name and name != ABSENT)
-        return {name: python_value(self.attributes[name]) for name in names}
+        return plain_arguments(self.attributes)
 
     def absent(self) -> tuple[str, ...]:
         """The tensor arguments that are None."""
-        listed = self.attributes.get(ABSENT)
-        return tuple(python_value(listed)) if listed is not None else ()
+        return absent_of(self.attributes)
 
     def use_key(self) -> tuple[object, ...]:
         """What equal uses of one op have in common: overload, types and arguments."""
@@ -137,6 +148,16 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
 def signature_problem(rule: Rule, signature: Signature, mesh: Mesh) -> str | None:
     """Why `rule` does not allow `signature` on `mesh`, or None where it does."""
     return explain_mismatch(rule, signature, mesh)
+
+
+def absent_of(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
+    """The tensor arguments that are None by an op's attributes."""
+    return tuple(python_value(attributes[ABSENT])) if ABSENT in attributes else ()
+
+
+def plain_arguments(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
+    """The arguments among an op's attributes, as Python values."""
+    return {name: python_value(value) for name, value in attributes.items() if "." not in name and name != ABSENT}
 
 
 def dtype_of(value: SSAValue) -> str:

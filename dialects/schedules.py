@@ -103,8 +103,6 @@ class _Loop:
 
     def verify(self) -> None:
         """Go through the slots of each stage, and what its loop needs of the ops around it."""
-        for program in stage_programs(self.func):
-            self._verify_place(program)
         for stage, slots in enumerate(self.slots):
             done: set[Slot] = set()
             for slot in slots:
@@ -120,6 +118,8 @@ class _Loop:
                 done.add(slot)
             if left := next((each for each in self._of_stage(stage) if each not in done), None):
                 raise VerifyException(f'{SCHEDULE} of stage {stage} lacks {left.action} "{left.label}" {left.part}')
+        for program in stage_programs(self.func):
+            self._verify_place(program)
 
     def _verify_place(self, program: StageProgram) -> None:
         """Whatever a loop reads of a stage's other ops is made before the loop."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType, UnitAttr, f32
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, UnitAttr, f32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import dtype_of, sum_dtype
-from ..dialects.placed import element_of
+from ..dialects.placed import shape_of
 from ..dialects.train import EACH_GRADIENT
 from .step.gradients import Insertion, add_metric, gradient_users, gradients, hint_of, replace_gradient
 from .step.requirements import require_not_lowered
@@ -102,7 +102,7 @@ def _bound(func: FuncOp, limit: float) -> None:
     made = Insertion(updates[0])
     limits = {"min": FloatAttr(-limit, 64), "max": FloatAttr(limit, 64)}
     given = gradients(func, updates, ClipGradientsPass.name)
-    clipped = [made.add("clamp", [g], g.type, f"{hint_of(g)}.clipped", **limits) for g in given]
+    clipped = [made.add("clamp", [g], shape_of(g), f"{hint_of(g)}.clipped", **limits) for g in given]
     made.insert(func, updates[0])
     for gradient, new in zip(given, clipped, strict=True):
         replace_gradient(func, gradient, new, updates)
@@ -116,18 +116,17 @@ def _scale(func: FuncOp, limit: float) -> None:
     total: SSAValue | None = None
     for gradient in given:
         hint, narrow = hint_of(gradient), sum_dtype(dtype_of(gradient)) != dtype_of(gradient)
-        scalar = TensorType(f32 if narrow else element_of(gradient), [])
-        square = made.add("mul.Tensor", [gradient, gradient], gradient.type, f"{hint}.squared", **_EACH)
+        square = made.add("mul.Tensor", [gradient, gradient], shape_of(gradient), f"{hint}.squared", **_EACH)
         dtype = {"dtype": f32} if narrow else {}
-        squares = made.add("sum", [square], scalar, f"{hint}.squares", **dtype, **_EACH)
-        total = squares if total is None else made.add("add.Tensor", [total, squares], squares.type, _SQUARES, **_EACH)
+        squares = made.add("sum", [square], (), f"{hint}.squares", **dtype, **_EACH)
+        total = squares if total is None else made.add("add.Tensor", [total, squares], (), _SQUARES, **_EACH)
     assert total is not None, "an update takes a gradient"
-    norm = made.add("sqrt", [total], total.type, NORM)
-    above = made.add("add.Scalar", [norm], norm.type, f"{NORM}.above", other=FloatAttr(_SMALL, 64))
-    inverse = made.add("reciprocal", [above], norm.type, f"{NORM}.inverse")
-    free = made.add("mul.Scalar", [inverse], norm.type, "grad_scale.free", other=FloatAttr(limit, 64))
-    scale = made.add("clamp_max", [free], norm.type, "grad_scale", max=FloatAttr(1.0, 64))
-    clipped = [made.add("mul.Tensor", [g, scale], g.type, f"{hint_of(g)}.clipped", **_EACH) for g in given]
+    norm = made.add("sqrt", [total], (), NORM)
+    above = made.add("add.Scalar", [norm], (), f"{NORM}.above", other=FloatAttr(_SMALL, 64))
+    inverse = made.add("reciprocal", [above], (), f"{NORM}.inverse")
+    free = made.add("mul.Scalar", [inverse], (), "grad_scale.free", other=FloatAttr(limit, 64))
+    scale = made.add("clamp_max", [free], (), "grad_scale", max=FloatAttr(1.0, 64))
+    clipped = [made.scaled(g, scale, f"{hint_of(g)}.clipped", **_EACH) for g in given]
     made.insert(func, updates[0])
     for gradient, new in zip(given, clipped, strict=True):
         replace_gradient(func, gradient, new, updates)

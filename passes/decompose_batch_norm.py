@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, ModuleOp, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -18,8 +18,9 @@ from xdsl.pattern_rewriter import (
 )
 
 from ..dialects.aten import AtenOp
+from ..dialects.compute import ELEMENTS, dtype_of, sum_dtype
 from ..dialects.placed import element_of, shape_of
-from .step.new_ops import like
+from .step.new_ops import cast, like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 
@@ -108,19 +109,21 @@ class _BatchNormMaker:
     def __post_init__(self) -> None:
         self.operands: Mapping[str, SSAValue] = dict(zip(self.op.operand_names(), self.op.args, strict=True))
         self.input = self.operands["input"]
-        self.vector = self.op.outs[1].type
         shape = shape_of(self.input)
         self.dims = [dim for dim in range(len(shape)) if dim != 1]
         self.count = math.prod(shape[dim] for dim in self.dims)
         self.hint = self.op.outs[0].name_hint or "norm"
 
     def make(self, name: str, operands: Sequence[SSAValue], suffix: str, **given: Attribute) -> SSAValue:
-        """An op whose result has the type of its first operand."""
-        return self._add(name, operands, operands[0].type, suffix, given)
+        """An op whose result has the shape of its first operand."""
+        return self._add(name, operands, shape_of(operands[0]), suffix, given)
 
     def sum(self, value: SSAValue, suffix: str) -> SSAValue:
-        """The sum over the batch, [c]."""
-        return self._add("sum.dim_IntList", [value], self.vector, suffix, {"dim": _integers(self.dims)})
+        """The sum over the batch, [c], of narrow values in float32."""
+        given: dict[str, Attribute] = {"dim": _integers(self.dims)}
+        if (wide := sum_dtype(dtype_of(value))) != dtype_of(value):
+            given["dtype"] = ELEMENTS[wide]
+        return self._add("sum.dim_IntList", [value], shape_of(value)[1:2], suffix, given)
 
     def mean(self, total: SSAValue, suffix: str) -> SSAValue:
         """What a sum over the batch is on average."""
@@ -129,8 +132,12 @@ class _BatchNormMaker:
     def broad(self, value: SSAValue) -> SSAValue:
         """A vector [c] as [1, c, 1, ...]."""
         shape = [1 if dim != 1 else shape_of(value)[0] for dim in range(len(self.dims) + 1)]
-        result = TensorType(element_of(value), shape)
-        return self._add("view", [value], result, f"{value.name_hint}.broad", {"size": _integers(shape)}, whole=True)
+        return self._add("view", [value], shape, f"{value.name_hint}.broad", {"size": _integers(shape)}, whole=True)
+
+    def typed(self, value: SSAValue, like: SSAValue) -> SSAValue:
+        """A value in the dtype of another."""
+        self.made += (made := cast(self.op, value, element_of(like), value.name_hint or self.hint))
+        return made[0].outs[0] if made else value
 
     def scaled(self, value: SSAValue, factor: float, suffix: str) -> SSAValue:
         """A multiple."""
@@ -140,13 +147,13 @@ class _BatchNormMaker:
         self,
         name: str,
         operands: Sequence[SSAValue],
-        result: Attribute,
+        shape: Sequence[int],
         suffix: str,
         given: Mapping[str, Attribute],
         *,
         whole: bool = False,
     ) -> SSAValue:
-        new = like(self.op, name, operands, [result], suffix if whole else f"{self.hint}.{suffix}", **given)
+        new = like(self.op, name, operands, [shape], suffix if whole else f"{self.hint}.{suffix}", **given)
         self.made.append(new)
         return new.outs[0]
 
@@ -177,7 +184,7 @@ class BatchNormToSums(RewritePattern):
             _running(maker, maker.operands["running_mean"], mean, momentum, momentum, "running_mean"),
             _running(maker, maker.operands["running_var"], variance, momentum, unbiased, "running_var"),
         ]
-        results = [result, mean, invstd, *news]
+        results = [maker.typed(new, old) for new, old in zip((result, mean, invstd, *news), op.outs, strict=True)]
         for old, new in zip(op.outs, results, strict=True):
             new.name_hint = old.name_hint or new.name_hint
         rewriter.replace(op, maker.made, results)
@@ -214,7 +221,8 @@ class BatchNormGradient(RewritePattern):
         if "weight" in maker.operands:
             result = maker.make("mul.Tensor", [result, maker.broad(maker.operands["weight"])], "grad")
         wanted = zip(op.outs, (result, weight, bias), strict=True)
-        rewriter.replace(op, maker.made, [new if tuple(old.uses) else None for old, new in wanted])
+        news = [maker.typed(new, old) if tuple(old.uses) else None for old, new in wanted]
+        rewriter.replace(op, maker.made, news)
 
 
 def _integers(numbers: Sequence[int]) -> ArrayAttr[IntegerAttr]:

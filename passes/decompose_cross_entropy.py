@@ -14,8 +14,6 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     ModuleOp,
-    TensorType,
-    i1,
     i64,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -142,7 +140,7 @@ class _CrossEntropyMaker:
     def __init__(self, op: AtenOp, scores: SSAValue) -> None:
         self.op, self.made = op, list[AtenOp]()
         self.hint = op.outs[0].name_hint or "loss"
-        self.element, (self.rows, _) = element_of(scores), shape_of(scores)
+        self.rows, _ = shape_of(scores)
 
     def make(
         self,
@@ -150,17 +148,14 @@ class _CrossEntropyMaker:
         operands: Sequence[SSAValue],
         shape: Sequence[int],
         suffix: str,
-        *,
-        element: Attribute | None = None,
         **given: Attribute,
     ) -> SSAValue:
-        """An op whose result is of this shape, and of the scores' dtype unless `element` is given."""
-        type = TensorType(element or self.element, shape)
-        self.made.append(like(self.op, name, operands, [type], f"{self.hint}.{suffix}", **given))
+        """An op whose result is of this shape."""
+        self.made.append(like(self.op, name, operands, [shape], f"{self.hint}.{suffix}", **given))
         return self.made[-1].outs[0]
 
     def per_row(self, name: str, operands: Sequence[SSAValue], suffix: str, **given: Attribute) -> SSAValue:
-        """An op that gives a number of the scores' dtype per row."""
+        """An op that gives a number per row."""
         return self.make(name, operands, [self.rows], suffix, **given)
 
     def counted(self, value: SSAValue | None, loss: AtenOp, suffix: str) -> SSAValue:
@@ -171,10 +166,10 @@ class _CrossEntropyMaker:
         """
         named = dict(zip(loss.operand_names(), loss.args, strict=True))
         target, other = named["target"], IntegerAttr(loss.arguments().get("ignore_index", -100), i64)
-        ignored = self.make("eq.Scalar", [target], [self.rows], "ignored", element=i1, other=other)
+        ignored = self.per_row("eq.Scalar", [target], "ignored", other=other)
         if (weight := named.get("weight")) is not None:
             first = IntegerAttr(0, i64)
-            legal = self.make("masked_fill.Scalar", [target, ignored], [self.rows], "legal", element=i64, value=first)
+            legal = self.per_row("masked_fill.Scalar", [target, ignored], "legal", value=first)
             weights = self.per_row("index_select", [weight, legal], "weights", dim=first)
             value = weights if value is None else self.per_row("mul.Tensor", [weights, value], "weighted")
         assert value is not None
@@ -187,8 +182,8 @@ def _loss(loss: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> tuple[Sequence
     kept = maker.counted(logsumexp, loss, "kept")
     given = {name: value for name, value in loss.attributes.items() if "." not in name}
     given["reduction"] = IntegerAttr(_NONE, i64)
-    types = [TensorType(maker.element, [maker.rows]), loss.outs[1].type]
-    picked = like(loss, loss.overload, [scores, *loss.args[1:]], types, f"{maker.hint}.picked", **given)
+    shapes = [[maker.rows], shape_of(loss.outs[1])]
+    picked = like(loss, loss.overload, [scores, *loss.args[1:]], shapes, f"{maker.hint}.picked", **given)
     picked.outs[1].name_hint = loss.outs[1].name_hint
     maker.made.append(picked)
     result = maker.per_row("add.Tensor", [kept, picked.outs[0]], "rows")
@@ -211,7 +206,8 @@ def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: 
         grad = maker.per_row("expand", [grad], "expanded", size=_integers(maker.rows))
     grad = maker.counted(grad, of_loss, "rows")
     result = of_softmax.outs[0]
-    new = like(of_softmax, "cross_entropy_backward", [grad, scores, logsumexp, target], [result.type], maker.hint)
+    operands = [grad, scores, logsumexp, target]
+    new = like(of_softmax, "cross_entropy_backward", operands, [shape_of(result)], maker.hint)
     return [*maker.made, new]
 
 

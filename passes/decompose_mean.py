@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, TensorType, i1, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, f32, i64
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -17,9 +17,10 @@ from xdsl.pattern_rewriter import (
 )
 
 from ..dialects.aten import AtenOp
-from ..dialects.compute import shape_of
+from ..dialects.compute import ELEMENTS, dtype_of, sum_dtype
+from ..dialects.placed import element_of, shape_of
 from ..ir.ops.common import wrapped
-from .step.new_ops import like
+from .step.new_ops import cast, like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 
@@ -89,10 +90,12 @@ class MeanToSum(RewritePattern):
         count = math.prod(shape[dim] for dim in wrapped(op.arguments().get("dim"), len(shape)))
         arguments = {name: op.attributes[name] for name in ("dim", "keepdim", "dtype") if name in op.attributes}
         hint = result.name_hint or "mean"
-        name = "sum.dim_IntList" if op.overload == "mean.dim" else "sum"
-        total = like(op, name, [source], [result.type], f"{hint}.sum", **arguments)
-        mean = like(op, "div.Scalar", [total.outs[0]], [result.type], hint, other=FloatAttr(float(count), 64))
-        rewriter.replace(op, [total, mean])
+        if (wide := sum_dtype(dtype_of(result))) != dtype_of(result):
+            arguments["dtype"] = ELEMENTS[wide]
+        name, sizes = "sum.dim_IntList" if op.overload == "mean.dim" else "sum", [shape_of(result)]
+        total = like(op, name, [source], sizes, f"{hint}.sum", **arguments)
+        mean = like(op, "div.Scalar", [total.outs[0]], sizes, hint, other=FloatAttr(float(count), 64))
+        rewriter.replace(op, [total, mean, *cast(op, mean.outs[0], element_of(result), hint)])
 
 
 class CrossEntropyToSum(RewritePattern):
@@ -107,12 +110,17 @@ class CrossEntropyToSum(RewritePattern):
         assert isinstance(op, AtenOp)
         loss, weight = op.outs
         hint = loss.name_hint or "loss"
-        total = like(op, op.overload, list(op.args), [loss.type, weight.type], f"{hint}.sum", **_as_sum(op))
+        # In float16 neither the sum nor the count of many losses is finite.
+        narrow = {value for value in op.args if dtype_of(value) == "float16"}
+        wide = {value: cast(op, value, f32, f"{hint}.wide")[0] for value in narrow}
+        operands = [wide[value].outs[0] if value in wide else value for value in op.args]
+        total = like(op, op.overload, operands, [shape_of(loss), shape_of(weight)], f"{hint}.sum", **_as_sum(op))
         total.outs[1].name_hint = weight.name_hint
-        counting = count_labels(op) if "weight" in op.absent() else []
+        counting = count_labels(total) if "weight" in op.absent() else []
         count = counting[-1].outs[0] if counting else total.outs[1]
-        mean = like(op, "div.Tensor", [total.outs[0], count], [loss.type], hint)
-        rewriter.replace(op, [*counting, total, mean], [mean.outs[0], count])
+        mean = like(op, "div.Tensor", [total.outs[0], count], [shape_of(loss)], hint)
+        made = [*wide.values(), *counting, total, mean, *cast(op, mean.outs[0], element_of(loss), hint)]
+        rewriter.replace(op, made, [made[-1].outs[0], count])
 
 
 class CrossEntropyGradient(RewritePattern):
@@ -125,11 +133,14 @@ class CrossEntropyGradient(RewritePattern):
         assert isinstance(op, AtenOp)
         grad, count = op.args[0], op.args[-1]
         hint = f"{grad.name_hint or 'grad'}.mean"
-        scaled = like(op, "div.Tensor", [grad, count], [grad.type], hint)
-        operands = [scaled.outs[0], *op.args[1:]]
+        scaled = like(op, "div.Tensor", [grad, count], [shape_of(grad)], hint)
+        # Torch asks for one dtype, also of the count, which a sum does not read.
+        made = [scaled, *cast(op, scaled.outs[0], element_of(grad), hint)]
+        counts = cast(op, count, element_of(op.args[1]), "count")
+        operands = [made[-1].outs[0], *op.args[1:-1], counts[0].outs[0] if counts else count]
         result = op.outs[0]
-        new = like(op, op.overload, operands, [result.type], result.name_hint or "grad", **_as_sum(op))
-        rewriter.replace(op, [scaled, new])
+        new = like(op, op.overload, operands, [shape_of(result)], result.name_hint or "grad", **_as_sum(op))
+        rewriter.replace(op, [*made, *counts, new])
 
 
 def _is_mean_loss(op: Operation, overloads: tuple[str, ...]) -> bool:
@@ -147,9 +158,6 @@ def count_labels(op: AtenOp) -> list[AtenOp]:
     target, loss = op.args[1], op.outs[0]
     ignored = IntegerAttr(op.arguments().get("ignore_index", -100), i64)
     hint = target.name_hint or "labels"
-    valid = like(op, "ne.Scalar", [target], [TensorType(i1, shape_of(target))], "valid", other=ignored)
-    counted = like(op, "sum", [valid.outs[0]], [TensorType(i64, [])], f"{hint}.counted")
-    loss_type = loss.type
-    assert isinstance(loss_type, TensorType)
-    count = like(op, "_to_copy", [counted.outs[0]], [loss_type], "count", dtype=loss_type.element_type)
-    return [valid, counted, count]
+    valid = like(op, "ne.Scalar", [target], [shape_of(target)], "valid", other=ignored)
+    counted = like(op, "sum", [valid.outs[0]], [()], f"{hint}.counted")
+    return [valid, counted, *cast(op, counted.outs[0], element_of(loss), "count")]

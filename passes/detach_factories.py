@@ -89,7 +89,7 @@ class _Detach(RewritePattern):
         given = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
         if (filled := _FILLED.get(op.overload)) is not None:
             given["fill_value"] = op.attributes[filled]
-        rewriter.replace(op, like(op, _MADE[op.overload], [], [result.type], result.name_hint or "made", **given))
+        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **given))
 
 
 def _adds_into(use: Use) -> bool:

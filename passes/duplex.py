@@ -20,6 +20,7 @@ from .errors import fail
 from .join_updates import JoinUpdatesPass
 from .overlap import OverlapPass
 from .step.loop import temporal_axis
+from .step.requirements import require_no_fragments
 from .step.step_view import StepView, cluster_of_module, mesh_of_module, step_functions
 from .unrolling.list_order import list_orders
 from .unrolling.phases import Turn, UnrolledLoop, phase_turns
@@ -121,6 +122,7 @@ class DuplexPass(ModulePass):
         """Run on every step function of the module."""
         mesh = mesh_of_module(op)
         for index, func in enumerate(step_functions(op)):
+            require_no_fragments(func, self.name)
             axis = temporal_axis(func, mesh, self.axis)
             parts = mesh.axis(axis).size
             if not 2 <= parts <= len(PARTS):

@@ -17,7 +17,6 @@ from xdsl.dialects.builtin import (
     TensorType,
     f32,
     f64,
-    i1,
     i32,
     i64,
 )
@@ -28,13 +27,14 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects import train
 from ..dialects.compute import ComputeOp, dtype_of
-from ..dialects.placed import element_of
+from ..dialects.placed import element_of, shape_of
 from .errors import fail
 from .step.gradients import (
     Insertion,
     add_metric,
     add_result,
     any_not_finite,
+    clip_of,
     gradient_users,
     gradients,
     hint_of,
@@ -47,7 +47,7 @@ from .step.step_view import step_functions
 SCALE, GROWTH = "loss_scale", "growth_tracker"
 """The states of a step, which are of no parameter: what the loss is multiplied by, and for how many steps it was."""
 
-_NUMBER, _COUNT, _TRUTH = TensorType(f32, []), TensorType(i32, []), TensorType(i1, [])
+_NUMBER, _COUNT = TensorType(f32, []), TensorType(i32, [])
 
 
 @dataclass(frozen=True)
@@ -164,15 +164,17 @@ class ScaleLossPass(ModulePass):
         given = gradients(func, updates, self.name)
         if half := next((each for each in given if dtype_of(each) == "float16"), None):
             fail(func, f"the gradient %{hint_of(half)} is in float16, in which it cannot be unscaled; train float32")
+        if clip := next(filter(None, map(clip_of, given)), None):
+            fail(clip, "clips a gradient, which would be that of the scaled loss; run scale-loss before clip-gradients")
         scale = _state(func, SCALE, _NUMBER, {train.INITIAL: FloatAttr(float(self.init_scale), 64)})
         growth = _state(func, GROWTH, _COUNT, {})
         _scale_loss(func, scale)
         made, updating = Insertion(updates[0]), [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
         skips = any_not_finite(made, given)
-        found = made.add("_to_copy", [skips], _NUMBER, train.FOUND_INF, dtype=f32)
+        found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
         unscaled = _unscaled(made, given, scale)
         new_scale, new_growth = self._adapted(made, scale, growth, skips)
-        made.insert(func, next(op for op in func.body.block.ops if train.is_update(op)))
+        made.insert_before_updates(func)
         for gradient, new in zip(given, unscaled, strict=True):
             replace(func, gradient, new, updates)
         for op in updating:
@@ -185,20 +187,20 @@ class ScaleLossPass(ModulePass):
         self, made: Insertion, scale: SSAValue, growth: SSAValue, skips: SSAValue
     ) -> tuple[SSAValue, SSAValue]:
         """The scale and the counter after this step."""
-        counted = made.add("add.Scalar", [growth], _COUNT, f"{GROWTH}.counted", other=IntegerAttr(1, i64))
+        counted = made.add("add.Scalar", [growth], (), f"{GROWTH}.counted", other=IntegerAttr(1, i64))
         interval = IntegerAttr(self.growth_interval, i64)
-        due = made.add("eq.Scalar", [counted], _TRUTH, f"{SCALE}.due", other=interval)
+        due = made.add("eq.Scalar", [counted], (), f"{SCALE}.due", other=interval)
         larger, smaller = (
-            made.add("mul.Scalar", [scale], _NUMBER, f"{SCALE}.{hint}", other=FloatAttr(float(factor), 64))
+            made.add("mul.Scalar", [scale], (), f"{SCALE}.{hint}", other=FloatAttr(float(factor), 64))
             for hint, factor in (("larger", self.growth_factor), ("smaller", self.backoff_factor))
         )
-        fits = made.add("isfinite", [larger], _TRUTH, f"{SCALE}.fits")
-        grows = made.add("logical_and", [due, fits], _TRUTH, f"{SCALE}.grows")
-        kept = made.add("where.self", [grows, larger, scale], _NUMBER, f"{SCALE}.kept")
-        new_scale = made.add("where.self", [skips, smaller, kept], _NUMBER, f"{SCALE}.new")
-        none = made.add("zeros_like", [growth], _COUNT, f"{GROWTH}.none")
-        begins = made.add("logical_or", [due, skips], _TRUTH, f"{GROWTH}.begins")
-        return new_scale, made.add("where.self", [begins, none, counted], _COUNT, f"{GROWTH}.new")
+        fits = made.add("isfinite", [larger], (), f"{SCALE}.fits")
+        grows = made.add("logical_and", [due, fits], (), f"{SCALE}.grows")
+        kept = made.add("where.self", [grows, larger, scale], (), f"{SCALE}.kept")
+        new_scale = made.add("where.self", [skips, smaller, kept], (), f"{SCALE}.new")
+        none = made.add("zeros_like", [growth], (), f"{GROWTH}.none")
+        begins = made.add("logical_or", [due, skips], (), f"{GROWTH}.begins")
+        return new_scale, made.add("where.self", [begins, none, counted], (), f"{GROWTH}.new")
 
 
 def _state(func: FuncOp, name: str, type: TensorType[Attribute], more: Mapping[str, Attribute]) -> BlockArgument:
@@ -221,18 +223,17 @@ def _scale_loss(func: FuncOp, scale: SSAValue) -> None:
     one, scales = begin.outs[0], list[Operation]()
     if element_of(one) != f32:
         element = element_of(one)
-        scales.append(like(begin, "_to_copy", [scale], [one.type], f"{SCALE}.cast", dtype=element))
+        scales.append(like(begin, "_to_copy", [scale], [()], f"{SCALE}.cast", dtype=element))
         scale = scales[-1].results[0]
-    scaled = like(begin, "mul.Tensor", [one, scale], [one.type], f"{hint_of(one)}.scaled")
+    scaled = like(begin, "mul.Tensor", [one, scale], [shape_of(one)], f"{hint_of(one)}.scaled")
     one.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
     func.body.block.insert_ops_after([*scales, scaled], begin)
 
 
 def _unscaled(made: Insertion, given: Sequence[SSAValue], scale: SSAValue) -> list[SSAValue]:
     """The gradients as they are of the loss itself."""
-    wide = TensorType(f64, [])
     # As torch does: the inverse of a scale that is no power of two is rounded once.
-    exact = made.add("_to_copy", [scale], wide, f"{SCALE}.exact", dtype=f64)
-    inverse = made.add("reciprocal", [exact], wide, f"{SCALE}.exact_inverse")
-    rounded = made.add("_to_copy", [inverse], _NUMBER, f"{SCALE}.inverse", dtype=f32)
-    return [made.add("mul.Tensor", [g, rounded], g.type, f"{hint_of(g)}.unscaled") for g in given]
+    exact = made.add("_to_copy", [scale], (), f"{SCALE}.exact", dtype=f64)
+    inverse = made.add("reciprocal", [exact], (), f"{SCALE}.exact_inverse")
+    rounded = made.add("_to_copy", [inverse], (), f"{SCALE}.inverse", dtype=f32)
+    return [made.scaled(g, rounded, f"{hint_of(g)}.unscaled") for g in given]

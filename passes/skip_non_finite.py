@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, f32
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import train
-from .step.gradients import Insertion, add_metric, any_not_finite, gradient_users, gradients, hint_of
+from ..dialects.placed import shape_of
+from .step.gradients import Insertion, add_metric, any_not_finite, clip_of, gradient_users, gradients, hint_of
 from .step.requirements import require_no_skipped_updates, require_undecided
 from .step.step_view import step_functions
 
@@ -28,8 +29,8 @@ class SkipNonFinitePass(ModulePass):
     One sum of how many elements are finite decides for all updates, so all devices skip the same steps. It is partial
     where gradients are split, and the search decides where it is reduced. The metric `skipped` says what was done.
 
-    Requires: a captured step before any decision, with all gradients before the first update. Before `clip-gradients`;
-    without `scale-loss`, which skips updates by itself.
+    Requires: a captured step before any decision, with all gradients before the first update. Without `scale-loss`,
+    which skips updates by itself.
     Ensures: every update takes `found_inf`; buffers keep their values where a step is skipped.
 
     Before:
@@ -89,9 +90,12 @@ class SkipNonFinitePass(ModulePass):
 def _run(func: FuncOp, updates: Sequence[Operation]) -> None:
     updating = [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
     made = Insertion(updates[0])
-    skips = any_not_finite(made, [*_losses(func), *gradients(func, updates, SkipNonFinitePass.name)])
-    found = made.add("_to_copy", [skips], TensorType(f32, []), train.FOUND_INF, dtype=f32)
-    made.insert(func, next(op for op in func.body.block.ops if train.is_update(op)))
+    given = gradients(func, updates, SkipNonFinitePass.name)
+    # A bound makes a number of what is infinite.
+    unclipped = [clip.args[0] if (clip := clip_of(gradient)) else gradient for gradient in given]
+    skips = any_not_finite(made, [*_losses(func), *unclipped])
+    found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
+    made.insert_before_updates(func)
     for op in updating:
         op.operands = [*op.operands, found]
     _keep_buffers(func, skips, Insertion(updates[0]))
@@ -116,6 +120,6 @@ def _keep_buffers(func: FuncOp, skips: SSAValue, made: Insertion) -> None:
             continue
         if train.BUFFER in arguments.data[index.value.data].data:
             old, new = func.body.block.args[index.value.data], returned[at]
-            returned[at] = made.add("where.self", [skips, old, new], new.type, f"{hint_of(new)}.kept")
+            returned[at] = made.add("where.self", [skips, old, new], shape_of(new), f"{hint_of(new)}.kept")
     made.insert(func, end)
     end.operands = returned

@@ -24,7 +24,6 @@ from ..ir.mesh import Mesh
 from ..ir.signatures import choices_of, signature
 from .analysis.compute import op_seconds
 from .errors import fail
-from .step.new_ops import like
 from .step.step_view import StepView, step_functions, step_views
 
 SPLIT = frozenset(
@@ -217,7 +216,8 @@ def _half(op: AtenOp, name: str, mesh: Mesh, mask: list[bool]) -> AtenOp:
         # A placeholder has no dims that a working placement could split.
         kept = [each if asked else UnitAttr() for each, asked in zip(working, mask, strict=True)]
         attributes[WORKING] = ArrayAttr(kept)
-    half = like(op, op.overload, list(op.args), types, hint, **attributes)
+    half = type(op)(operands=[op.args], result_types=[types], attributes=attributes)
+    half.location = op.location
     for value in half.outs:
         value.name_hint = hint
     chosen, offsets = choices_of(op.rule(), given, mesh)

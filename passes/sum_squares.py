@@ -16,7 +16,7 @@ from itertools import groupby
 
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from ..dialects.aten import AtenOp
+from ..dialects.aten import AtenOp, typed_op
 from ..dialects.compute import SIGNATURE, ComputeOp, dtype_of, sum_dtype
 from ..dialects.sharding_attrs import SignatureAttr
 from ..dialects.spmd import SliceOp
@@ -121,7 +121,7 @@ def _replace(
         addends.append(made.outs[0])
     total, *rest = addends
     for value in rest:
-        added = type(root)(operands=[[total, value]], result_types=[[root.outs[0].type]], attributes=root.attributes)
+        added = typed_op(root.overload, [total, value], [()], root.attributes)
         added.location = root.location
         added.outs[0].name_hint = root.outs[0].name_hint
         block.insert_op_before(added, root)
@@ -138,7 +138,7 @@ def _sum_of(squared: Sequence[_Squared], like: AtenOp) -> SumOfSquaresOp:
     if isinstance(given, SignatureAttr):
         operands = tuple(signature.operands[0] for signature in signatures if signature is not None)
         attributes[SIGNATURE] = SignatureAttr.of(given.data.mesh, Signature(operands, given.signature.results))
-    made = SumOfSquaresOp([each.tensor for each in squared], [like.outs[0].type], attributes)
+    made = SumOfSquaresOp([each.tensor for each in squared], [squared[0].total.outs[0].type], attributes)
     made.location = like.location
     made.outs[0].name_hint = like.outs[0].name_hint
     return made

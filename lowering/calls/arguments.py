@@ -12,39 +12,17 @@ from torch.fx import Node
 from torch.fx.node import Target
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    BFloat16Type,
-    ComplexType,
     DenseIntOrFPElementsAttr,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    IntegerType,
-    Signedness,
     TensorType,
 )
 from xdsl.ir import Attribute
 
-from ...dialects.compute import plain_attribute
+from ...dialects.compute import ELEMENTS, plain_attribute
 from ...ir.not_supported import COMPLEX_NUMBER
 from ...ir.ops.registered import registered_rules
 from ...ir.ops.table import op_table
 from ..capture.captured import CaptureError, Origin
 from ..fused.table import BY_DEFINITION
-
-_ELEMENTS: dict[torch.dtype, Attribute] = {
-    torch.float64: Float64Type(),
-    torch.float32: Float32Type(),
-    torch.float16: Float16Type(),
-    torch.bfloat16: BFloat16Type(),
-    torch.int64: IntegerType(64),
-    torch.int32: IntegerType(32),
-    torch.int16: IntegerType(16),
-    torch.int8: IntegerType(8),
-    torch.uint8: IntegerType(8, Signedness.UNSIGNED),
-    torch.bool: IntegerType(1),
-    torch.complex128: ComplexType(Float64Type()),
-    torch.complex64: ComplexType(Float32Type()),
-}
 
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 """Arguments about where and how a tensor lies in memory: the runtime's business. Views become reshapes there, so
@@ -63,8 +41,8 @@ class Arguments:
 
 def element_type(dtype: torch.dtype) -> Attribute:
     """The element type of a dtype; CaptureError where the IR has none."""
-    if (element := _ELEMENTS.get(dtype)) is None:
-        raise CaptureError(f"tensors of {dtype} cannot be imported; supported: {', '.join(map(str, _ELEMENTS))}")
+    if (element := ELEMENTS.get(str(dtype).removeprefix("torch."))) is None:
+        raise CaptureError(f"tensors of {dtype} cannot be imported; supported: torch.{', torch.'.join(ELEMENTS)}")
     return element
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import cast
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -244,9 +242,8 @@ class _Writer:
         like_op: Operation | None = None,
     ) -> SSAValue:
         model = like_op or before
-        element = cast("TensorType[Attribute]", operands[0].type).get_element_type()
         beside = {n: a for n, a in model.attributes.items() if "." in n and n not in (SIGNATURE, _PIN)}
-        new = like(model, name, operands, [TensorType(element, shape)], hint, **given)
+        new = like(model, name, operands, [shape], hint, **given)
         new.attributes |= {**beside, SIGNATURE: SignatureAttr.of(self.mesh.name, signature)}
         self._insert(new, before)
         return new.outs[0]

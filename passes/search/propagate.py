@@ -64,7 +64,8 @@ def propagate_batch(
             there = current.get(op.operand, "R")
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
-            have = [current[value] for value in op.args]
+            # What an update gives is not among them.
+            have = [current.get(value, "R") for value in op.args]
             cost = partial(_cost, op.args, have, complete)
             best = chosen.get(op) or min(_options(comparisons.rule(op), single), key=cost)
             found.ops[op] = best

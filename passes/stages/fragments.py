@@ -13,6 +13,7 @@ from ...dialects.staged import Stages
 from ...dialects.step import BACKWARD
 from ..errors import fail
 from ..step.loop import LoopOps, fragment_of
+from ..step.step_view import value_label
 from .schedules import Delivery, FragmentKind, Work
 
 
@@ -146,8 +147,9 @@ class Fragments:
         found: list[Delivery] = []
         for op in self.transfers:
             source, target = op.operand.owner, self.stages.of_value(op.result)
-            assert isinstance(source, Operation)
             assert target is not None
+            if not isinstance(source, Operation) or source not in self.kinds:
+                fail(op, f"sends {value_label(op.operand)}, expected what an op of the loop makes; send it from there")
             users = (self._work(use.operation).label for use in op.result.uses if use.operation in self.kinds)
             label = self._work(source).label
             found.append(Delivery(op.label.data, label, target, tuple(dict.fromkeys(users))))

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, plain_attribute, shape_of
-from ...dialects.placed import element_of
 from ...ir.ops.spec import OpInstance
 from ...ir.ops.views import permutation, swap
 from .batch_places import BatchPlace, Shape, regrouping
@@ -186,7 +184,7 @@ class BatchOrder:
     ) -> SSAValue:
         """An op of one result in front of another."""
         attributes = {key: plain_attribute(value) for key, value in given.items()}
-        new = like(following, name, operands, [TensorType(element_of(operands[0]), shape)], hint, **attributes)
+        new = like(following, name, operands, [shape], hint, **attributes)
         self.block.insert_op_before(new, following)
         self._made.add(new)
         return new.outs[0]

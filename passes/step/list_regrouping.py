@@ -198,10 +198,9 @@ class _ListRegrouping:
         self, op: Operation, source: SSAValue, shape: Sequence[int], signed: SignatureAttr | None, hint: str
     ) -> SSAValue:
         """A view in front of an op, of its phase and stage."""
-        kind = TensorType(element_of(source), shape)
         kept = {name: op.attributes[name] for name in (STAGE, SEGMENT) if name in op.attributes}
         kept |= {SIGNATURE: signed} if signed is not None else {}
-        new = like(op, "view", [source], [kind], hint, size=plain_attribute(shape), **kept)
+        new = like(op, "view", [source], [shape], hint, size=plain_attribute(shape), **kept)
         self.block.insert_op_before(new, op)
         return new.outs[0]
 

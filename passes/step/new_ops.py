@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects.aten import ATEN_OPS, AtenOp
+from ...dialects.aten import AtenOp, typed_op
+from ...dialects.placed import element_of, shape_of
 from ...dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED
 
 
@@ -14,13 +15,20 @@ def like(
     op: Operation,
     name: str,
     operands: Sequence[SSAValue],
-    types: Sequence[Attribute],
+    shapes: Sequence[Sequence[int]],
     hint: str,
     **given: Attribute,
 ) -> AtenOp:
-    """An aten op with the location and phase of `op`."""
+    """An aten op with the location and phase of `op`, whose results have these shapes and torch's dtypes."""
     phase = {name: op.attributes[name] for name in (BACKWARD, CHECKPOINT, RECOMPUTED) if name in op.attributes}
-    new = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=given | phase)
+    new = typed_op(name, operands, shapes, given | phase)
     new.location = op.location
     new.results[0].name_hint = hint
     return new
+
+
+def cast(op: Operation, value: SSAValue, element: Attribute, hint: str, **given: Attribute) -> list[AtenOp]:
+    """The cast of a value to a dtype, in a list, with the location and phase of `op`; nothing where it has that."""
+    if element_of(value) == element:
+        return []
+    return [like(op, "_to_copy", [value], [shape_of(value)], hint, dtype=element, **given)]

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import TensorType, UnitAttr, i1, i64
+from xdsl.dialects.builtin import UnitAttr, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import plain_attribute, shape_of
 from ...dialects.step import BY_ROW
-from .batch_order import VIEWS, element_of, hint_of
+from .batch_order import VIEWS, hint_of
 from .list_ops import LIST_OPS
 from .new_ops import like
 
@@ -69,19 +69,15 @@ class TwinMaker:
         operands: Sequence[SSAValue],
         shapes: Sequence[Sequence[int]],
         hint: str,
-        *,
-        elements: Sequence[Attribute] | None = None,
         **given: object,
     ) -> AtenOp:
-        """An op in front of another, whose results have the elements of its first operand unless said otherwise."""
-        kinds = elements if elements is not None else [element_of(operands[0])] * len(shapes)
-        types = [TensorType(kind, shape) for kind, shape in zip(kinds, shapes, strict=True)]
+        """An op in front of another."""
         attributes = {
             key: value if isinstance(value, Attribute) else plain_attribute(value) for key, value in given.items()
         }
         if name in LIST_OPS:
             attributes[BY_ROW] = UnitAttr()
-        return self.add(like(op, name, operands, types, hint, **attributes), op)
+        return self.add(like(op, name, operands, shapes, hint, **attributes), op)
 
     def add(self, new: AtenOp, op: Operation) -> AtenOp:
         """Put an op in front of another."""
@@ -139,12 +135,11 @@ def sorted_apart(maker: TwinMaker, op: AtenOp, value: SSAValue) -> list[Twin]:
     """The twins of what a sort gives: what is sorted, and where it was."""
     by_row = maker.by_row(op, value)
     shape = shape_of(by_row)
-    elements = [element_of(each) for each in op.outs]
     given = {name: each for name, each in op.attributes.items() if "." not in name} | {"dim": plain_attribute(1)}
     hint = hint_of(op.outs[0])
-    new = maker.make(op, op.overload, [by_row], [shape] * len(elements), f"{hint}.by_row", elements=elements, **given)
+    new = maker.make(op, op.overload, [by_row], [shape] * len(op.outs), f"{hint}.by_row", **given)
     new.outs[-1].name_hint = f"{hint}.places.by_row"
-    names = (hint, f"{hint}.places")[-len(elements) :]
+    names = (hint, f"{hint}.places")[-len(op.outs) :]
     flat = [maker.flat(op, each, name) for each, name in zip(new.outs, names, strict=True)]
     sorts = frozenset({op})
     places = Twin(flat[-1], op, (None, shape[1]), sorts)
@@ -211,7 +206,7 @@ def divided(maker: TwinMaker, op: AtenOp, places: Twin, by: int) -> Twin:
 def counting(maker: TwinMaker, op: AtenOp, order: AtenOp, length: int) -> Twin:
     """0, 1, 2, ... of a list in the order of a sort: the places in it."""
     n = length // maker.rows
-    each = maker.make(op, "arange", [], [(length,)], "places", elements=[i64], end=length).outs[0]
+    each = maker.make(op, "arange", [], [(length,)], "places", end=length).outs[0]
     found = maker.make(op, "remainder.Scalar", [each], [(length,)], "places", other=n).outs[0]
     return Twin(found, order, (order, n), frozenset({order}))
 
@@ -219,10 +214,10 @@ def counting(maker: TwinMaker, op: AtenOp, order: AtenOp, length: int) -> Twin:
 def ends_of(maker: TwinMaker, op: AtenOp, keys: SSAValue, groups: int) -> SSAValue:
     """Where each group ends among the sorted keys of each row of the batch, [b, groups]."""
     sizes, n = (maker.rows, groups), shape_of(keys)[0] // maker.rows
-    each = maker.make(op, "arange", [], [(groups,)], "groups", elements=[i64], end=groups, dtype=i64).outs[0]
+    each = maker.make(op, "arange", [], [(groups,)], "groups", end=groups, dtype=i64).outs[0]
     column = maker.shaped(op, keys, (maker.rows, n, 1), "keys.column")
-    alike = maker.make(op, "eq.Tensor", [column, each], [(maker.rows, n, groups)], "in_group", elements=[i1]).outs[0]
-    numbers = maker.make(op, "sum.dim_IntList", [alike], [sizes], "numbers.by_row", elements=[i64], dim=[1]).outs[0]
+    alike = maker.make(op, "eq.Tensor", [column, each], [(maker.rows, n, groups)], "in_group").outs[0]
+    numbers = maker.make(op, "sum.dim_IntList", [alike], [sizes], "numbers.by_row", dim=[1]).outs[0]
     return maker.make(op, "cumsum", [numbers], [sizes], "ends.by_row", dim=1).outs[0]
 
 

@@ -21,6 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
 from hostile_files import BYTES, ROOT, SECONDS, STEP, Outcome, outcome
 from ir_files import chunks, context, mlir_files, run_lines
 from ir_mutations import TEXT_MUTATIONS, mutated_ops
@@ -28,6 +31,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input
 
+from shardwright.api.compile import import_training_step
+from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.text import module_text, parse_module
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.passes.errors import PassError
@@ -92,6 +97,50 @@ PASSES: tuple[str, ...] = (
 )
 
 
+_PREPARED = (
+    "decompose-mean,canonicalize,cse,dce,make-batch-major,detach-factories,dce,decompose-batch-norm,"
+    "decompose-cross-entropy,canonicalize,cse,dce,sort-within-rows,sort-across-rows"
+)
+_ENDED = "join-updates,choose-overlap,check-order,reuse-buffers,check-memory,insert-frees"
+
+
+def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:
+    """Steps with norms, dropout, lookups, other dtypes and several layers, and the passes that they go through."""
+    rows, labels = torch.randn(8, 6), torch.randint(0, 4, (8,))
+    norms = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, affine=False), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 4))
+    words = nn.Sequential(nn.Embedding(9, 8), nn.Flatten(), nn.Linear(24, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    layers = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
+    adamw, sgd = partial(torch.optim.AdamW, lr=0.1), partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    rounds = f"{_LOCAL},{_FRONT},partition-stages{{stages=2 chunks=2}},search-strategy,split-batch{{parts=2}}"
+    cut = f"{_LOCAL},{_FRONT},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}}"
+    sent = "insert-resharding,select-collectives,agree-on-choices"
+    return {
+        "norms": (
+            TrainingStep(norms, F.cross_entropy, adamw, (rows, labels), precision="fp16-mixed", clip_norm=1.0),
+            (
+                f"{_LOCAL},{_PREPARED},add-pins{{pins=dp}},search-strategy,{sent},overlap,{_ENDED}",
+                f"{_MIXED},{_PREPARED},search-strategy,split-batch{{parts=2 unrolled=true}},"
+                f"insert-resharding,select-collectives,duplex,overlap,{_ENDED}",
+            ),
+        ),
+        "words": (
+            TrainingStep(words, F.cross_entropy, adamw, (torch.randint(0, 9, (8, 3)), labels), precision="bf16-mixed"),
+            (
+                f"{_LOCAL},skip-non-finite,clip-gradients{{value=1.0}},{_PREPARED},add-pins{{pins=tp}},search-strategy,"
+                f"set-reduce-dtype{{dtype=bfloat16}},{sent},chunk-collectives{{parts=2}},overlap,{_ENDED}",
+            ),
+        ),
+        "layers": (
+            TrainingStep(layers, F.mse_loss, sgd, (rows, torch.randn(8, 6))),
+            (
+                f"{rounds},{sent},overlap,schedule-pipeline{{schedule=interleaved-1f1b}},plan-transfers,{_ENDED}",
+                f"{cut},{sent},split-backward,overlap,schedule-pipeline{{schedule=zero-bubble}},plan-transfers,{_ENDED}",
+                f"{cut},{sent},overlap,schedule-pipeline{{schedule=auto}},mark-compiled,{_ENDED}",
+            ),
+        ),
+    }
+
+
 @dataclass(frozen=True)
 class Seed:
     """A text, and the pipelines that its passes go on with."""
@@ -141,17 +190,27 @@ def is_valid(text: str) -> bool:
 def step_seeds(roads: Sequence[str] = ROADS) -> tuple[Seed, ...]:
     """A real step, imported and after each pass of each of `roads`, with the passes that are left."""
     text = STEP.read_text(encoding="utf-8").replace("dtype = f32, train.backward}", _FIRST, 1)
-    imported = parse_module(context(), text)
+    return tuple(_seeds_along("road", parse_module(context(), text), roads))
+
+
+@cache
+def imported_seeds() -> tuple[Seed, ...]:
+    """Steps of more kinds, imported as the user's torch gives them, after each pass of their roads."""
     found: list[Seed] = []
+    for name, (step, roads) in imported_steps().items():
+        found += _seeds_along(name, import_training_step(step), roads)
+    return tuple(found)
+
+
+def _seeds_along(name: str, imported: ModuleOp, roads: Sequence[str]) -> Iterator[Seed]:
     for number, road in enumerate(roads):
         passes = split_passes(road)
         module = imported.clone()
         for at, each in enumerate(passes):
             rest = ",".join(passes[at:])
-            found.append(Seed(f"road{number}@{at}", module_text(module, locations=bool(at % 2)), (rest, "")))
+            yield Seed(f"{name}{number}@{at}", module_text(module, locations=bool(at % 2)), (rest, ""))
             run_pipeline(context(), module, each)
-        found += [Seed(f"road{number}@end", module_text(module, locations=False), ("",))] * 4
-    return tuple(found)
+        yield from [Seed(f"{name}{number}@end", module_text(module, locations=False), ("",))] * 4
 
 
 def split_passes(pipeline: str) -> list[str]:

@@ -1,0 +1,224 @@
+"""
+The dtypes of ops' results, as torch gives them: its promotion of types as a table.
+
+Dtypes are named as torch spells them. Ops whose result depends on the device or the kernel (statistics of narrow
+values) have no rule here for that result, and nothing is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import NamedTuple
+
+from ..plain import Plain, PlainTable
+from .table import op_table
+
+DEFAULTS = ("float32", "float64")
+"""The dtypes that a float may have that has none of its own: torch's, and what a user may tell torch."""
+
+_CATEGORIES = (
+    ("bool",),
+    ("uint8", "int8", "int16", "int32", "int64"),
+    ("float16", "bfloat16", "float32", "float64"),
+    ("complex64", "complex128"),
+)
+"""All dtypes, the category that wins last, the wider one of a category after the narrower."""
+
+_ORDER = {dtype: at for at, dtype in enumerate(each for category in _CATEGORIES for each in category)}
+_CATEGORY = {dtype: at for at, category in enumerate(_CATEGORIES) for dtype in category}
+_FLOAT = 2
+
+_NEITHER = {
+    frozenset({"uint8", "int8"}): "int16",
+    frozenset({"float16", "bfloat16"}): "float32",
+    frozenset({"float64", "complex64"}): "complex128",
+}
+"""Pairs that promote to a third dtype."""
+
+
+class Operand(NamedTuple):
+    """A tensor operand: the name of its argument, its dtype and whether it has dims."""
+
+    name: str
+    dtype: str
+    has_dims: bool = True
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether a dtype has fractions: floats, and complex numbers too."""
+    return _CATEGORY.get(dtype, 0) >= _FLOAT
+
+
+def promoted(operands: Iterable[Operand], numbers: Iterable[Plain] = (), default: str = DEFAULTS[0]) -> str:
+    """
+    The dtype to which tensors and numbers promote: those without dims, and numbers, only change the category.
+
+    Raises:
+        KeyError: a dtype is none that promotion knows.
+    """
+    by_rank: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for each in operands:
+        by_rank[0 if each.has_dims else 1].append(each.dtype)
+    for number in numbers:
+        by_rank[2].append("bool" if isinstance(number, bool) else "int64" if isinstance(number, int) else default)
+    dims, scalars, plain = (reduce(_wider, dtypes, "") for dtypes in by_rank)
+    return _over(dims, _over(scalars, plain))
+
+
+def _wider(one: str, other: str) -> str:
+    """What two dtypes of one rank promote to."""
+    if not one or not other:
+        return one or other
+    return _NEITHER.get(frozenset({one, other})) or max(one, other, key=_ORDER.__getitem__)
+
+
+def _over(one: str, lower: str) -> str:
+    """What a dtype and one of a lower rank, which only changes the category, promote to."""
+    if one and lower and _CATEGORY[one] >= _CATEGORY[lower]:
+        return one
+    to_complex = one and lower and _CATEGORY[one] == _FLOAT
+    return _wider(one, "complex64" if to_complex else lower)
+
+
+def result_dtypes(
+    name: str, operands: Sequence[Operand], arguments: PlainTable, results: int, default: str = DEFAULTS[0]
+) -> tuple[str | None, ...]:
+    """
+    The dtypes of an op's results; None where no rule is known.
+
+    Args:
+        name: of a row of the op table.
+        arguments: what is not a tensor operand, as plain values.
+        default: the dtype of floats that have none of their own.
+
+    Raises:
+        ValueError: operands have to be of one dtype, and are not.
+    """
+    rule = _rule(name)
+    if any(each.dtype not in _ORDER for each in operands):
+        return (None,) * results
+    if rule[0] == "alike" and len({each.dtype for each in operands}) > 1:
+        raise ValueError(f"takes operands of one dtype, found {', '.join(f'{o.name} of {o.dtype}' for o in operands)}")
+    mask = arguments.get("output_mask")
+    # A result that is not asked for is a placeholder.
+    unasked = {at for at, asked in enumerate(mask) if not asked} if isinstance(mask, Sequence) else ()
+    words = ["?" if at in unasked else rule[min(at, len(rule) - 1)] for at in range(results)]
+    return tuple(_dtype(word, operands, arguments, default) for word in words)
+
+
+_ASIDE = frozenset({"condition", "mask", "seed"})
+"""Operands that choose elements, and do not promote."""
+
+_NUMBERS = ("self", "other", "min", "max", "exponent", "fill_value", "start", "end", "step")
+"""Arguments that promote where they are numbers."""
+
+
+def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, default: str) -> str | None:
+    """The dtype that a word of a rule stands for."""
+    if word in _ORDER or word == "?":
+        return word if word in _ORDER else None
+    first = operands[0].dtype if operands else default
+    given = arguments.get("dtype")
+    if isinstance(given, str):
+        return given if given in _ORDER else None
+    if arguments.get("input_dtype", first) != first:
+        return None
+    match word:
+        case "first" | "alike":
+            return "float32" if arguments.get("half_to_float") else first
+        case "promote" | "float" | "divided":
+            numbers = [arguments[each] for each in _NUMBERS if each in arguments]
+            found = promoted((each for each in operands if each.name not in _ASIDE), numbers, default)
+            whole = word == "promote" or arguments.get("rounding_mode") is not None
+            return found if whole or is_floating(found) else default
+        case "default":
+            return default
+        case "sum":
+            return first if is_floating(first) else "int64"
+        case "any":
+            return "uint8" if first == "uint8" else "bool"
+        case "index":
+            return "int32" if arguments.get("out_int32") else "int64"
+        case "real":
+            return {"complex64": "float32", "complex128": "float64"}.get(first, first)
+        case "complex":
+            return {"float32": "complex64", "float64": "complex128"}.get(first)
+        case _:
+            return next((each.dtype for each in operands if each.name == word), None)
+
+
+_BY_FAMILY = {"contractions": "alike", "factories": "default", "losses": "self"}
+"""By family, the rule of ops that have none of their own, if it is not `first`."""
+
+_BY_NAME: Mapping[str, str] = {
+    "promote": """
+        clamp clamp_min clamp_max add sub rsub mul fmod remainder floor_divide bitwise_and bitwise_or bitwise_xor pow
+        minimum maximum fmin fmax nextafter gcd lcm where addcmul addcdiv cat stack linalg_cross addr __lshift__
+        __rshift__ bitwise_left_shift bitwise_right_shift sigmoid_backward tanh_backward threshold_backward
+        hardtanh_backward leaky_relu_backward softshrink_backward hardswish_backward hardsigmoid_backward silu_backward
+        softplus_backward logit_backward gelu_backward hardshrink_backward elu_backward mse_loss smooth_l1_loss
+        huber_loss_backward full arange
+    """,
+    "float": """
+        reciprocal sqrt rsqrt sigmoid exp exp2 expm1 log log2 log10 log1p sin cos erf erfc logit tan asin acos atan sinh
+        cosh tanh asinh acosh atanh sinc erfinv lgamma digamma mvlgamma polygamma i0 special_entr special_i0e special_i1
+        special_i1e special_erfcx special_log_ndtr special_ndtri special_bessel_j0 special_bessel_j1 rad2deg deg2rad
+        xlogy div copysign atan2 special_xlog1py special_zeta logsumexp hypot logaddexp logaddexp2 igamma igammac ldexp
+        native_dropout_backward
+    """,
+    "divided": "div.Scalar_mode div.Tensor_mode",
+    "bool": """
+        logical_not isnan isinf isfinite isposinf isneginf signbit logical_and logical_or logical_xor eq ne lt le gt ge
+        isin
+    """,
+    "sum": "sum nansum prod cumsum cumprod trace",
+    "real": "abs var std linalg_vector_norm norm _fft_c2r view_as_real",
+    "complex": "_fft_r2c view_as_complex polar complex",
+    "any": "any all",
+    "index": "bucketize searchsorted",
+    "int64": "argmax argmin argsort count_nonzero tril_indices triu_indices",
+    "first": "new_zeros new_ones new_full new_empty new_empty_strided sum_exp nll_loss_forward nll_loss2d_forward",
+    "first int64": """
+        cummax cummin sort max.dim min.dim median.dim nanmedian.dim kthvalue mode topk max_pool2d_with_indices
+        max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
+    """,
+    "first int32": "frexp linalg_inv_ex linalg_cholesky_ex linalg_lu_factor_ex",
+    "first first int32": "_linalg_det _linalg_solve_ex",
+    "first real first int32": "_linalg_slogdet",
+    "real first": "var_mean std_mean _linalg_eigh",
+    "first real first": "_linalg_svd",
+    "float bool": "random_dropout",
+    "first ?": """
+        native_layer_norm native_group_norm _native_batch_norm_legit_functional _native_batch_norm_legit
+        _native_batch_norm_legit_no_training _weight_norm_interface convolution_backward attention
+    """,
+    "input ?": "native_layer_norm_backward native_batch_norm_backward native_group_norm_backward",
+    "query": "attention_backward",
+    "rows": "grouped_mm grouped_bmm",
+    "rows matrices": "grouped_mm_backward grouped_bmm_backward",
+    "scores": "cross_entropy_backward",
+    "?": """
+        angle dist mish_backward binary_cross_entropy_with_logits _weight_norm_interface_backward _ctc_loss
+        _ctc_loss_backward _embedding_bag _embedding_bag_forward_only _embedding_bag_backward
+        _embedding_bag_dense_backward
+    """,
+}
+"""
+By the rule for the dtype of each result, the last for all further ones, the ops that have it; a name without its
+overload stands for all overloads that are not listed.
+
+A rule is a dtype, the name of an operand, `?` where nothing is known, or: `first`, that of the first operand; `alike`,
+the same of operands that have to be of one dtype; `promote`, to what operands and numbers promote; `float`, the same
+and never of whole numbers; `sum` and `any`, of what adds up or looks for true elements; `index` of places; `default`
+of floats that have no dtype of their own. An argument `dtype` says otherwise.
+"""
+
+
+@lru_cache(maxsize=1024)
+def _rule(name: str) -> Sequence[str]:
+    found = _RULES.get(name) or _RULES.get(name.partition(".")[0])
+    return found or [_BY_FAMILY.get(op_table()[name].family, "first")]
+
+
+_RULES = {name: rule.split() for rule, names in _BY_NAME.items() for name in names.split()}
