@@ -127,8 +127,8 @@ class SearchPlanPass(ModulePass):
     """The fraction of the bytes that backward needs of forward that may be kept (`recompute`), 1 for all; by default
     less than all where that makes a faster plan fit."""
 
-    ratios: Literal["auto", "even"] = "auto"
-    """Whether devices that differ may have shares by their speed."""
+    ratios: Literal["auto", "even", "balanced"] = "auto"
+    """Whether devices that differ may have shares by their speed (`auto`), or must."""
 
     budget: int | float | None = None
     """Seconds after which no further candidate is begun, and the best so far is the plan."""
@@ -161,7 +161,7 @@ class SearchPlanPass(ModulePass):
         try:
             given = self._given(cluster) if self.candidate is not None else None
             fixed = self._fixed(cluster)
-            if given is not None and not self.adapt and not _obeys(fixed, given.candidate.layout):
+            if given is not None and not self.adapt and not _obeys(fixed, given.candidate):
                 raise ValueError(f"{self._source} is {given.candidate.name}, asked for was {fixed}; leave one out")
         except ValueError as error:
             raise PassFailedException(str(error)) from error
@@ -187,9 +187,9 @@ class SearchPlanPass(ModulePass):
         if not self.adapt:
             return self._made_again(bench, given.candidate)
         cluster = bench.cluster
-        balanced = self.ratios == "auto" and len(cluster.kinds_used) > 1
+        balanced = fixed.balanced is not False and len(cluster.kinds_used) > 1
         for each in resized(given.candidate, cluster.mesh.device_count, balanced=balanced):
-            if not _obeys(fixed, each.layout):
+            if not _obeys(fixed, each):
                 continue
             found = self._made_again(bench, each)
             if not isinstance(found, str) and found.best.fits:
@@ -199,8 +199,7 @@ class SearchPlanPass(ModulePass):
     def _searched(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
         """What a search finds, or why it finds nothing."""
         work = float("inf") if self.budget is not None else float(self.work)
-        allowance, shares = Allowance(work, self.budget), self.ratios == "auto"
-        explorer = Explorer(bench, fixed, allowance, shares=shares, processes=self.processes)
+        explorer = Explorer(bench, fixed, Allowance(work, self.budget), processes=self.processes)
         best = explorer.run()
         if best is None:
             return _why_none(explorer.notes, fixed, bench.cluster.mesh.device_count)
@@ -252,7 +251,8 @@ class SearchPlanPass(ModulePass):
         if (keep := self.keep_activations) is not None and not 0 <= keep <= 1:
             raise ValueError(f"keep_activations={keep}, expected a fraction between 0 and 1")
         keep = float(keep) if keep is not None else None
-        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep)
+        balanced = {"auto": None, "even": False, "balanced": True if len(cluster.kinds_used) > 1 else None}[self.ratios]
+        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:
         """The mesh that is asked for; its axes are called as the cluster's where there are as many."""
@@ -299,9 +299,12 @@ def _is_json(text: str) -> bool:
     return text.lstrip().startswith("{")
 
 
-def _obeys(fixed: Fixed, layout: Layout) -> bool:
-    """Whether a layout is as was decided, its mesh too."""
+def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
+    """Whether a candidate is as was decided, its mesh and shares too."""
+    layout = candidate.layout
     sizes = [axis.size for axis in layout.mesh.spatial]
+    if fixed.balanced is not None and candidate.choice.balanced != fixed.balanced:
+        return False
     return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
 
 

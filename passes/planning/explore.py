@@ -91,15 +91,12 @@ class Explorer:
     Tries candidates on a workbench and keeps the fastest that fits; one use.
 
     Args:
-        shares: whether devices that differ may have shares by their speed.
         processes: in how many processes at most; what is found does not depend on it.
     """
 
-    def __init__(
-        self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, shares: bool = True, processes: int = 1
-    ) -> None:
+    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, processes: int = 1) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
-        self.shares = shares and len(bench.cluster.kinds_used) > 1
+        self.shares = len(bench.cluster.kinds_used) > 1 and fixed.balanced is None
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
         self.best: Judged | None = None
@@ -180,10 +177,10 @@ class Explorer:
         return list(found.values())
 
     def _as_asked(self, candidate: Candidate) -> Candidate:
-        """A candidate that keeps of its activations what the user has decided."""
-        if self.fixed.keep is None:
-            return candidate
-        return replace(candidate, layout=replace(candidate.layout, keep=self.fixed.keep))
+        """A candidate that keeps of its activations, and has the shares, that the user has decided."""
+        if self.fixed.balanced:
+            candidate = replace(candidate, choice=replace(candidate.choice, balanced=True))
+        return candidate if self.fixed.keep is None else _keeping(candidate, self.fixed.keep)
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Whether the user's decisions leave room for a candidate that was not tried."""

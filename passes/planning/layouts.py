@@ -35,6 +35,7 @@ class Fixed:
         micro_batches: into how many parts the batch is cut, by a pipeline or by accumulation; 1 for none.
         duplex: whether parts of the batch take turns.
         keep: what part of activations is kept; 1 for all.
+        balanced: whether devices that differ have shares by their speed.
     """
 
     mesh: Mesh | None = None
@@ -42,6 +43,7 @@ class Fixed:
     micro_batches: int | None = None
     duplex: bool | None = None
     keep: float | None = None
+    balanced: bool | None = None
 
     def __str__(self) -> str:
         """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
@@ -53,6 +55,7 @@ class Fixed:
             "micro_batches": self.micro_batches,
             "duplex": duplex,
             "keep_activations": self.keep,
+            "ratios": {None: None, True: "balanced", False: "even"}[self.balanced],
         }
         return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 

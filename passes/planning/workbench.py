@@ -34,7 +34,7 @@ from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.constraints import Constraints, constraints_of, is_pinned, pin_entries
+from ..search.constraints import Constraints, constraints_of, pin_entries, pins_places
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
@@ -103,7 +103,7 @@ class Workbench:
         keep: float = 1.0,
     ) -> None:
         self.fused, self.cluster, self.keep = module, cluster, keep
-        self.is_pinned = is_pinned(module)
+        self.is_pinned = pins_places(module)
         self.ctx = Context()
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
@@ -136,7 +136,7 @@ class Workbench:
 
     @cached_property
     def folding(self) -> Folding | None:
-        """How equal layers are represented by few; None where there are none, or pins, which may tell them apart."""
+        """How equal layers are represented by few; None where there are none, or pins may tell them apart."""
         return self._folding or (None if self.is_pinned else folding_of(self.module))
 
     @property
