@@ -132,7 +132,11 @@ def _one_of(*values: str) -> tuple[str, Callable[[object], bool]]:
     return " or ".join(map(repr, values)), lambda value: isinstance(value, str) and value in values
 
 
-_FLAG = ("True or False", lambda value: isinstance(value, bool))
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_FLAG = ("True or False", _is_flag)
 _COUNT = ("a whole number above 0", _is_count)
 
 OPTIONS: Mapping[str, PlanOption] = {

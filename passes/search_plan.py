@@ -25,11 +25,11 @@ from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
-from .planning.layouts import Fixed
-from .planning.notes import Allowance, Note
+from .planning.layouts import Fixed, impossible
+from .planning.notes import Allowance, Note, Refused, fault_of
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
-from .planning.workbench import Finished, Refused, Workbench
+from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages
@@ -202,7 +202,7 @@ class SearchPlanPass(ModulePass):
         explorer = Explorer(bench, fixed, Allowance(work, self.budget), processes=self.processes)
         best = explorer.run()
         if best is None:
-            return _why_none(explorer.notes, fixed, bench.cluster.mesh.device_count)
+            return _why_none(explorer.notes, fixed, bench)
         return _FoundPlan(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
 
     def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
@@ -211,6 +211,8 @@ class SearchPlanPass(ModulePass):
         try:
             made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
             best = min(made, key=lambda each: each.seconds)
+            if fault := fault_of(best.module, candidate):
+                raise Refused(fault)
         except Refused as error:
             return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
         peak, memory = best.tightest
@@ -305,10 +307,12 @@ def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
     sizes = [axis.size for axis in layout.mesh.spatial]
     if fixed.balanced is not None and candidate.choice.balanced != fixed.balanced:
         return False
+    if fixed.keep is not None and layout.keep != fixed.keep:
+        return False
     return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
 
 
-def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:
+def _why_none(notes: list[Note], fixed: Fixed, bench: Workbench) -> str:
     """Why there is no plan: what came closest to fitting, else the first reason."""
     tight = [note for note in notes if note.peak_bytes is not None]
     if tight:
@@ -318,9 +322,10 @@ def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:
             f" {size_text(least.peak_bytes or 0)} on a device that has {size_text(least.memory_bytes)}; use more"
             " devices, a smaller batch or a smaller model"
         )
-    if (first := next((note for note in notes if note.why), None)) is not None:
-        return f"no plan obeys what was asked ({fixed}): {first.candidate.name}: {first.why}"
+    first = next((f"{note.candidate.name}: {note.why}" for note in notes if note.why), None)
+    devices = bench.cluster.mesh.device_count
+    why = impossible(fixed, devices, bench.rows, bench.layers) or first
     return (
-        f"no plan obeys what was asked: {fixed} on {devices} devices; a pipeline has at most as many stages as layers"
-        " and devices, and a batch as many parts as rows"
+        f"no plan obeys what was asked ({fixed}):"
+        f" {why or f'no way to divide the {devices} devices and {bench.rows} rows is like that'}"
     )

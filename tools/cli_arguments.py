@@ -72,8 +72,10 @@ def _flag(name: str) -> str:
 _CALLED = {"pin": "pins", "pass_pipeline": "pipeline"}
 """What options of plans are called in Python, where that is another name."""
 
-_USUAL: dict[str, object] = {"ratios": "auto", "duplex": "auto", "random": "exact", "measure": 1, "probe": True}
-_USUAL |= {"compile": False, "gradients": False, "profile": False}
+_USUAL: dict[str, object] = {
+    **{"ratios": "auto", "duplex": "auto", "random": "exact", "measure": 1, "probe": True},
+    **{"compile": False, "gradients": False, "profile": False},
+}
 """The values of options that were not given, where that is not None."""
 
 

@@ -65,15 +65,27 @@ class Fixed:
         return self.mesh is not None and self.stages == 1 and self.micro_batches == 1 and self.duplex is False
 
     def allows(self, layout: Layout) -> bool:
-        """Whether a layout is as was decided."""
+        """Whether a layout is as was decided, but for activations, of which every layout can keep any part."""
         if self.stages is not None and layout.stages != self.stages:
             return False
         if self.duplex is not None and (layout.mode == "duplex") != self.duplex:
             return False
-        if self.keep is not None and layout.keep != self.keep:
-            return False
         parts = 1 if layout.mode == "duplex" else layout.parts
         return self.micro_batches is None or parts == self.micro_batches
+
+
+def impossible(fixed: Fixed, devices: int, rows: int, layers: int) -> str | None:
+    """Why no layout is as was decided, whatever the strategy; None where one may be."""
+    stages, parts = fixed.stages or 1, fixed.micro_batches or 1
+    reasons = {
+        "duplex=yes cuts the batch by itself: leave out stages and micro_batches": fixed.duplex
+        and max(stages, parts) > 1,
+        "a pipeline needs at least two micro-batches": stages > 1 and fixed.micro_batches == 1,
+        f"a stage needs a device of its own, and the cluster has {devices}": stages > devices,
+        f"a stage needs a layer of its own, and the model has {layers}": stages > layers,
+        f"a micro-batch needs a row, and the batch has {rows}": parts > rows,
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
 
 
 def meshes(cluster: Cluster) -> list[Mesh]:

@@ -52,11 +52,13 @@ from ..stages.schedules import ScheduleName
 from ..stages.stage_costs import whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
+from ..step.layers import find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions, step_views
 from .candidates import Candidate, Layout
 from .finishes import AXIS, passes_beside, passes_to_collectives
 from .fold import Folder, Folding
 from .fold import folding as folding_of
+from .notes import Refused
 from .solutions import BUBBLE_AT_BEST, Finished, LaidOut, PackedSolved, Solved
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
@@ -77,10 +79,6 @@ _GOOD_ENOUGH = 0.03
 
 Narrow = Callable[[StepView, Constraints], None]
 """Changes the constraints of one stage, besides what is pinned: to fix one decision, say, or to leave it open."""
-
-
-class Refused(ValueError):
-    """A candidate that cannot be: the message says why."""
 
 
 class Workbench:
@@ -144,6 +142,11 @@ class Workbench:
         """The rows of the batch; 1 where it has no dim to cut."""
         shapes = (shape_of(i.argument) for view in self.views for i in view.inputs if i.role == train.BATCH)
         return next((shape[0] for shape in shapes if shape), 1)
+
+    @property
+    def layers(self) -> int:
+        """How many layers the model has, to be divided among stages."""
+        return min(len(find_layers(view).names) for view in self.views)
 
     @property
     def own_mesh(self) -> Mesh:
