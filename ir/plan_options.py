@@ -8,9 +8,8 @@ written from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from .mesh import parse_mesh
 
@@ -24,32 +23,13 @@ WAYS: Mapping[Way, str] = {
 }
 """The ways of planning, in words."""
 
-
-@dataclass(frozen=True)
-class PlanOption:
-    """
-    What is known of an option.
-
-    Args:
-        ways: the ways of planning that obey it, or that it asks for.
-        expected: the values that it takes, in words.
-        takes: whether a value is one of them.
-        narrowed: the ways for one value, where that leaves fewer than `ways`.
-    """
-
-    ways: frozenset[Way]
-    expected: str
-    takes: Callable[[Any], bool]
-    narrowed: Callable[[Any], frozenset[Way]] | None = None
-
-    def ways_of(self, value: object) -> frozenset[Way]:
-        """The ways of planning that obey a value."""
-        return self.narrowed(value) if self.narrowed is not None else self.ways
+Values: TypeAlias = tuple[str, Callable[[Any], bool]]
+"""The values of an option: in words, and whether a value is one of them."""
 
 
 def are_shares(ratios: str) -> bool:
     """Whether ratios are numbers, one for each device."""
-    return ratios not in _NAMED_RATIOS
+    return ratios not in ("auto", "even", "balanced")
 
 
 def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None) -> str | None:
@@ -62,118 +42,88 @@ def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None)
         names: what to call them in messages; by default by their names.
     """
     known = {name: value for name, value in given.items() if name in OPTIONS}
-    said = {name: f"{(names or {}).get(name, name)}={_shown(value)}" for name, value in known.items()}
+    said = {name: f"{(names or {}).get(name, name)}={str(value)[:60]}" for name, value in known.items()}
     for name, value in known.items():
-        if not OPTIONS[name].takes(value):
-            return f"{said[name]}, expected {OPTIONS[name].expected}"
-    ways = {name: OPTIONS[name].ways_of(value) for name, value in known.items()}
+        expected, takes = OPTIONS[name][1]
+        if not takes(value):
+            return f"{said[name]}, expected {expected}"
+    ways = {name: ways_of(name, value) for name, value in known.items()}
     if known.get("adapt"):
-        # The candidate is where a search begins.
-        ways["candidate"] = ways["adapt"]
+        del ways["candidate"]  # A search begins there.
     for one, other in combinations(ways, 2):
         if not ways[one] & ways[other]:
+            first, second = (" or ".join(WAYS[way] for way in WAYS if way in ways[each]) for each in (one, other))
+            passes = ', or write the passes that do so into the pipeline (pins: add-pins{pins="..."})'
             return (
-                f"{said[one]} and {said[other]} exclude each other: the first is for {_ways(ways[one])}, the second for"
-                f" {_ways(ways[other])}; leave one out"
-                + (', or write the passes that do so into the pipeline (pins: add-pins{pins="..."})')
-                * ("pipeline" in (one, other))
+                f"{said[one]} and {said[other]} exclude each other: the first is for {first}, the second for {second};"
+                f" leave one out{passes if 'pipeline' in (one, other) else ''}"
             )
     return None
 
 
-def _ways(ways: frozenset[Way]) -> str:
-    return " or ".join(text for way, text in WAYS.items() if way in ways)
+def ways_of(name: str, value: object) -> frozenset[Way]:
+    """The ways of planning that obey an option with some value."""
+    if name == "algorithm":
+        return _PLAN if value == "auto" else _STRATEGY
+    return _STRATEGY if name == "ratios" and are_shares(str(value)) else OPTIONS[name][0]
 
 
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+def _one_of(*values: str) -> Values:
+    return " or ".join(map(repr, values)), lambda value: isinstance(value, str) and value in values
 
 
-_MOST_SHOWN = 60
-_NAMED_RATIOS = ("auto", "even", "balanced")
+def _number(expected: str, least: float, most: float = float("inf"), kind: type = int) -> Values:
+    kinds = (int, kind)
+    return expected, lambda value: isinstance(value, kinds) and value is not True and least <= value <= most
+
+
+def _text(expected: str, read: Callable[[str], object]) -> Values:
+    """Texts that a function reads; it raises ValueError at others."""
+
+    def takes(value: object) -> bool:
+        try:
+            return isinstance(value, str) and bool(read(value))
+        except ValueError:
+            return False
+
+    return expected, takes
+
+
+def _read_ratios(text: str) -> object:
+    return not are_shares(text) or [float(share) for share in text.split(",")]
+
 
 _ANY: frozenset[Way] = frozenset(WAYS)
 _PLAN: frozenset[Way] = frozenset({"search", "candidate"})
 _STRATEGY: frozenset[Way] = frozenset({"strategy"})
 _SEARCH: frozenset[Way] = frozenset({"search"})
 _OURS = _PLAN | _STRATEGY
+_ANYTHING: Values = "", lambda value: True
+_FLAG: Values = "True or False", lambda value: isinstance(value, bool)
+_COUNT = _number("a whole number above 0", 1)
 
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_mesh(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(parse_mesh(value))
-    except ValueError:
-        return False
-
-
-def _is_ratios(value: object) -> bool:
-    try:
-        return isinstance(value, str) and (
-            value in _NAMED_RATIOS or all(float(share) >= 0 for share in value.split(","))
-        )
-    except ValueError:
-        return False
-
-
-def _anything(value: object) -> bool:
-    return True
-
-
-def _one_of(*values: str) -> tuple[str, Callable[[object], bool]]:
-    return " or ".join(map(repr, values)), lambda value: isinstance(value, str) and value in values
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-_FLAG = ("True or False", _is_flag)
-_COUNT = ("a whole number above 0", _is_count)
-
-OPTIONS: Mapping[str, PlanOption] = {
-    "algorithm": PlanOption(
-        _OURS,
-        *_one_of("auto", "eliminate", "fixed", "exhaustive"),
-        lambda value: _PLAN if value == "auto" else _STRATEGY,
-    ),
-    "pins": PlanOption(_OURS, "a pin file, the name of a preset, or pins as TOML text", _anything),
-    "dtype": PlanOption(_ANY, "a dtype of torch", _anything),
-    "gradients": PlanOption(_ANY, *_FLAG),
-    "pipeline": PlanOption(frozenset({"passes"}), "passes", _anything),
-    "ratios": PlanOption(
-        _OURS,
-        "'auto', 'even', 'balanced', or shares as '0.7,0.3'",
-        _is_ratios,
-        lambda value: _STRATEGY if are_shares(value) else _OURS,
-    ),
-    "random": PlanOption(_OURS, *_one_of("exact", "independent")),
-    "probe": PlanOption(_ANY, *_FLAG),
-    "mesh": PlanOption(_PLAN, "sizes as '2x4' or named axes as 'dp=2,tp=4'", _is_mesh),
-    "stages": PlanOption(_PLAN, *_COUNT),
-    "micro_batches": PlanOption(_PLAN, *_COUNT),
-    "duplex": PlanOption(_PLAN, *_one_of("auto", "yes", "no")),
-    "keep_activations": PlanOption(
-        _OURS, "a fraction between 0 and 1", lambda value: _is_number(value) and 0 <= value <= 1
-    ),
-    "budget": PlanOption(_SEARCH, "seconds, at least 0", lambda value: _is_number(value) and value >= 0),
-    "candidate": PlanOption(frozenset({"candidate"}), "the file or the text of a candidate", _anything),
-    "adapt": PlanOption(_SEARCH, *_FLAG),
-    "compile": PlanOption(_ANY, *_FLAG),
-    "processes": PlanOption(_ANY, *_COUNT),
-    "measure": PlanOption(_SEARCH, *_COUNT),
-    "seed": PlanOption(
-        _ANY, "a whole number, or None", lambda value: isinstance(value, int) and not isinstance(value, bool)
-    ),
-    "compared": PlanOption(_ANY, "a number of steps, 0 for none", lambda value: value == 0 or _is_count(value)),
-    "replan_from": PlanOption(_SEARCH, "a folder", _anything),
+OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
+    "algorithm": (_OURS, _one_of("auto", "eliminate", "fixed", "exhaustive")),
+    "pins": (_OURS, _ANYTHING),
+    "dtype": (_ANY, _ANYTHING),
+    "gradients": (_ANY, _FLAG),
+    "pipeline": (frozenset({"passes"}), _ANYTHING),
+    "ratios": (_OURS, _text("'auto', 'even', 'balanced', or shares as '0.7,0.3'", _read_ratios)),
+    "random": (_OURS, _one_of("exact", "independent")),
+    "probe": (_ANY, _FLAG),
+    "mesh": (_PLAN, _text("sizes as '2x4' or named axes as 'dp=2,tp=4'", parse_mesh)),
+    "stages": (_PLAN, _COUNT),
+    "micro_batches": (_PLAN, _COUNT),
+    "duplex": (_PLAN, _one_of("auto", "yes", "no")),
+    "keep_activations": (_OURS, _number("a fraction between 0 and 1", 0, 1, float)),
+    "budget": (_SEARCH, _number("seconds, at least 0", 0, kind=float)),
+    "candidate": (frozenset({"candidate"}), _ANYTHING),
+    "adapt": (_SEARCH, _FLAG),
+    "compile": (_ANY, _FLAG),
+    "processes": (_ANY, _COUNT),
+    "measure": (_SEARCH, _COUNT),
+    "replan_from": (_SEARCH, _ANYTHING),
+    "seed": (_ANY, _number("a whole number, or None", -float("inf"))),
+    "compared": (_ANY, _number("a number of steps, 0 for none", 0)),
 }
-"""The options of `PlanOptions`, and of `parallelize` those that are not about the step or the job, by name."""
+"""By name, the ways that obey it and its values: of `PlanOptions`, and of `parallelize` what is not about the step."""
