@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
@@ -25,6 +25,7 @@ from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
+from ..ir.plan_options import are_shares, refusal
 from ..lowering.capture.calling import batch_items
 from ..lowering.capture.capture import capture_step
 from ..lowering.codegen.emit_python import emit_python
@@ -68,6 +69,7 @@ from ..passes.sort_across_rows import SortAcrossRowsPass
 from ..passes.sort_within_rows import SortWithinRowsPass
 from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
+from ..runtime.plan import PlanError
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
 from .plan_report import PeakReport, PlanReport
@@ -105,7 +107,8 @@ class PlanOptions:
 
     Args:
         algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
-            `search-strategy`, on the cluster's own mesh without micro-batches. ``fixed`` where a preset is pinned.
+            `search-strategy`, on the cluster's own mesh without micro-batches. Where shares are given that is
+            ``eliminate``, or ``fixed`` for a preset.
         pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
@@ -122,6 +125,10 @@ class PlanOptions:
         compile: whether the program will be run with its computation compiled, so that it is planned for that.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
+
+    Raises:
+        PlanError: a value that the option does not take, or two options of which no way of planning obeys both
+            (`OPTIONS` of `ir/plan_options.py`).
     """
 
     algorithm: PlanAlgorithm | None = None
@@ -142,6 +149,16 @@ class PlanOptions:
     adapt: bool = False
     compile: bool = False
     processes: int = 1
+
+    def __post_init__(self) -> None:
+        if (why := refusal(self.given)) is not None:
+            raise PlanError(why)
+
+    @property
+    def given(self) -> dict[str, object]:
+        """The options that differ from their defaults, by name."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in values if value != each.default}
 
     def passes(self, cluster: Cluster) -> Pipeline:
         """
@@ -172,9 +189,9 @@ class PlanOptions:
         return Pipeline.parse(str(made))
 
     def _algorithm(self) -> PlanAlgorithm:
-        has_preset = self.pins is not None and any(pin.preset for pin in load_pins(self.pins))
-        given_shares = self.ratios not in ("auto", "even", "balanced")
-        return self.algorithm or ("fixed" if has_preset else "eliminate" if given_shares else "auto")
+        if self.algorithm is not None or not are_shares(self.ratios):
+            return self.algorithm or "auto"
+        return "fixed" if self.pins is not None and any(pin.preset for pin in load_pins(self.pins)) else "eliminate"
 
     def _search_plan(self) -> SearchPlanPass:
         """The pass that decides on everything that the user did not."""
@@ -184,7 +201,7 @@ class PlanOptions:
             micro_batches=self.micro_batches,
             duplex=self.duplex,
             keep_activations=self.keep_activations,
-            ratios="even" if self.ratios == "even" else "auto",
+            ratios=self.ratios,  # pyright: ignore[reportArgumentType]
             budget=self.budget,
             processes=self.processes,
             candidate=self.candidate,

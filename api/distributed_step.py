@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
 from ..lowering.capture.calling import Batch, batch_items
-from ..runtime.agreement import GivenAlike
+from ..runtime.agreement import GivenAlike, verify_alike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.executor import Executor
 from ..runtime.faults import HERE
@@ -267,6 +267,7 @@ class DistributedStep(StepState):
 
     def sampler(self, length: int, seed: int | None = 0) -> ShareSampler:
         """The sampler of this rank's rows of every batch, for a data set of `length` samples; see `ShareSampler`."""
+        verify_alike("lengths or seeds of step.sampler()", (length, seed))
         count, rows = batch_rows(self._executor.plan, self._executor.comm.rank, self._executor.plans)
         return ShareSampler(length, count, rows, seed)
 
@@ -279,13 +280,15 @@ class DistributedStep(StepState):
 
         Args:
             dataset: with a length.
-            seed: as in `sampler`.
+            seed: as in `sampler`, the same on every rank.
             drop_last: whether what is left over after the last full batch of an epoch is not used; if it is, its shape
                 must be one of those that were declared, as `parallelize(..., shapes=[batch])`.
-            options: of `DataLoader`, as ``num_workers``; ``collate_fn`` is of samples, as ever.
+            options: of `DataLoader`, as ``num_workers``; ``collate_fn`` is of samples, as ever, ``shuffle=False`` is
+                ``seed=None``, and a ``batch_size`` is that of the planned batch.
 
         Raises:
-            PlanError: the last batch is to be used, and has a number of rows that was not declared.
+            PlanError: the last batch is to be used, and has a number of rows that was not declared; an option would
+                choose other rows; or, on every rank, the ranks were given different orders.
         """
         made = share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
         self._add_loader(made)

@@ -63,7 +63,7 @@ class EarlierPlan:
         if self._is_for(cluster) and not self.record.adapted:
             # Other options than then, to which it is no answer, are for a search.
             with suppress(PassError):
-                found = compiled(replace(asked, candidate=candidate))
+                found = compiled(replace(asked, candidate=candidate, budget=None))
                 return [self._logged(each, cluster, adapted=False) for each in found]
         found = compiled(replace(asked, candidate=candidate, adapt=True))
         return [self._logged(each, cluster, adapted=True) for each in found]

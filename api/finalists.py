@@ -77,7 +77,8 @@ def compile_finalists(
     for record in _most_worthy(found[0].report["runners_up"], most - 1):
         # A slower candidate may turn out not to fit.
         with suppress(PassError):
-            found.append(made(replace(options, candidate=json.dumps(record), adapt=False)))
+            again = replace(options, candidate=json.dumps(record), adapt=False, budget=None)
+            found.append(made(again))
     return found
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ..ir.plan_options import refusal
 from ..lowering.capture.calling import batch_items
+from ..runtime.agreement import verify_alike
 from ..runtime.batches import LocalRows, batch_rows, items_of, no_rows
 from ..runtime.executor import Executor, RankProgram
 from ..runtime.plan import Plan, PlanError
@@ -27,15 +29,59 @@ def share_loader(
 ) -> ShareLoader:
     """The loader of this rank; see `DistributedStep.loader`."""
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
+    given = dict(options)
+    # First, so that what one rank alone was given is an error on all.
+    verify_alike("arguments of step.loader()", _Order(length, seed, given.pop("shuffle", None), drop_last))
+    if seed is not None and (why := refusal({"seed": seed})) is not None:
+        raise PlanError(f"step.loader(): {why}")
+    seed = _seed(seed, options.get("shuffle"))
+    if given.pop("batch_size", count) != count:
+        raise PlanError(
+            f"step.loader() was given batch_size={options['batch_size']!r}, but the step is planned for batches of"
+            f" {count} rows on all ranks together: leave it out, or pass parallelize an example of another size"
+        )
+    for name, instead in _NOT_OPTIONS.items():
+        if given.get(name) is not None:
+            raise PlanError(f"step.loader() was given {name}=, but it decides which rows a rank loads: {instead}")
     rows = _own_rows(executor.main)
     left = 0 if drop_last else length % count
     last = _last_rows(variants, left) if left else None
     last = range(left) if left and rows is None else last
     batches = ShareSampler(length, count, rows if rows is not None else range(count), seed, last)
-    given = dict(options)
     collate = _Collate(executor.plan, given.pop("collate_fn", default_collate), rows is not None)
     own_last = left if left and _own_rows(variants.with_rows(left)[0]) is not None else None
     return ShareLoader(dataset, batches, collate, own_last, given)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What decides which samples are in which batch."""
+
+    samples: int
+    seed: int | None
+    shuffle: bool | None
+    drop_last: bool
+
+    def __str__(self) -> str:
+        return f"samples={self.samples} seed={self.seed} shuffle={self.shuffle} drop_last={self.drop_last}"
+
+
+def _seed(seed: int | None, shuffle: bool | None) -> int | None:
+    """The seed of the order, None where samples are not shuffled; PlanError where it says otherwise than `shuffle`."""
+    if shuffle is None or shuffle == (seed is not None):
+        return seed
+    if shuffle or seed != 0:
+        raise PlanError(f"step.loader() was given shuffle={shuffle} and seed={seed}: seed=None leaves samples in order")
+    return None
+
+
+_OF_ORDER = "give it seed= (and shuffle=False for the order of the data set), or reorder the data set"
+_NOT_OPTIONS = {
+    "sampler": _OF_ORDER,
+    "batch_sampler": f"{_OF_ORDER}; a DataLoader of your own can use step.sampler()",
+    "generator": _OF_ORDER,
+}
+"""Options of `DataLoader` that would be ignored, and what to do in the place of each."""
 
 
 def _own_rows(program: RankProgram) -> range | None:

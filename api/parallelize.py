@@ -24,6 +24,7 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.not_supported import AUTOCAST, HALF, ON_META
+from ..ir.plan_options import refusal
 from ..ir.submesh import on_mesh
 from ..lowering.capture.calling import Batch, LossFunction, MakeOptimizer, MetricsFunction, Precision, ReduceDtype
 from ..passes.planning.homes import Homes
@@ -97,7 +98,8 @@ def parallelize(
             in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
-        pins: a pin file, the name of a preset, or pins as TOML text.
+        pins: a pin file, the name of a preset, or pins as TOML text. All else stays open to the search: of a preset the
+            mesh too, of pins that name axes or values it is the cluster's.
         dtype: to which floating-point parameters, buffers and batch items are converted; None keeps their own.
         algorithm: the search algorithm (`PlanOptions`).
         ratios: the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
@@ -105,7 +107,8 @@ def parallelize(
         random: ``exact``, the same random numbers as on one device, however the step is sharded; or ``independent``,
             each rank draws its part by itself, with numbers that depend on the sharding.
         pipeline: a pass pipeline in place of the usual one; the passes' options then take the place of pins, algorithm,
-            ratios, mesh, stages, micro_batches, duplex and budget, which may not be given too.
+            ratios, random, mesh, stages, micro_batches, duplex, keep_activations and budget, which may not be given
+            too (`docs/options.md`).
         seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
         mesh: of all devices, as ``4x16``; this and the next four are searched for if not given.
         stages: number of pipeline stages, 1 for no pipeline.
@@ -166,6 +169,11 @@ def parallelize(
         keep_activations=keep_activations,
         budget=budget,
     )
+    beside = {"seed": seed, "compared": compared, "measure": measure if measure != 1 else None}
+    beside["replan_from"] = replan_from
+    asked = {name: value for name, value in beside.items() if value is not None}
+    if (why := refusal({**options.given, **asked})) is not None:
+        raise PlanError(why)
     begun = Path(replan_from) if replan_from is not None else None
     connections = Connections(device, compiles=compile)
     made = _parallelized(step, connections, cluster, options, seed, compared, measure, on_nan, begun)
@@ -228,15 +236,7 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
-    """PlanError for options that a pipeline ignores and for what cannot be trained; a warning for what trains badly."""
-    if options.pipeline is not None:
-        usual = PlanOptions()
-        if ignored := [name for name in _IN_PIPELINE if getattr(options, name) != getattr(usual, name)]:
-            raise PlanError(
-                f"parallelize was given pipeline= and {', '.join(ignored)}, which only the usual pipeline obeys; "
-                f"leave {'it' if len(ignored) == 1 else 'them'} out and write the passes that do so into the pipeline "
-                '(pins: add-pins{pins="..."})'
-            )
+    """PlanError for what cannot be trained; a warning for what trains badly."""
     if options.dtype == torch.float16:
         raise PlanError(
             f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
@@ -252,10 +252,18 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
             text = "parameter %r is in float16, in which small gradients underflow to 0; %s"
             LOG.warning(text, narrow[0], HALF.instead)
+        if (last := next((name for name, value in parameters.items() if _is_channels_last(value)), None)) is not None:
+            LOG.warning(
+                "parameter %r is in channels_last, and the step holds it contiguous: the numbers are the same, the "
+                "time of convolutions may differ",
+                last,
+            )
 
 
-_IN_PIPELINE = ("pins", "algorithm", "ratios", "mesh", "stages", "micro_batches", "duplex", "budget")
-"""The options that only the usual pipeline reads."""
+def _is_channels_last(value: torch.Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    given = formats.get(value.dim())
+    return given is not None and value.is_contiguous(memory_format=given) and not value.is_contiguous()
 
 
 def _initialize(

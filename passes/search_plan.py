@@ -25,11 +25,11 @@ from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
-from .planning.layouts import Fixed
-from .planning.notes import Allowance, Note
+from .planning.layouts import Fixed, impossible
+from .planning.notes import Allowance, Note, Refused, fault_of
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
-from .planning.workbench import Finished, Refused, Workbench
+from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages
@@ -127,8 +127,8 @@ class SearchPlanPass(ModulePass):
     """The fraction of the bytes that backward needs of forward that may be kept (`recompute`), 1 for all; by default
     less than all where that makes a faster plan fit."""
 
-    ratios: Literal["auto", "even"] = "auto"
-    """Whether devices that differ may have shares by their speed."""
+    ratios: Literal["auto", "even", "balanced"] = "auto"
+    """Whether devices that differ may have shares by their speed (`auto`), or must."""
 
     budget: int | float | None = None
     """Seconds after which no further candidate is begun, and the best so far is the plan."""
@@ -161,7 +161,7 @@ class SearchPlanPass(ModulePass):
         try:
             given = self._given(cluster) if self.candidate is not None else None
             fixed = self._fixed(cluster)
-            if given is not None and not self.adapt and not _obeys(fixed, given.candidate.layout):
+            if given is not None and not self.adapt and not _obeys(fixed, given.candidate):
                 raise ValueError(f"{self._source} is {given.candidate.name}, asked for was {fixed}; leave one out")
         except ValueError as error:
             raise PassFailedException(str(error)) from error
@@ -187,9 +187,9 @@ class SearchPlanPass(ModulePass):
         if not self.adapt:
             return self._made_again(bench, given.candidate)
         cluster = bench.cluster
-        balanced = self.ratios == "auto" and len(cluster.kinds_used) > 1
+        balanced = fixed.balanced is not False and len(cluster.kinds_used) > 1
         for each in resized(given.candidate, cluster.mesh.device_count, balanced=balanced):
-            if not _obeys(fixed, each.layout):
+            if not _obeys(fixed, each):
                 continue
             found = self._made_again(bench, each)
             if not isinstance(found, str) and found.best.fits:
@@ -199,11 +199,10 @@ class SearchPlanPass(ModulePass):
     def _searched(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
         """What a search finds, or why it finds nothing."""
         work = float("inf") if self.budget is not None else float(self.work)
-        allowance, shares = Allowance(work, self.budget), self.ratios == "auto"
-        explorer = Explorer(bench, fixed, allowance, shares=shares, processes=self.processes)
+        explorer = Explorer(bench, fixed, Allowance(work, self.budget), processes=self.processes)
         best = explorer.run()
         if best is None:
-            return _why_none(explorer.notes, fixed, bench.cluster.mesh.device_count)
+            return _why_none(explorer.notes, fixed, bench)
         return _FoundPlan(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
 
     def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
@@ -212,6 +211,8 @@ class SearchPlanPass(ModulePass):
         try:
             made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
             best = min(made, key=lambda each: each.seconds)
+            if fault := fault_of(best.module, candidate):
+                raise Refused(fault)
         except Refused as error:
             return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
         peak, memory = best.tightest
@@ -252,7 +253,8 @@ class SearchPlanPass(ModulePass):
         if (keep := self.keep_activations) is not None and not 0 <= keep <= 1:
             raise ValueError(f"keep_activations={keep}, expected a fraction between 0 and 1")
         keep = float(keep) if keep is not None else None
-        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep)
+        balanced = {"auto": None, "even": False, "balanced": True if len(cluster.kinds_used) > 1 else None}[self.ratios]
+        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:
         """The mesh that is asked for; its axes are called as the cluster's where there are as many."""
@@ -299,13 +301,18 @@ def _is_json(text: str) -> bool:
     return text.lstrip().startswith("{")
 
 
-def _obeys(fixed: Fixed, layout: Layout) -> bool:
-    """Whether a layout is as was decided, its mesh too."""
+def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
+    """Whether a candidate is as was decided, its mesh and shares too."""
+    layout = candidate.layout
     sizes = [axis.size for axis in layout.mesh.spatial]
+    if fixed.balanced is not None and candidate.choice.balanced != fixed.balanced:
+        return False
+    if fixed.keep is not None and layout.keep != fixed.keep:
+        return False
     return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
 
 
-def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:
+def _why_none(notes: list[Note], fixed: Fixed, bench: Workbench) -> str:
     """Why there is no plan: what came closest to fitting, else the first reason."""
     tight = [note for note in notes if note.peak_bytes is not None]
     if tight:
@@ -315,9 +322,10 @@ def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:
             f" {size_text(least.peak_bytes or 0)} on a device that has {size_text(least.memory_bytes)}; use more"
             " devices, a smaller batch or a smaller model"
         )
-    if (first := next((note for note in notes if note.why), None)) is not None:
-        return f"no plan obeys what was asked ({fixed}): {first.candidate.name}: {first.why}"
+    first = next((f"{note.candidate.name}: {note.why}" for note in notes if note.why), None)
+    devices = bench.cluster.mesh.device_count
+    why = impossible(fixed, devices, bench.rows, bench.layers) or first
     return (
-        f"no plan obeys what was asked: {fixed} on {devices} devices; a pipeline has at most as many stages as layers"
-        " and devices, and a batch as many parts as rows"
+        f"no plan obeys what was asked ({fixed}):"
+        f" {why or f'no way to divide the {devices} devices and {bench.rows} rows is like that'}"
     )

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from .diagnostics import ToolParser
+from ..ir.plan_options import OPTIONS, refusal
+from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "shardwright"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -32,34 +33,50 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if getattr(options, "pass_pipeline", None) is not None:
-        given = [name for name, usual in _NOT_BESIDE_PASSES.items() if getattr(options, name, usual) != usual]
-        # The mesh of a check is that of its ranks.
-        if options.handler == _COMMANDS["check"][0] and "mesh" in given:
-            given.remove("mesh")
-        if given:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            parser.error(
-                f"--pass-pipeline is given beside {flags}, which only the usual passes obey; leave"
-                f" {'it' if len(given) == 1 else 'them'} out and write the passes that do so into the pipeline"
-                " (--pin: add-pins{pins=...})"
-            )
+    if (why := _refusal(options)) is not None:
+        parser.error(why)
     return options
 
 
-_NOT_BESIDE_PASSES: dict[str, object] = {
-    "pin": None,
-    "algorithm": None,
-    "ratios": "auto",
-    "mesh": None,
-    "stages": None,
-    "micro_batches": None,
-    "duplex": "auto",
-    "budget": None,
-    "candidate": None,
-    "measure": 1,
+def _refusal(options: argparse.Namespace) -> str | None:
+    """Why the options of a command cannot be obeyed together."""
+    given = {_CALLED.get(name, name): value for name, value in vars(options).items() if value != _USUAL.get(name)}
+    if options.handler == _COMMANDS["check"][0]:
+        # It is that of the ranks, whatever makes the plan.
+        del given["mesh"]
+    if getattr(options, "profile", False) and options.cluster is not None:
+        return "--profile and --cluster exclude each other: one measures the cluster, the other names it; leave one out"
+    return refusal(given, {name: _flag(name) for name in given})
+
+
+def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, besides: Sequence[str] = ()) -> None:
+    """
+    Refuse options about planning for a target that is planned already.
+
+    Args:
+        also: further options that are about planning.
+        besides: those of the table of options that the command obeys all the same.
+    """
+    names = [*also, *(name for name in vars(options) if _CALLED.get(name, name) in OPTIONS and name not in besides)]
+    if given := [name for name in names if getattr(options, name) not in (_USUAL.get(name), None)]:
+        message = f"{target} is planned already, and {', '.join(map(_flag, given))} would be about planning it"
+        hint = f"leave {'it' if len(given) == 1 else 'them'} out, or name the step instead"
+        raise DiagnosticError(Diagnostic(message, TOOL, hint=hint))
+
+
+def _flag(name: str) -> str:
+    called = {python: own for own, python in _CALLED.items()}
+    return f"--{called.get(name, name).replace('_', '-')}"
+
+
+_CALLED = {"pin": "pins", "pass_pipeline": "pipeline"}
+"""What options of plans are called in Python, where that is another name."""
+
+_USUAL: dict[str, object] = {
+    **{"ratios": "auto", "duplex": "auto", "random": "exact", "measure": 1, "probe": True},
+    **{"compile": False, "gradients": False, "profile": False},
 }
-"""Options that a pipeline of the user's own does not read, with what they are by default."""
+"""The values of options that were not given, where that is not None."""
 
 
 def _parser() -> ToolParser:

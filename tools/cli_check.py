@@ -35,6 +35,7 @@ def check_command(options: Namespace) -> int:
         cluster=find_cluster(options.cluster) if options.cluster else None,
         algorithm=options.algorithm,
         pipeline=options.pass_pipeline,
+        ratios=options.ratios,
         keep_activations=options.keep_activations,
         compile=options.compile,
     )

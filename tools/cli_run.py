@@ -12,7 +12,7 @@ from ..api.calibration.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.text_file import read_text
-from .cli_arguments import TOOL, command_line
+from .cli_arguments import TOOL, command_line, refuse_for_planned
 from .cli_console import working
 from .cli_plan import planned
 from .diagnostics import Diagnostic, DiagnosticError
@@ -30,6 +30,7 @@ def run_command(options: Namespace) -> int:
     if options.overlap is not None and not (folder := Path(options.overlap).absolute().parent).is_dir():
         raise _error(f"--overlap {options.overlap} cannot be written: there is no folder {folder}")
     if Path(options.target).is_dir():
+        refuse_for_planned(options, options.target, "cluster", "profile", besides=("seed", "compile"))
         return _run_plan(Path(options.target), options, saving)
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
         planned(options, _cluster(options)).save(folder)

@@ -22,7 +22,7 @@ from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import TOOL, command_line
+from .cli_arguments import TOOL, command_line, refuse_for_planned
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
@@ -37,6 +37,8 @@ def simulate_command(options: Namespace) -> int:
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
     if options.measured is not None and (options.sweep is not None or options.replan):
         raise _error("--measured is of one step: leave out --sweep and --replan")
+    if options.sweep is not None and options.trace is not None:
+        raise _error("--trace is of one step: leave out --sweep")
     if options.sweep is not None:
         points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
@@ -77,6 +79,8 @@ def _target(options: Namespace) -> _Target:
     """The IR of a plan's folder, of an IR file, or of a step that is planned first."""
     path = Path(options.target)
     if _is_planned(path):
+        if not options.replan:
+            refuse_for_planned(options, options.target)
         file = path / PLANNED if path.is_dir() else path
         with working(f"reading {file}"):
             undecided = _undecided(path) if options.replan else None
@@ -163,7 +167,8 @@ def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleO
 
     module = target.undecided if target.undecided is not None else target.planned
     try:
-        return replanned(module, cluster, PlanOptions(options.algorithm, options.pin, ratios=options.ratios))
+        asked = PlanOptions(options.algorithm, options.pin, ratios=options.ratios, compile=options.compile)
+        return replanned(module, cluster, replace(asked, keep_activations=options.keep_activations))
     except PassFailedException as error:
         raise _error(f"--replan: {error}") from error
 

@@ -162,7 +162,8 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
 
 
 def _options(case: CheckCase) -> PlanOptions:
-    algorithm: PlanAlgorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
+    usual: PlanAlgorithm | None = None if case.pipeline is not None else "fixed" if case.pins else "eliminate"
+    algorithm = case.algorithm or usual
     asked = PlanOptions(algorithm, case.pins, case.dtype, True, case.pipeline, case.ratios)
     return replace(asked, keep_activations=case.keep_activations)
 

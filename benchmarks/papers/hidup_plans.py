@@ -47,7 +47,8 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_passes, run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset
 from shardwright.passes.planning.explore import FIRST
-from shardwright.passes.planning.workbench import Refused, Workbench
+from shardwright.passes.planning.notes import Refused
+from shardwright.passes.planning.workbench import Workbench
 
 COLLECTIVES = "insert-resharding,agree-on-choices,select-collectives"
 HALVES = f"split-batch{{parts=2 unrolled=true}},{COLLECTIVES}"

@@ -282,15 +282,17 @@ class _StepWriter:
     def _fragment(self, op: FragmentOp) -> _Fragment:
         """The function of a fragment, which is written when it is first run."""
         if op not in self.fragments:
-            kinds = [how(op, sharding_of(value)) for value in op.terminator.args]
             kept = [index for index, out in enumerate(op.outs) if out in self.by_part]
             summed = [index for index, out in enumerate(op.outs) if self._is_read_whole(out)]
-            if stray := next((op.outs[index] for index in summed if kinds[index] == LISTED), None):
+            # What the loop alone reads may be the same for all parts: the statistics of a batch-norm in eval mode, say.
+            kinds = [how(op, sharding_of(op.terminator.args[index])) for index in summed]
+            if LISTED in kinds:
+                stray = op.outs[summed[kinds.index(LISTED)]]
                 raise EmitError(op, f"gives parts of %{stray.name_hint}, which are read outside of the loop")
             given = [*((index, False) for index in kept), *((index, True) for index in summed)]
             function = fragment_function(self.program, op, given)
             sums = _Sums(self.names.beside(f"{function}_sums"), summed) if summed else None
-            self.fragments[op] = _Fragment(function, kept, [kinds[index] for index in summed], sums)
+            self.fragments[op] = _Fragment(function, kept, kinds, sums)
         return self.fragments[op]
 
     def _kept(self, op: FragmentOp, index: int, part: int) -> str:

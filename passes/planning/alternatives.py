@@ -28,7 +28,8 @@ from ..search.strategy_problem import StrategyProblem
 from ..step.step_view import StepView, step_views
 from .candidates import Candidate
 from .explore import FIRST
-from .workbench import Finished, Narrow, Refused, Workbench, good_solution
+from .notes import Refused
+from .workbench import Finished, Narrow, Workbench, good_solution
 
 FEW = 3
 """How many alternatives are simulated, for each way to search."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,16 +9,13 @@ from math import inf
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
-from ..step.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .chunked_plan import chunked
 from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
-from .notes import Allowance, Note
+from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, fault_of
 from .stages_in_chunks import best_pipeline, in_chunks
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
-
-LOG = logging.getLogger("shardwright.plan")
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """How layouts are searched: where much of the communication may be hidden, and where little."""
@@ -91,15 +87,12 @@ class Explorer:
     Tries candidates on a workbench and keeps the fastest that fits; one use.
 
     Args:
-        shares: whether devices that differ may have shares by their speed.
         processes: in how many processes at most; what is found does not depend on it.
     """
 
-    def __init__(
-        self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, shares: bool = True, processes: int = 1
-    ) -> None:
+    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, processes: int = 1) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
-        self.shares = shares and len(bench.cluster.kinds_used) > 1
+        self.shares = len(bench.cluster.kinds_used) > 1 and fixed.balanced is None
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
         self.best: Judged | None = None
@@ -153,15 +146,27 @@ class Explorer:
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
         """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
-        made = [chunked(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best)]
+        variants = [(best.candidate, lambda: chunked(self.bench.keeping(best.candidate.layout.keep), solved, best))]
+        solved = attempt.solved[0]
         if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
-            made.append(in_chunks(self.bench.keeping(pipeline.layout.keep), pipeline))
-        for found in made:
+            variants.append((pipeline, lambda: in_chunks(self.bench.keeping(pipeline.layout.keep), pipeline)))
+        fastest = best
+        for candidate, make in variants:
+            try:
+                with dropped_if_faulty(candidate):
+                    found = make()
+            except Refused as error:
+                self._log(Note(candidate, None, str(error)))
+                continue
             if found is not None:
+                is_better = found.fits and found.seconds < fastest.seconds
+                if fault := fault_of(found.module, found.candidate) if is_better else "":
+                    self._log(Note(found.candidate, None, fault))
+                    continue
                 why = "" if found.fits else "does not fit"
                 self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-                best = found if found.fits and found.seconds < best.seconds else best
-        return best
+                fastest = found if is_better else fastest
+        return fastest
 
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """
@@ -180,10 +185,10 @@ class Explorer:
         return list(found.values())
 
     def _as_asked(self, candidate: Candidate) -> Candidate:
-        """A candidate that keeps of its activations what the user has decided."""
-        if self.fixed.keep is None:
-            return candidate
-        return replace(candidate, layout=replace(candidate.layout, keep=self.fixed.keep))
+        """A candidate that keeps of its activations, and has the shares, that the user has decided."""
+        if self.fixed.balanced:
+            candidate = replace(candidate, choice=replace(candidate.choice, balanced=True))
+        return candidate if self.fixed.keep is None else _keeping(candidate, self.fixed.keep)
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Whether the user's decisions leave room for a candidate that was not tried."""
@@ -257,11 +262,11 @@ class Explorer:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
-            layers = min(len(find_layers(view).names) for view in self.bench.views)
-            yield from self._promising(pipelines(own, rows, layers, self.fixed), MOST_PIPELINES)
+            yield from self._promising(pipelines(own, rows, self.bench.layers, self.fixed), MOST_PIPELINES)
             yield from self._promising(accumulations(own, rows, self.fixed), REFINED)
         else:
-            self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
+            parts, stages = self.fixed.micro_batches or 2, max(self.fixed.stages or 2, 2)
+            self._refuse((Layout(own, "pipeline", parts, stages), Layout(own, "accumulate", parts)), refusal)
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
             yield from self._promising(duplexes(own, rows, self.fixed), REFINED)
             yield from self._duplexed(own)
@@ -439,6 +444,9 @@ class Explorer:
         self.tried.add(judged.candidate)
         if judged.peak is None or (self.best is not None and judged.seconds >= self.best.seconds):
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
+            return
+        if judged.fault:
+            self._log(Note(judged.candidate, None, judged.fault))
             return
         if judged.fits:
             self.best, self.best_attempt = judged, attempt

@@ -35,6 +35,7 @@ class Fixed:
         micro_batches: into how many parts the batch is cut, by a pipeline or by accumulation; 1 for none.
         duplex: whether parts of the batch take turns.
         keep: what part of activations is kept; 1 for all.
+        balanced: whether devices that differ have shares by their speed.
     """
 
     mesh: Mesh | None = None
@@ -42,6 +43,7 @@ class Fixed:
     micro_batches: int | None = None
     duplex: bool | None = None
     keep: float | None = None
+    balanced: bool | None = None
 
     def __str__(self) -> str:
         """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
@@ -53,6 +55,7 @@ class Fixed:
             "micro_batches": self.micro_batches,
             "duplex": duplex,
             "keep_activations": self.keep,
+            "ratios": {None: None, True: "balanced", False: "even"}[self.balanced],
         }
         return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 
@@ -62,15 +65,27 @@ class Fixed:
         return self.mesh is not None and self.stages == 1 and self.micro_batches == 1 and self.duplex is False
 
     def allows(self, layout: Layout) -> bool:
-        """Whether a layout is as was decided."""
+        """Whether a layout is as was decided, but for activations, of which every layout can keep any part."""
         if self.stages is not None and layout.stages != self.stages:
             return False
         if self.duplex is not None and (layout.mode == "duplex") != self.duplex:
             return False
-        if self.keep is not None and layout.keep != self.keep:
-            return False
         parts = 1 if layout.mode == "duplex" else layout.parts
         return self.micro_batches is None or parts == self.micro_batches
+
+
+def impossible(fixed: Fixed, devices: int, rows: int, layers: int) -> str | None:
+    """Why no layout is as was decided, whatever the strategy; None where one may be."""
+    stages, parts = fixed.stages or 1, fixed.micro_batches or 1
+    reasons = {
+        "duplex=yes cuts the batch by itself: leave out stages and micro_batches": fixed.duplex
+        and max(stages, parts) > 1,
+        "a pipeline needs at least two micro-batches": stages > 1 and fixed.micro_batches == 1,
+        f"a stage needs a device of its own, and the cluster has {devices}": stages > devices,
+        f"a stage needs a layer of its own, and the model has {layers}": stages > layers,
+        f"a micro-batch needs a row, and the batch has {rows}": parts > rows,
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
 
 
 def meshes(cluster: Cluster) -> list[Mesh]:

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from xdsl.dialects.builtin import ModuleOp
+
+from ..verification import first_fault
 from .candidates import Candidate
+
+LOG = logging.getLogger("shardwright.plan")
+
+FAULT = "fault: "
+"""How the reason begins why a candidate is dropped that a pass crashed on, or left invalid."""
+
+
+class Refused(ValueError):
+    """A candidate that cannot be: the message says why."""
+
+
+@contextmanager
+def dropped_if_faulty(candidate: Candidate) -> Generator[None]:
+    """Refuse a candidate inside on which a pass crashes, and log it: another one may be the plan all the same."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        LOG.warning("candidate %s is dropped, please report it", candidate.name, exc_info=True)
+        raise Refused(f"{FAULT}{type(error).__name__}: {error}") from error
+
+
+def fault_of(module: ModuleOp, candidate: Candidate) -> str:
+    """Why the program of a candidate must not be the plan, empty where it verifies; a fault is logged."""
+    if (fault := first_fault(module)) is None:
+        return ""
+    LOG.warning("candidate %s is dropped, please report it: %s", candidate.name, fault.message)
+    return f"{FAULT}{fault.message}"
 
 
 @dataclass(frozen=True)

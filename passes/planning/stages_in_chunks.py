@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .candidates import Candidate
-from .notes import Note
+from .notes import Note, Refused
 from .solutions import Finished
-from .workbench import Refused, Workbench
+from .workbench import Workbench
 
 NEAR = 1.25
 """How many times the fastest step that of a pipeline may take for it to be tried with stages of two chunks."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .candidates import Candidate
+from .notes import Refused, dropped_if_faulty, fault_of
 from .processes import side_by_side
 from .shrink import extrapolated, short_steps
-from .workbench import Finished, PackedSolved, Refused, Solved, Workbench
+from .workbench import Finished, PackedSolved, Solved, Workbench
 
 STATE = 0.1
 """What an alternative of a decision counts in a problem that is solved, where an op counts 1 in a program."""
@@ -47,6 +48,7 @@ class Judged:
         peak: as `Finished.tightest`; None where the step takes longer than one that is known.
         work: what it took, in ops.
         program: None where it was made in another process, or of short steps.
+        fault: why it must not be the plan, where it might be the fastest and does not verify.
     """
 
     candidate: Candidate
@@ -55,6 +57,7 @@ class Judged:
     peak: tuple[int, float] | None
     work: float
     program: Finished | None = field(default=None, repr=False)
+    fault: str = ""
 
     @property
     def fits(self) -> bool:
@@ -179,7 +182,8 @@ class Trials:
             return self._tried(candidate, by_short_steps=serves)
         before = sum(each.states for each in short.both)
         try:
-            longer, shorter = (each.solve(candidate) for each in short.both)
+            with dropped_if_faulty(candidate):
+                longer, shorter = (each.solve(candidate) for each in short.both)
         except Refused as error:
             return str(error)
         work = STATE * (sum(each.states for each in short.both) - before)
@@ -192,7 +196,8 @@ class Trials:
         bench = self._of(candidate).whole
         before = bench.states
         try:
-            solved = bench.solve(candidate)
+            with dropped_if_faulty(candidate):
+                solved = bench.solve(candidate)
         except Refused as error:
             return str(error)
         work = STATE * (bench.states - before)
@@ -210,9 +215,10 @@ class Trials:
     def _judged(self, attempt: Attempt, worth: float) -> list[Judged] | str:
         try:
             benches = self._of(attempt.candidate)
-            if attempt.by_short_steps and benches.short is not None:
-                return [self._estimated(attempt, benches.short)]
-            return self._finished(attempt, worth, benches)
+            with dropped_if_faulty(attempt.candidate):
+                if attempt.by_short_steps and benches.short is not None:
+                    return [self._estimated(attempt, benches.short)]
+                return self._finished(attempt, worth, benches)
         except Refused as error:
             return str(error)
 
@@ -221,9 +227,10 @@ class Trials:
         found: list[Judged] = []
         for made in benches.whole.finish(solved, worth):
             peak = made.tightest if made.seconds < worth else None
-            if peak is not None and made.fits:
+            fault = ""
+            if peak is not None and made.fits and not (fault := fault_of(made.module, made.candidate)):
                 worth = made.seconds
-            found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made))
+            found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made, fault))
         work = float(benches.size * attempt.candidate.layout.stages)
         return [replace(found[0], work=work), *found[1:]]
 

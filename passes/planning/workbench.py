@@ -34,7 +34,7 @@ from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.constraints import Constraints, constraints_of, is_pinned, pin_entries
+from ..search.constraints import Constraints, constraints_of, pin_entries, pins_places
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
@@ -52,11 +52,13 @@ from ..stages.schedules import ScheduleName
 from ..stages.stage_costs import whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
+from ..step.layers import find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions, step_views
 from .candidates import Candidate, Layout
 from .finishes import AXIS, passes_beside, passes_to_collectives
 from .fold import Folder, Folding
 from .fold import folding as folding_of
+from .notes import Refused
 from .solutions import BUBBLE_AT_BEST, Finished, LaidOut, PackedSolved, Solved
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
@@ -79,10 +81,6 @@ Narrow = Callable[[StepView, Constraints], None]
 """Changes the constraints of one stage, besides what is pinned: to fix one decision, say, or to leave it open."""
 
 
-class Refused(ValueError):
-    """A candidate that cannot be: the message says why."""
-
-
 class Workbench:
     """
     Makes candidates of one step on one cluster.
@@ -103,7 +101,7 @@ class Workbench:
         keep: float = 1.0,
     ) -> None:
         self.fused, self.cluster, self.keep = module, cluster, keep
-        self.is_pinned = is_pinned(module)
+        self.is_pinned = pins_places(module)
         self.ctx = Context()
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
@@ -136,7 +134,7 @@ class Workbench:
 
     @cached_property
     def folding(self) -> Folding | None:
-        """How equal layers are represented by few; None where there are none, or pins, which may tell them apart."""
+        """How equal layers are represented by few; None where there are none, or pins may tell them apart."""
         return self._folding or (None if self.is_pinned else folding_of(self.module))
 
     @property
@@ -144,6 +142,11 @@ class Workbench:
         """The rows of the batch; 1 where it has no dim to cut."""
         shapes = (shape_of(i.argument) for view in self.views for i in view.inputs if i.role == train.BATCH)
         return next((shape[0] for shape in shapes if shape), 1)
+
+    @property
+    def layers(self) -> int:
+        """How many layers the model has, to be divided among stages."""
+        return min(len(find_layers(view).names) for view in self.views)
 
     @property
     def own_mesh(self) -> Mesh:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
@@ -17,7 +17,7 @@ from ...dialects.pipe import TransferOp
 from ...dialects.step import argument_attribute, merge_argument_attributes
 from ...ir.pins import Copy, OpPin, Pin, ShardingLimit, SignatureLimit, ValuePin
 from ..errors import fail
-from ..step.step_view import StepView, value_label
+from ..step.step_view import StepView, step_functions, value_label
 
 _Key = TypeVar("_Key")
 
@@ -114,14 +114,23 @@ def pin_entries(func: FuncOp) -> tuple[Pin, ...]:
 
 def is_pinned(module: ModuleOp) -> bool:
     """Whether anything in a module is pinned."""
-    return any(_has_pins(op) for op in module.walk())
+    return any(PIN in each or PINS in each for op in module.walk() for each in _attributes(op))
 
 
-def _has_pins(op: Operation) -> bool:
-    if isinstance(op, FuncOp):
-        entries = op.arg_attrs.data if op.arg_attrs is not None else ()
-        return PINS in op.attributes or any(PIN in entry.data for entry in entries)
-    return PIN in op.attributes
+def pins_places(module: ModuleOp) -> bool:
+    """Whether pins of a module refer to its axes or to single values; a preset over all axes refers to neither."""
+    entries = [pin for func in step_functions(module) for pin in pin_entries(func)]
+    if any(pin.sharding is not None or pin.axes is not None for pin in entries):
+        return True
+    pinned = (attributes.get(PIN) for op in module.walk() for attributes in _attributes(op))
+    return any(isinstance(pin, OpPinAttr | ValuePinAttr) and not pin.data.by for pin in pinned)
+
+
+def _attributes(op: Operation) -> Iterator[Mapping[str, Attribute]]:
+    """The attributes of an op and, of a function, those of its arguments."""
+    yield op.attributes
+    if isinstance(op, FuncOp) and op.arg_attrs is not None:
+        yield from (entry.data for entry in op.arg_attrs.data)
 
 
 def strip_pins(module: ModuleOp) -> None:

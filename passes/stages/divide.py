@@ -77,7 +77,7 @@ class _Divider:
                 needed[given.argument].update(self.stages)
         for index, target in self.view.updated.items():
             value, argument = self.view.terminator.arguments[index], self.block.args[target]
-            needed.get(value, set[int]()).update(needed.get(argument, ()))
+            needed.get(value, set[int]()).update(needed.get(argument, {self._home(argument)}))
         for op in reversed(self.view.ops):
             users = [use.operation for result in op.outs for use in result.uses]
             own = {self.places[self.layers.of[op]]} if op in self.layers.of else self._union(op.outs, needed)
@@ -189,9 +189,9 @@ class _Divider:
         self._retype([value.type for value in terminator.operands])
 
     def _stages_of(self, value: SSAValue, target: int | None) -> list[int]:
-        """The stages that give a value: those that have the argument which it replaces."""
-        copies = self.wanted.get(self._original(target)) if target is not None else None
-        return self.wanted.get(value) or copies or [self._home(value)]
+        """The stages that give a value: those that have the argument which it replaces, if it replaces one."""
+        kept = self._original(target) if target is not None else value
+        return self.wanted.get(kept) or [self._home(kept)]
 
     def _original(self, index: int) -> SSAValue:
         return self.block.args[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, OpResult, SSAValue
@@ -140,7 +141,13 @@ class Fragments:
             forward, way = work.kind is FragmentKind.FORWARD, (work.chunk, work.stage)
             return not forward, way if forward else (-way[0], -way[1]), work.kind is FragmentKind.WEIGHTS
 
-        return sorted(self.by_work, key=place)
+        return [replace(work, needs=self._needs(work)) for work in sorted(self.by_work, key=place)]
+
+    def _needs(self, work: Work) -> tuple[str, ...]:
+        """The other fragments of its stage whose values a fragment uses: of other chunks, too."""
+        owners = (value.owner for op in self.by_work[work] for value in op.operands)
+        made = (self._work(owner) for owner in owners if isinstance(owner, Operation) and owner in self.kinds)
+        return tuple(dict.fromkeys(other.label for other in made if other != work))
 
     def deliveries(self) -> list[Delivery]:
         """The transfers of parts: from which fragment to which."""

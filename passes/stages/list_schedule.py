@@ -106,7 +106,7 @@ class _Scheduler:
             self.makes[each.source].append(each)
             for user in each.users:
                 self.needed[user].append(each)
-        self.before = {work.label: list(self._earlier(work)) for work in times.works}
+        self.before = {work.label: {*self._earlier(work), *work.needs} for work in times.works}
         self.chunks = 1 + max(work.chunk for work in times.works)
         counted = {work.label: 1.0 for work in times.works if work.kind is FragmentKind.FORWARD}
         counted |= {work.label: -1.0 for work in last_works(times.works)}

@@ -23,7 +23,7 @@ order of all runs in which each has what it needs is that of the fragments part 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -46,12 +46,18 @@ class FragmentKind(StrEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """A fragment of a stage, of one of its chunks."""
+    """
+    A fragment of a stage, of one of its chunks.
+
+    Args:
+        needs: the labels of other fragments of the stage whose values it uses.
+    """
 
     label: str
     stage: int
     kind: FragmentKind
     chunk: int = 0
+    needs: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -143,12 +143,17 @@ class _Finder:
         return BACKWARD in op.attributes and RECOMPUTED not in op.attributes
 
     def _keep(self) -> None:
-        """An argument is kept where it is first used; its update, and the states of that, are there too."""
+        """
+        An argument is kept where it is first used, or, if it never is, where its new value is made; its update, and the
+        states of that, are there too.
+        """
+        made = {target: self.view.terminator.arguments[index] for index, target in self.view.updated.items()}
         for given in self.view.inputs:
             if given.argument not in self.layers.anywhere:
                 users = (use.operation for use in given.argument.uses)
                 used = [self.layers.of[user] for user in users if user in self.layers.of]
-                self.layers.homes[given.argument] = min(used, default=0)
+                new = self.layers.of_value(made[at]) if (at := given.argument.index) in made and not used else None
+                self.layers.homes[given.argument] = min(used, default=new or 0)
         parameters = {given.name: given.argument for given in self.view.inputs if given.role == train.PARAM}
         for op in self.view.ops:
             if train.is_update(op) and not self._is_anywhere(op):

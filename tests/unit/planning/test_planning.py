@@ -20,10 +20,10 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
-from shardwright.passes.planning.notes import Allowance
+from shardwright.passes.planning.notes import Allowance, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
-from shardwright.passes.planning.workbench import Finished, Refused, Workbench
+from shardwright.passes.planning.workbench import Finished, Workbench
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import add_pins
