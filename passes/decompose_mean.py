@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, TensorType, i1, i64
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, ModuleOp, TensorType, i1, i64
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
     GreedyRewritePatternApplier,
@@ -18,6 +19,7 @@ from xdsl.pattern_rewriter import (
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
+from ..dialects.placed import element_of
 from ..ir.ops.common import wrapped
 from .step.new_ops import like
 from .step.requirements import require_not_lowered
@@ -97,20 +99,28 @@ class MeanToSum(RewritePattern):
 
 class CrossEntropyToSum(RewritePattern):
     """
-    nll_loss(mean) -> nll_loss(sum) / count; with class weights the count is the sum of the labels' weights.
+    nll_loss(mean) -> nll_loss(sum) / count, where the count is computed from labels (and class weights) alone.
+
+    The gradient of a sum takes the count too, though it does not read it: it would wait for the complete loss.
     """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        """Match the forward op of mean reduction."""
-        if not _is_mean_loss(op, _FORWARD):
+        """Match the forward op of mean reduction, or one whose count is used."""
+        if not isinstance(op, AtenOp) or op.overload not in _FORWARD:
             return
-        assert isinstance(op, AtenOp)
         loss, weight = op.outs
+        is_mean = op.arguments().get("reduction") == _MEAN
+        if not is_mean and not tuple(weight.uses):
+            return
+        counting = _count_labels(op)
+        count = counting[-1].outs[0]
+        if not is_mean:
+            rewriter.insert(counting)
+            weight.replace_all_uses_with(count)
+            return
         hint = loss.name_hint or "loss"
         total = like(op, op.overload, list(op.args), [loss.type, weight.type], f"{hint}.sum", **_as_sum(op))
         total.outs[1].name_hint = weight.name_hint
-        counting = count_labels(op) if "weight" in op.absent() else []
-        count = counting[-1].outs[0] if counting else total.outs[1]
         mean = like(op, "div.Tensor", [total.outs[0], count], [loss.type], hint)
         rewriter.replace(op, [*counting, total, mean], [mean.outs[0], count])
 
@@ -120,9 +130,8 @@ class CrossEntropyGradient(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         """Match the backward op of mean reduction."""
-        if not _is_mean_loss(op, _BACKWARD):
+        if not isinstance(op, AtenOp) or op.overload not in _BACKWARD or op.arguments().get("reduction") != _MEAN:
             return
-        assert isinstance(op, AtenOp)
         grad, count = op.args[0], op.args[-1]
         hint = f"{grad.name_hint or 'grad'}.mean"
         scaled = like(op, "div.Tensor", [grad, count], [grad.type], hint)
@@ -132,24 +141,38 @@ class CrossEntropyGradient(RewritePattern):
         rewriter.replace(op, [scaled, new])
 
 
-def _is_mean_loss(op: Operation, overloads: tuple[str, ...]) -> bool:
-    return isinstance(op, AtenOp) and op.overload in overloads and op.arguments().get("reduction") == _MEAN
-
-
 def _as_sum(op: AtenOp) -> dict[str, Attribute]:
     """The op's arguments with sum reduction."""
     kept = {name: value for name, value in op.attributes.items() if "." not in name}
     return {**kept, "reduction": IntegerAttr(_SUM, i64)}
 
 
-def count_labels(op: AtenOp) -> list[AtenOp]:
-    """The ops that count the labels which are not ignored, as a number of the loss's dtype."""
-    target, loss = op.args[1], op.outs[0]
+def _count_labels(op: AtenOp) -> list[AtenOp]:
+    """The ops that count the labels which are not ignored, or add up their weights, as a number of the loss's dtype."""
+    named = dict(zip(op.operand_names(), op.args, strict=True))
+    target, loss_type = named["target"], op.outs[0].type
     ignored = IntegerAttr(op.arguments().get("ignore_index", -100), i64)
-    hint = target.name_hint or "labels"
-    valid = like(op, "ne.Scalar", [target], [TensorType(i1, shape_of(target))], "valid", other=ignored)
-    counted = like(op, "sum", [valid.outs[0]], [TensorType(i64, [])], f"{hint}.counted")
-    loss_type = loss.type
+    made: list[AtenOp] = []
+
+    def make(
+        name: str, operands: list[SSAValue], element: Attribute, shape: Sequence[int], hint: str, **given: Attribute
+    ) -> SSAValue:
+        made.append(like(op, name, operands, [TensorType(element, shape)], hint, **given))
+        return made[-1].outs[0]
+
+    shape, hint = shape_of(target), f"{target.name_hint or 'labels'}.counted"
     assert isinstance(loss_type, TensorType)
-    count = like(op, "_to_copy", [counted.outs[0]], [loss_type], "count", dtype=loss_type.element_type)
-    return [valid, counted, count]
+    if (weight := named.get("weight")) is None:
+        valid = make("ne.Scalar", [target], i1, shape, "valid", other=ignored)
+        counted = make("sum", [valid], i64, [], hint)
+        make("_to_copy", [counted], loss_type.element_type, [], "count", dtype=loss_type.element_type)
+        return made
+    if len(shape) != 1:
+        shape = (math.prod(shape),)
+        target = make("view", [target], i64, shape, "labels", size=ArrayAttr([IntegerAttr(shape[0], i64)]))
+    left_out = make("eq.Scalar", [target], i1, shape, "ignored", other=ignored)
+    legal = make("masked_fill.Scalar", [target, left_out], i64, shape, "legal", value=IntegerAttr(0, i64))
+    weights = make("index_select", [weight, legal], element_of(weight), shape, "weights", dim=IntegerAttr(0, i64))
+    kept = make("masked_fill.Scalar", [weights, left_out], element_of(weight), shape, hint, value=FloatAttr(0.0, 64))
+    make("sum", [kept], element_of(weight), [], "count")
+    return made

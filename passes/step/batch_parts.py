@@ -126,7 +126,7 @@ class _PartPropagation:
         if choice is None or train.is_update(op):
             return self._hoisted(split) | {op} if self._hoistable(split) else self._refuse_whole(op)
         late = [value for value in op.args if self.found.values[value].partial or value in self.late]
-        if early := self.of_batch_alone.intersection(late):
+        if early := self._early(late):
             return self._hoisted(early)
         if late and not self.batch.unrolled:
             self._refuse_sum(op, late[0])
@@ -182,6 +182,18 @@ class _PartPropagation:
             if isinstance(value, OpResult) and value.op not in found:
                 found.add(value.op)
                 pending += value.op.operands
+        return found
+
+    def _early(self, late: Sequence[SSAValue]) -> set[SSAValue]:
+        """The nearest values behind `late` that depend on the batch alone, as a count that something else scales."""
+        found, seen, pending = set[SSAValue](), set[SSAValue](), list(late)
+        while pending:
+            value = pending.pop()
+            if value in self.of_batch_alone:
+                found.add(value)
+            elif value not in seen and isinstance(op := value.owner, ComputeOp):
+                seen.add(value)
+                pending += [each for each in op.args if each in self.late or self.found.values[each].partial]
         return found
 
     def _refuse_whole(self, op: ComputeOp) -> NoReturn:
@@ -289,8 +301,8 @@ def _split_dims(sharding: Sharding | None) -> list[int]:
 
 
 def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:
-    """The values that depend on the batch, on constants and on random numbers alone."""
-    known = (train.BATCH, train.CONSTANT, train.SEED)
+    """The values that depend on the batch, on constants, buffers and random numbers alone."""
+    known = (train.BATCH, train.CONSTANT, train.BUFFER, train.SEED)
     found: set[SSAValue] = {given.argument for given in inputs if given.role in known}
     for op in ops:
         if isinstance(op, ComputeOp) and found.issuperset(op.args):
