@@ -267,7 +267,9 @@ def import_training_step(
         precision=step.precision,
         dtype=dtype,
     )
-    module = import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
+    module = import_step(
+        captured, batch=batch_items(step.batch), gradients=gradients, probe=probe, no_rows=step.no_rows
+    )
     if step.reduce_dtype is not None:
         SetReduceDtypePass(step.reduce_dtype).apply(Context(), module)
     if step.precision == "fp16-mixed":

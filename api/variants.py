@@ -68,7 +68,7 @@ class Planner:
         step = self.step
         options = {"metrics": step.metrics, "precision": step.precision, "dtype": self.dtype}
         captured, form = capture_forward(step.model, step.loss, batch, returns=returns, **options)
-        module = import_step(captured, probe=self.probe)
+        module = import_step(captured, probe=self.probe, no_rows=step.no_rows)
         with collector_paused():
             self._begin(module)
             self.homes.plan_forward(module)

@@ -25,9 +25,9 @@ from ..ir.rules import Rule
 from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding
 from ..ir.signatures import Choice, Signature, Split, choices_of, signature
 from .errors import fail
-from .step.batch_parts import Batch, BatchParts, batch_rows, find_parts
+from .step.batch_parts import Batch, BatchParts, find_parts
 from .step.requirements import require_no_resharding
-from .step.step_view import StepView, mesh_of_module, step_functions
+from .step.step_view import StepView, batch_rows, mesh_of_module, step_functions
 
 
 @dataclass(frozen=True)

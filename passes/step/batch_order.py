@@ -13,7 +13,6 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
-from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, plain_attribute, shape_of
 from ...dialects.placed import element_of
@@ -57,8 +56,7 @@ class BatchOrder:
         self._made: set[Operation] = set()
         self._replaced: list[Operation] = []
         for given in inputs:
-            shape = shape_of(given.argument)
-            if given.role == train.BATCH and shape and shape[0] == rows:
+            if given.rows == rows:
                 self.places[given.argument] = BatchPlace(0, rows)
 
     def note(self, value: SSAValue, place: BatchPlace, *, moved: bool) -> None:

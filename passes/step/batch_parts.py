@@ -97,7 +97,7 @@ class _PartPropagation:
         self.found, self.late = BatchParts(), set[SSAValue]()
         for given in self.inputs:
             shape = shape_of(given.argument)
-            splits = given.role == train.BATCH and bool(shape) and shape[0] == self.batch.rows
+            splits = given.rows == self.batch.rows
             dims = [(self.batch.axis,) if splits and dim == 0 else () for dim in range(len(shape))]
             self.found.values[given.argument] = Sharding.of(dims)
         for op in self.ops:
@@ -201,7 +201,23 @@ class _PartPropagation:
         fail(
             op,
             f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
-            f' {self.batch.parts} parts along "{self.batch.axis}": {cause}; {advice}',
+            f' {self.batch.parts} parts along "{self.batch.axis}": {cause}; {advice}{self._mistaken(op)}',
+        )
+
+    def _mistaken(self, op: ComputeOp) -> str:
+        """Advice about the items that an op reads beside something else, and whose first dim may not be of rows."""
+        split = [value for value in op.args if self.found.values[value].split_axes]
+        pending, seen = [value for value in split if value in self.of_batch_alone], set[SSAValue]()
+        while pending:
+            seen.add(value := pending.pop())
+            pending += value.op.operands if isinstance(value, OpResult) else ()
+        items = [i.name.removeprefix("batch.") for i in self.inputs if i.rows == self.batch.rows and i.argument in seen]
+        if not items or len(split) < 2:
+            return ""
+        which = f"batch item {items[0]!r} has" if len(items) == 1 else f"batch items {', '.join(map(repr, items))} have"
+        return (
+            f"; {which} a first dim of {self.batch.rows} as well: if that is not of rows, say which items have rows, by"
+            " rows= of parallelize or TrainingStep"
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
@@ -288,12 +304,6 @@ class _PartPropagation:
         }
         factor = factors.pop() if len(factors) == 1 else None
         return Split(factor) if factor is not None and factor in rule.splittable() else None
-
-
-def batch_rows(inputs: Iterable[Input]) -> int | None:
-    """The first dim of the first batch item that has one."""
-    shapes = (shape_of(given.argument) for given in inputs if given.role == train.BATCH)
-    return next((shape[0] for shape in shapes if shape), None)
 
 
 def _split_dims(sharding: Sharding | None) -> list[int]:
