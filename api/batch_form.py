@@ -42,6 +42,11 @@ class BatchForm:
         given = (each for name, each in self.tensors.items() if name not in self.no_rows)
         return next((each.shape[0] for each in given if each.dim()), 0)
 
+    def has_rows(self, name: str) -> bool:
+        """Whether the first dim of an item is that of the rows."""
+        found = self.tensors.get(name)
+        return found is not None and found.shape[:1] == (self.rows,) and name not in self.no_rows
+
     @cached_property
     def labels(self) -> str:
         """The name of the item that the loss function takes; empty where there is none."""
@@ -100,8 +105,7 @@ class BatchForm:
 
     def _verify_rows(self, call: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """What has as many rows as the batch in the example must have as many as the batch here."""
-        with_rows = [name for name in shapes if self.tensors[name].shape[:1] == (self.rows,)]
-        counts = {name: shapes[name][0] for name in with_rows if name not in self.no_rows}
+        counts = {name: shape[0] for name, shape in shapes.items() if self.has_rows(name)}
         if len(set(counts.values())) > 1:
             details = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
             raise PlanError(f"{call} was given items with different numbers of rows: {details}")
