@@ -244,7 +244,12 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
 
 def _range(item: object) -> tuple[int, int] | None:
     """The half-open range of an integer batch item."""
-    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool:
+    if (
+        not isinstance(item, torch.Tensor)
+        or item.dtype.is_floating_point
+        or item.dtype.is_complex
+        or item.dtype == torch.bool
+    ):
         return None
     if not item.numel() or item.is_meta:
         return None
