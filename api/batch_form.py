@@ -24,10 +24,12 @@ class BatchForm:
     Args:
         example: the batch that the step was planned with.
         has_labels: whether a loss function takes the labels, and not the model.
+        no_rows: the items that have no rows, whatever their first dim is.
     """
 
     example: Batch
     has_labels: bool
+    no_rows: frozenset[str] = frozenset()
 
     @cached_property
     def tensors(self) -> Mapping[str, torch.Tensor]:
@@ -37,7 +39,13 @@ class BatchForm:
     @cached_property
     def rows(self) -> int:
         """The rows of the example; 0 where no item has any."""
-        return next((each.shape[0] for each in self.tensors.values() if each.dim()), 0)
+        given = (each for name, each in self.tensors.items() if name not in self.no_rows)
+        return next((each.shape[0] for each in given if each.dim()), 0)
+
+    def has_rows(self, name: str) -> bool:
+        """Whether the first dim of an item is that of the rows."""
+        found = self.tensors.get(name)
+        return found is not None and found.shape[:1] == (self.rows,) and name not in self.no_rows
 
     @cached_property
     def labels(self) -> str:
@@ -97,7 +105,7 @@ class BatchForm:
 
     def _verify_rows(self, call: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """What has as many rows as the batch in the example must have as many as the batch here."""
-        counts = {name: shapes[name][0] for name in shapes if self.tensors[name].shape[:1] == (self.rows,)}
+        counts = {name: shape[0] for name, shape in shapes.items() if self.has_rows(name)}
         if len(set(counts.values())) > 1:
             details = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
             raise PlanError(f"{call} was given items with different numbers of rows: {details}")

@@ -27,7 +27,7 @@ from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
 from ..ir.plan_options import are_shares, refusal
 from ..lowering.capture.calling import batch_items
-from ..lowering.capture.capture import capture_step
+from ..lowering.capture.capture import CaptureError, capture_step
 from ..lowering.codegen.emit_python import emit_python
 from ..lowering.importer.step import import_step
 from ..lowering.probe.at_use import inferred_uses, narrow_rules, refuted_rules
@@ -285,7 +285,9 @@ def import_training_step(
         precision=step.precision,
         dtype=dtype,
     )
-    module = import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
+    module = import_step(
+        captured, batch=batch_items(step.batch), gradients=gradients, probe=probe, no_rows=step.no_rows
+    )
     if step.reduce_dtype is not None:
         SetReduceDtypePass(step.reduce_dtype).apply(Context(), module)
     if step.precision == "fp16-mixed":
@@ -293,6 +295,11 @@ def import_training_step(
     if step.skip_non_finite:
         SkipNonFinitePass().apply(Context(), module)
     if step.clip_norm is not None or step.clip_value is not None:
+        if found := [each.name for each in captured.inputs if each.role == "param" and each.dtype.is_complex]:
+            raise CaptureError(
+                f"the parameter {found[0]!r} is complex, and gradients of real numbers alone are clipped; let the model"
+                " keep it as pairs of real numbers and read it by torch.view_as_complex, or leave clipping out"
+            )
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
     return module
 

@@ -80,6 +80,7 @@ def parallelize(
     reduce_dtype: ReduceDtype | None = None,
     loss_scaling: LossScaling | None = None,
     shapes: Sequence[Batch] = (),
+    rows: Sequence[str | int] | None = None,
     on_nan: OnNan = "raise",
     faults: FaultBounds = FaultBounds(),
     replan_from: str | Path | None = None,
@@ -94,8 +95,8 @@ def parallelize(
     ``shardwright``.
 
     Args:
-        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling: as
-            in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
+        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling,
+            rows: as in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
         pins: a pin file, the name of a preset, or pins as TOML text. All else stays open to the search: of a preset the
@@ -153,6 +154,7 @@ def parallelize(
         reduce_dtype=reduce_dtype,
         loss_scaling=loss_scaling,
         skip_non_finite=on_nan == "skip",
+        rows=rows,
     )
     options = PlanOptions(
         algorithm,
@@ -220,7 +222,7 @@ def _parallelized(
     _initialize(executor, model, seed, device)
     planner = _planner(step, options, modules[best]) if modules else None
     record = PlanRecord.of(modules[best], report) if modules else None
-    variants = Variants(executor, BatchForm(step.batch, step.loss is not None), connections, planner)
+    variants = Variants(executor, BatchForm(step.batch, step.loss is not None, step.no_rows), connections, planner)
     return DistributedStep(
         executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh, on_nan, record
     )

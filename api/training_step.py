@@ -87,6 +87,9 @@ class TrainingStep:
         reduce_dtype: the dtype in which gradients that are computed in a narrow dtype are reduced over devices, this or
             ``float32``; None leaves it to the search, and presets reduce in float32.
         loss_scaling: the settings of ``fp16-mixed``, which has those of ``torch.amp.GradScaler`` by default.
+        rows: the tensors of the batch that have a row for each example, by key or position; by default those whose
+            first dim is as long as that of the first tensor. To be given where others happen to be as long: class
+            weights, a mask over positions, a table.
         skip_non_finite: whether a step whose loss or gradients are not finite changes nothing; the step then gives the
             metric ``skipped``, which is 1 for such a step.
 
@@ -105,6 +108,7 @@ class TrainingStep:
     reduce_dtype: ReduceDtype | None = None
     loss_scaling: LossScaling | None = None
     skip_non_finite: bool = False
+    rows: Sequence[str | int] | None = None
 
     def __post_init__(self) -> None:
         _check_model(self.model)
@@ -115,6 +119,7 @@ class TrainingStep:
             raise ValueError(
                 f"TrainingStep.precision is 'fp8-mixed', but no matrix product runs in float8; {FP8.instead}"
             )
+        _check_rows(self.rows, self.batch)
         _check_choice("precision", self.precision, tuple(PRECISIONS))
         _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
         if self.loss_scaling is not None and self.precision != "fp16-mixed":
@@ -130,6 +135,12 @@ class TrainingStep:
         for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if limit is not None and not limit > 0:
                 raise ValueError(f"TrainingStep.{name} is {limit}; expected a number above 0, or None for no clipping")
+
+    @property
+    def no_rows(self) -> frozenset[str]:
+        """The tensors of the batch of which the user said that they have no rows."""
+        given = batch_items(self.batch) if self.rows is not None else {}
+        return frozenset(given) - set(map(str, self.rows or ()))
 
     def build_model(self) -> nn.Module:
         """
@@ -219,6 +230,17 @@ def _check_batch(batch: object, *, with_labels: bool) -> None:
             "TrainingStep.batch has one item and a loss function is given, which takes the last item as its "
             "labels; give (inputs, labels), or pass loss=None if the model computes its loss"
         )
+
+
+def _check_rows(rows: Sequence[str | int] | None, batch: Batch) -> None:
+    tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor) and item.dim()}
+    if unknown := [name for name in rows or () if str(name) not in tensors]:
+        expected = ", ".join(map(repr, tensors))
+        raise ValueError(f"TrainingStep.rows names {unknown[0]!r}, which is no tensor with dims; expected {expected}")
+    counts = {str(name): len(tensors[str(name)]) for name in rows or ()}
+    if rows is not None and len(set(counts.values())) != 1:
+        found = ", ".join(f"{name!r} has {count}" for name, count in counts.items()) or "none is given"
+        raise ValueError(f"TrainingStep.rows names tensors of different numbers of rows: {found}")
 
 
 def _check_item(name: str, item: object) -> None:

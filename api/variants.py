@@ -69,7 +69,8 @@ class Planner:
         step = self.step
         options = {"metrics": step.metrics, "precision": step.precision, "dtype": self.dtype}
         captured, form = capture_forward(step.model, step.loss, batch, returns=returns, **options)
-        return self._planned(import_step(captured, probe=self.probe), self.homes.plan_forward), form
+        module = import_step(captured, probe=self.probe, no_rows=step.no_rows)
+        return self._planned(module, self.homes.plan_forward), form
 
     def training(self, batch: Batch) -> Made:
         """The program of the step of another batch; CaptureError, PassError where there is none."""

@@ -94,6 +94,13 @@ CHECKED = Refusal(
     "linear algebra that raises where a matrix is singular: `torch.linalg.cholesky`, `inv`, `solve`",
     "use the function that does not raise, torch.linalg.cholesky_ex(a)[0], inv_ex(a)[0] or solve_ex(a, b)[0]",
 )
+ASSERTED = Refusal(
+    "an `assert` of the values of tensors in forward", "leave the assert out, or check the batch before step(batch)"
+)
+OTHER_ATTENTION = Refusal(
+    "`flex_attention`, `varlen_attn`, and the biases of `torch.nn.attention.bias`",
+    "use scaled_dot_product_attention with is_causal=True or a mask, as torch.ones(q, k, dtype=bool).tril(k - q)",
+)
 COMPLEX_NUMBER = Refusal(
     "complex Python numbers in forward: `x * 2j`", "compute with a complex tensor, as torch.complex(real, imag)"
 )
@@ -138,6 +145,16 @@ CHECKPOINT_POLICY = Refusal(
 LOSS_BY_ROW = Refusal(
     "a loss that is not one number", "reduce it to one floating-point number, for example with .mean()"
 )
+OWN_LOSS = Refusal(
+    "`loss=None` of a model that does not return its loss",
+    "return it first, as the key or attribute loss, or as the only scalar; or pass loss=, a function of the result and"
+    " the labels",
+)
+KEPT_LABELS = Refusal(
+    "`loss=` of a model that computes its loss from the labels",
+    "with loss= the labels are kept from the model, and the loss function is given all that it returns: pass loss=None"
+    " if the model computes its loss, or take an item, as loss=lambda output, labels: f(output[0], labels)",
+)
 OUTSIDE_WEIGHT = Refusal(
     "a loss that reads weights from outside, as a penalty on `model.parameters()`",
     "make it a parameter of the model, and compute what needs it in the model's forward, with loss=None",
@@ -174,6 +191,14 @@ OTHER_OPTIMIZER = Refusal(
     "use an optimizer whose step() makes each parameter and its state of its gradient, its state, the learning rate and"
     " the count of steps",
 )
+ONE_OPTIMIZER = Refusal(
+    "several optimizers in a step",
+    "return one torch.optim.Optimizer; parameters of other settings are further groups of it",
+)
+CLOSED_OVER = Refusal(
+    "an optimizer of `model.parameters()` that the function closes over",
+    "use the argument, as lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
+)
 LEFT_OUT = Refusal(
     "an optimizer that leaves out a parameter which requires a gradient",
     "pass it too, or freeze it with requires_grad_(False)",
@@ -192,6 +217,11 @@ CUDA_AUTOCAST = Refusal(
 NO_GRAD = Refusal(
     "`torch.no_grad()` or `torch.inference_mode()` around `step(batch)`",
     "call it outside; to evaluate, step.evaluate(batch) or step.predict(batch)",
+)
+OTHER_STEP = Refusal(
+    "a step that reads the weights of a module which another step trains, as of a GAN",
+    "train both by one step, of one module whose forward returns the sum of both losses, with a group of parameters for"
+    " each; torch.func.functional_call with detached weights keeps the gradients of one loss from them",
 )
 BACKWARD = Refusal(
     "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
@@ -248,7 +278,9 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         AVERAGED_STATISTICS,
         VALUE,
         CONTROL_FLOW,
+        ASSERTED,
         CHECKED,
+        OTHER_ATTENTION,
         COMPLEX_NUMBER,
         NUMPY,
         OTHER_RANDOM,
@@ -262,13 +294,14 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         CHECKPOINT_POLICY,
         CUDA_AUTOCAST,
     ),
-    "Losses": (LOSS_BY_ROW, OUTSIDE_WEIGHT, TRAINED_LOSS),
+    "Losses": (LOSS_BY_ROW, OWN_LOSS, KEPT_LABELS, OUTSIDE_WEIGHT, TRAINED_LOSS),
     "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, OTHER_ITEM, OTHER_SHAPE),
-    "Optimizers": (OTHER_OPTIMIZER, LEFT_OUT, OTHER_SETTING),
+    "Optimizers": (ONE_OPTIMIZER, CLOSED_OVER, OTHER_OPTIMIZER, LEFT_OUT, OTHER_SETTING),
     "The loop": (
         FP8,
         AUTOCAST,
         NO_GRAD,
+        OTHER_STEP,
         BACKWARD,
         CLOSURE,
         OPTIMIZER_STEP,

@@ -22,7 +22,6 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 
 from ..dialects.aten import AtenOp
 from ..dialects.placed import element_of, shape_of
-from .decompose_mean import count_labels
 from .step.new_ops import like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
@@ -158,11 +157,9 @@ class _CrossEntropyMaker:
         """An op that gives a number per row."""
         return self.make(name, operands, [self.rows], suffix, **given)
 
-    def counted(self, value: SSAValue | None, loss: AtenOp, suffix: str) -> SSAValue:
+    def counted(self, value: SSAValue, loss: AtenOp, suffix: str) -> SSAValue:
         """
         A number per row, times the weight of the row's label if labels have weights, and zero if the label is ignored.
-
-        Without a `value`, the weights.
         """
         named = dict(zip(loss.operand_names(), loss.args, strict=True))
         target, other = named["target"], IntegerAttr(loss.arguments().get("ignore_index", -100), i64)
@@ -171,8 +168,7 @@ class _CrossEntropyMaker:
             first = IntegerAttr(0, i64)
             legal = self.per_row("masked_fill.Scalar", [target, ignored], "legal", value=first)
             weights = self.per_row("index_select", [weight, legal], "weights", dim=first)
-            value = weights if value is None else self.per_row("mul.Tensor", [weights, value], "weighted")
-        assert value is not None
+            value = self.per_row("mul.Tensor", [weights, value], "weighted")
         return self.per_row("masked_fill.Scalar", [value, ignored], suffix, value=FloatAttr(0.0, 64))
 
 
@@ -190,12 +186,7 @@ def _loss(loss: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> tuple[Sequence
     if loss.arguments()["reduction"] == _SUM:
         result = maker.make("sum", [result], [], "sum")
     result.name_hint = loss.outs[0].name_hint
-    if not tuple(loss.outs[1].uses):
-        return maker.made, [result, None]
-    if "weight" not in loss.absent():
-        return maker.made, [result, maker.make("sum", [maker.counted(None, loss, "counted")], [], "count")]
-    counting = count_labels(loss)
-    return [*maker.made, *counting], [result, counting[-1].outs[0]]
+    return maker.made, [result, None]
 
 
 def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> Sequence[Operation]:
@@ -236,11 +227,13 @@ def _is_loss(op: Operation, overload: str) -> TypeGuard[AtenOp]:
     """Whether `op` is a loss of a form that can be rewritten, forward or backward."""
     if not isinstance(op, AtenOp) or op.overload != overload:
         return False
-    reduction, counts = op.arguments().get("reduction"), op.outs[1:]
-    if reduction == _NONE:
-        # Without a reduction there is no count; only the gradient may take one.
-        return all(use.operation.name == f"aten.{_LOSS_BACKWARD}" for count in counts for use in count.uses)
-    return reduction == _SUM
+    # `decompose-mean` counts labels by themselves; only the gradient takes a count, which it does not read.
+    counts = (use.operation for count in op.outs[1:] for use in count.uses)
+    return op.arguments().get("reduction") in (_NONE, _SUM) and all(_is_backward(user) for user in counts)
+
+
+def _is_backward(op: Operation) -> bool:
+    return isinstance(op, AtenOp) and op.overload == _LOSS_BACKWARD
 
 
 def _only_user(of_loss: AtenOp) -> AtenOp | None:

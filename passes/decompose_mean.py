@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, f32, i64
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, ModuleOp, f32, i64
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
     GreedyRewritePatternApplier,
@@ -100,15 +101,26 @@ class MeanToSum(RewritePattern):
 
 class CrossEntropyToSum(RewritePattern):
     """
-    nll_loss(mean) -> nll_loss(sum) / count; with class weights the count is the sum of the labels' weights.
+    nll_loss(mean) -> nll_loss(sum) / count, where the count is computed from labels (and class weights) alone.
+
+    The gradient of a sum takes the count too, though it does not read it: it would wait for the complete loss.
     """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        """Match the forward op of mean reduction."""
-        if not _is_mean_loss(op, _FORWARD):
+        """Match the forward op of mean reduction, or one whose count is used."""
+        if not isinstance(op, AtenOp) or op.overload not in _FORWARD:
             return
-        assert isinstance(op, AtenOp)
         loss, weight = op.outs
+        is_mean = op.arguments().get("reduction") == _MEAN
+        if not is_mean and not tuple(weight.uses):
+            return
+        counting = _count_labels(op)
+        count = counting[-1].outs[0]
+        if not is_mean:
+            given = [*counting, *cast(op, count, element_of(weight), "count")]
+            rewriter.insert(given)
+            weight.replace_all_uses_with(given[-1].outs[0])
+            return
         hint = loss.name_hint or "loss"
         # In float16 neither the sum nor the count of many losses is finite.
         narrow = {value for value in op.args if dtype_of(value) == "float16"}
@@ -116,8 +128,6 @@ class CrossEntropyToSum(RewritePattern):
         operands = [wide[value].outs[0] if value in wide else value for value in op.args]
         total = like(op, op.overload, operands, [shape_of(loss), shape_of(weight)], f"{hint}.sum", **_as_sum(op))
         total.outs[1].name_hint = weight.name_hint
-        counting = count_labels(total) if "weight" in op.absent() else []
-        count = counting[-1].outs[0] if counting else total.outs[1]
         mean = like(op, "div.Tensor", [total.outs[0], count], [shape_of(loss)], hint)
         made = [*wide.values(), *counting, total, mean, *cast(op, mean.outs[0], element_of(loss), hint)]
         rewriter.replace(op, made, [made[-1].outs[0], count])
@@ -128,9 +138,8 @@ class CrossEntropyGradient(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         """Match the backward op of mean reduction."""
-        if not _is_mean_loss(op, _BACKWARD):
+        if not isinstance(op, AtenOp) or op.overload not in _BACKWARD or op.arguments().get("reduction") != _MEAN:
             return
-        assert isinstance(op, AtenOp)
         grad, count = op.args[0], op.args[-1]
         hint = f"{grad.name_hint or 'grad'}.mean"
         scaled = like(op, "div.Tensor", [grad, count], [shape_of(grad)], hint)
@@ -143,21 +152,33 @@ class CrossEntropyGradient(RewritePattern):
         rewriter.replace(op, [*made, *counts, new])
 
 
-def _is_mean_loss(op: Operation, overloads: tuple[str, ...]) -> bool:
-    return isinstance(op, AtenOp) and op.overload in overloads and op.arguments().get("reduction") == _MEAN
-
-
 def _as_sum(op: AtenOp) -> dict[str, Attribute]:
     """The op's arguments with sum reduction."""
     kept = {name: value for name, value in op.attributes.items() if "." not in name}
     return {**kept, "reduction": IntegerAttr(_SUM, i64)}
 
 
-def count_labels(op: AtenOp) -> list[AtenOp]:
-    """The ops that count the labels which are not ignored, as a number of the loss's dtype."""
-    target, loss = op.args[1], op.outs[0]
+def _count_labels(op: AtenOp) -> list[AtenOp]:
+    """The ops that count the labels which are not ignored, or add up their weights, in the dtype of sums of losses."""
+    named = dict(zip(op.operand_names(), op.args, strict=True))
+    target, dtype = named["target"], sum_dtype(dtype_of(op.outs[0]))
     ignored = IntegerAttr(op.arguments().get("ignore_index", -100), i64)
-    hint = target.name_hint or "labels"
-    valid = like(op, "ne.Scalar", [target], [shape_of(target)], "valid", other=ignored)
-    counted = like(op, "sum", [valid.outs[0]], [()], f"{hint}.counted")
-    return [valid, counted, *cast(op, counted.outs[0], element_of(loss), "count")]
+    made: list[AtenOp] = []
+
+    def make(name: str, operands: list[SSAValue], shape: Sequence[int], hint: str, **given: Attribute) -> SSAValue:
+        made.append(like(op, name, operands, [shape], hint, **given))
+        return made[-1].outs[0]
+
+    shape, hint = shape_of(target), f"{target.name_hint or 'labels'}.counted"
+    if (weight := named.get("weight")) is None:
+        counted = make("sum", [make("ne.Scalar", [target], shape, "valid", other=ignored)], (), hint)
+        return [*made, *cast(op, counted, ELEMENTS[dtype], "count")]
+    if len(shape) != 1:
+        shape = (math.prod(shape),)
+        target = make("view", [target], shape, "labels", size=ArrayAttr([IntegerAttr(shape[0], i64)]))
+    left_out = make("eq.Scalar", [target], shape, "ignored", other=ignored)
+    legal = make("masked_fill.Scalar", [target, left_out], shape, "legal", value=IntegerAttr(0, i64))
+    weights = make("index_select", [weight, legal], shape, "weights", dim=IntegerAttr(0, i64))
+    kept = make("masked_fill.Scalar", [weights, left_out], shape, hint, value=FloatAttr(0.0, 64))
+    make("sum", [kept], (), "count", **({"dtype": ELEMENTS[dtype]} if dtype != dtype_of(weight) else {}))
+    return made

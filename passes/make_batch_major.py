@@ -15,11 +15,10 @@ from ..dialects.compute import ComputeOp
 from ..ir.mesh import Mesh
 from ..ir.ops.normalisation import BATCH_NORMS
 from .step.batch_order import PERMUTATIONS, BatchOrder, depends_on_place, hint_of, order_of
-from .step.batch_parts import batch_rows
 from .step.batch_places import factor_of, place_of, stands_alone
 from .step.batch_rewrites import rewrite
 from .step.requirements import require_undecided
-from .step.step_view import StepView, step_functions
+from .step.step_view import StepView, batch_rows, step_functions
 
 
 @dataclass(frozen=True)

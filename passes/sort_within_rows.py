@@ -11,12 +11,10 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from ..dialects import train
 from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, shape_of
 from ..ir.mesh import Mesh
 from .step.batch_order import depends_on_place
-from .step.batch_parts import batch_rows
 from .step.batch_places import BatchPlace, stands_alone
 from .step.requirements import require_undecided
 from .step.row_sorts import (
@@ -33,7 +31,7 @@ from .step.row_sorts import (
     sorted_apart,
 )
 from .step.sorted_lists import FACTORIES, RENAMED, SORTS, divisor_of, ends_count, note_places, repeats_of
-from .step.step_view import StepView, step_functions
+from .step.step_view import StepView, batch_rows, step_functions
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class _RowSorts:
         self.closed: list[tuple[SSAValue, SSAValue, frozenset[AtenOp]]] = []
         """Values that are the same, or as good, if some sorts are rewritten."""
         for given in view.inputs:
-            if given.role == train.BATCH and (shape := shape_of(given.argument)) and shape[0] == rows:
+            if given.rows == rows:
                 self.places[given.argument] = BatchPlace(0, rows)
 
     def run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -24,9 +25,9 @@ from ..ir.rules import Rule
 from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding
 from ..ir.signatures import Choice, Signature, Split, choices_of, signature
 from .errors import fail
-from .step.batch_parts import Batch, BatchParts, batch_rows, find_parts
+from .step.batch_parts import Batch, BatchParts, find_parts
 from .step.requirements import require_no_resharding
-from .step.step_view import StepView, mesh_of_module, step_functions
+from .step.step_view import StepView, batch_rows, mesh_of_module, step_functions
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,17 @@ class _Splitter:
     def _offsets(self, op: Operation, size: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
         """The boundaries of a dim or factor of `size` that goes through the batch, split along `axes`."""
         rows = self.batch.rows
-        each, rest = divmod(size, rows)
-        if rest:
-            fail(op, f"{size} elements are split along the batch of {rows} rows, but are not a multiple of it")
         ratios = ratios_of(self.func, mesh).get(segment_of(op), EVEN)
         if (parts := mesh.parts(axes)) <= rows or ratios.split(axes):
-            return tuple(each * offset for offset in boundaries(rows, axes, mesh, ratios))
-        if parts > size or rows % self.batch.parts:
+            scaled = [divmod(size * offset, rows) for offset in boundaries(rows, axes, mesh, ratios)]
+            if any(rest for _, rest in scaled):
+                fail(
+                    op,
+                    f"it divides the batch of {rows} rows into {size} pieces, which cannot be split into {parts} parts"
+                    f" at the boundaries of rows; use a number of parts that divides {math.gcd(size, rows)}",
+                )
+            return tuple(offset for offset, _ in scaled)
+        if parts > size or rows % self.batch.parts or size % rows:
             fail(
                 op,
                 f"the batch of {rows} rows is too small to be split into {parts} parts, {self.batch.parts} of them over"

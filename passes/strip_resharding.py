@@ -21,10 +21,9 @@ from ..dialects.spmd import AccumulateOp, ReshardingOp, StartOp, WaitOp
 from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_result_attributes
 from ..ir.mesh import Mesh
 from .errors import fail
-from .step.batch_parts import batch_rows
 from .step.list_regrouping import regroup
 from .step.memory_plan import forget_memory_plan
-from .step.step_view import StepView, step_functions
+from .step.step_view import StepView, batch_rows, step_functions
 from .unrolling.unroller import PARTS
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")

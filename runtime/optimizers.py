@@ -167,9 +167,9 @@ def _adam(
     params, grads, *states = given
     if kept := _filled(params):
         _by_rate(kernel, lr)(
-            [params[i] for i in kept],
-            [grads[i].contiguous() for i in kept],
-            *([state[i] for i in kept] if state else [] for state in states),
+            [_real(params[i]) for i in kept],
+            [_real(grads[i].contiguous()) for i in kept],
+            *([_real(state[i]) for i in kept] if state else [] for state in states),
             [_count(step, params[0])] * len(kept),
             lr=lr,
             beta1=betas[0],
@@ -229,9 +229,9 @@ def joined_sgd_(
             param[i].add_(direction, alpha=-float(lr))
     elif kept:
         _by_rate(_aten._fused_sgd_, lr)(
-            [param[i] for i in kept],
-            [grad[i].contiguous() for i in kept],
-            [buffers[i] for i in kept] if buffers else [],
+            [_real(param[i]) for i in kept],
+            [_real(grad[i].contiguous()) for i in kept],
+            [_real(buffers[i]) for i in kept] if buffers else [],
             weight_decay=weight_decay,
             momentum=momentum,
             lr=lr,
@@ -257,6 +257,11 @@ def _by_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
 def _filled(params: Tensors) -> list[int]:
     """The parameters of which there is any part on this rank."""
     return [i for i, param in enumerate(params) if param.numel()]
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones, which `torch.optim` updates each by itself; others as they are."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:

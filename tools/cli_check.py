@@ -86,7 +86,7 @@ def _print(result: CheckResult) -> None:
     case = result.case
     table = Table("value", "largest error", "tensor", "step", title=str(case))
     for worst in result.errors:
-        style = "" if worst.error <= result.tolerance else "bold red"
+        style = "" if result.allows(worst) else "bold red"
         table.add_row(worst.kind, f"{worst.error:.2g}", worst.name, str(worst.step), style=style)
     parts: list[Table | str] = [table]
     if not any(worst.kind == "parameter" for worst in result.errors):
@@ -94,6 +94,9 @@ def _print(result: CheckResult) -> None:
             "parameters were not compared: in float32 AdamW makes steps out of the noise of zero gradients"
             " (--dtype float64 compares them)"
         )
+    if result.own:
+        own = ", ".join(f"{kind} {error:.2g}" for kind, error in result.own.items())
+        parts.append(f"one device, with its sums in other orders, differs from itself by {own}; twice that is allowed")
     if not result.passed and case.dtype is torch.float32:
         parts.append(
             "in float32 rounding may turn a ReLU or a max-pool at a tie the other way: --dtype float64 tells"

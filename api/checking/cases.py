@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from ..calibration.local_cluster import GENERIC
 from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step
 from ..training_step import TrainingStep
+from .allowance import own_error
 from .comparison import Worst
 from .reference import vary_batch, with_optimizer
 
@@ -101,17 +102,24 @@ class CheckResult:
     Args:
         errors: the largest error of every kind of value that was compared.
         message: empty, or what went wrong before there was anything to compare.
+        tolerance: the error that is allowed.
+        own: by kind, the error of one device beside itself; twice as much is allowed, where that is more.
     """
 
     case: CheckCase
     errors: tuple[Worst, ...] = ()
     message: str = ""
     tolerance: float = 0.0
+    own: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def allows(self, worst: Worst) -> bool:
+        """Whether an error is within what is allowed."""
+        return worst.error <= max(self.tolerance, 2 * self.own.get(worst.kind, 0.0))
 
     @property
     def passed(self) -> bool:
         """Whether everything agrees."""
-        return not self.message and all(worst.error <= self.tolerance for worst in self.errors)
+        return not self.message and all(map(self.allows, self.errors))
 
     def __str__(self) -> str:
         details = self.message or "; ".join(
@@ -121,10 +129,19 @@ class CheckResult:
 
 
 def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:
-    """The result of a comparison."""
+    """
+    The result of a comparison.
+
+    In float32, errors above the tolerance are compared with those of one device whose sums are in another order.
+    """
     skipped = () if case.dtype is torch.float64 or not _is_adamw(case) else ("parameter", "buffer")
     errors = tuple(each for kind, each in worst.items() if kind not in skipped)
-    return CheckResult(case, errors, tolerance=TOLERANCES[case.dtype] if tolerance is None else tolerance)
+    if tolerance is not None:
+        return CheckResult(case, errors, tolerance=tolerance)
+    result = CheckResult(case, errors, tolerance=TOLERANCES[case.dtype])
+    if result.passed or case.dtype is torch.float64:
+        return result
+    return replace(result, own=own_error(case, SEED))
 
 
 def _is_adamw(case: CheckCase) -> bool:

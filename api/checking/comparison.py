@@ -93,8 +93,12 @@ def _error(found: torch.Tensor | None, expected: torch.Tensor, floor: float) -> 
 
 
 def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return _norm(found.double() - expected.double())
+    return _norm(_wide(found) - _wide(expected))
 
 
 def _norm(value: torch.Tensor) -> float:
-    return torch.linalg.vector_norm(value.double()).item()
+    return torch.linalg.vector_norm(_wide(value)).item()
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)

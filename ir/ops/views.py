@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..rules import Rule
@@ -13,8 +14,10 @@ _SIZE = {"size": "result0"}
 
 def reshape(op: OpInstance) -> Rule:
     """
-    A view of other sizes: the dims' common factors (what splits a dim of either side evenly splits the
-    other).
+    A view of other sizes: the dims' common factors (an even split of a dim of either side splits the other as well).
+
+    From the first elements that the two sides group by sizes without a common factor, dims stay whole, except equal
+    last dims: a view of [8, 4, 9, 5] as [48, 6, 5] keeps its 8 rows and its 5 columns.
     """
     source, target = op.operands[0], op.results[0]
     sizes: dict[str, int] = {}
@@ -27,35 +30,42 @@ def reshape(op: OpInstance) -> Rule:
             i, left = i + 1, _size(source, i + 1)
         elif right == 1 and j < len(target):
             j, right = j + 1, _size(target, j + 1)
+        elif 0 in (left, right) or (step := math.gcd(left, right)) == 1:
+            break
         else:
-            step, factor = min(left, right), f"f{len(sizes)}"
-            if step == 0 or max(left, right) % step:
-                return _unrelated(op)
+            factor = f"f{len(sizes)}"
             sizes[factor] = step
             before[i].append(factor)
             after[j].append(factor)
             left, right = left // step, right // step
+    tail = _equal_last(source[i + 1 :], target[j + 1 :])
+    fixed = {
+        **_name_rest("s", source[i : len(source) - tail], left, before[i:]),
+        **_name_rest("t", target[j : len(target) - tail], right, after[j:]),
+    }
+    for k in range(1, tail + 1):
+        sizes[f"e{k}"] = source[-k]
+        before[-k] = after[-k] = [f"e{k}"]
     operand, result = tuple(map(tuple, before)), tuple(map(tuple, after))
-    return Rule((operand,), (result,), sizes)
+    return Rule((operand,), (result,), sizes | fixed, replicated=frozenset(fixed))
 
 
 def _size(shape: Shape, index: int) -> int:
     return shape[index] if index < len(shape) else 1
 
 
-def _unrelated(op: OpInstance) -> Rule:
-    """Dims whose sizes share no common refinement: only the leading dims that are equal go together."""
-    source, sizes = named(op.operands[0], "s")
-    target, more = named(op.results[0], "t")
-    common = 0
-    for a, b in zip(op.operands[0], op.results[0], strict=False):
-        if a != b:
-            break
-        common += 1
-    target = (*source[:common], *target[common:])
-    sizes |= {f: n for f, n in more.items() if int(f[1:]) >= common}
-    whole = frozenset(dim[0] for dim in (*source[common:], *target[common:]))
-    return Rule((source,), (target,), sizes, replicated=whole)
+def _equal_last(source: Shape, target: Shape) -> int:
+    """How many of the last dims are the same."""
+    pairs = zip(reversed(source), reversed(target), strict=False)
+    return next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(source), len(target)))
+
+
+def _name_rest(prefix: str, shape: Shape, first: int, dims: Sequence[list[str]]) -> dict[str, int]:
+    """Append a factor to each dim of `shape`, of which the first one is divided up to `first`; return their sizes."""
+    sizes = {f"{prefix}{k}": size for k, size in enumerate((first, *shape[1:]) if shape else ())}
+    for factor, dim in zip(sizes, dims, strict=False):
+        dim.append(factor)
+    return sizes
 
 
 def permuted(order: Callable[[OpInstance, int], Sequence[int]]) -> RuleFunction:

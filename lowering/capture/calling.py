@@ -11,7 +11,7 @@ a function    dict with key ``labels``    ``loss(model(**rest), labels)``
 ============  ==========================  =========================================
 
 Where ``loss`` is None the model returns its loss: a scalar tensor, the first item of a tuple or
-list, the key ``loss`` of a dict, or the attribute ``.loss``.
+list, the key ``loss`` of a dict, the attribute ``.loss``, or else the one scalar among the items.
 
 Several losses are added up: the items of a tuple, list or dict that a loss function returns, and of a dict that a
 model returns without the key ``loss`` the items that have ``loss`` in their names.
@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from ...ir.not_supported import LOSS_BY_ROW
+from ...ir.not_supported import CLOSED_OVER, LOSS_BY_ROW, ONE_OPTIMIZER, OWN_LOSS, Refusal
 
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 """A global example batch: tensors, and plain Python values that the model takes beside them."""
@@ -141,8 +141,26 @@ def _computed(
 def _own_loss(result: object, source: str) -> torch.Tensor:
     """The loss that a model returned."""
     if isinstance(result, Mapping) and "loss" not in result:
-        return _added({name: each for name, each in result.items() if "loss" in name}, source)
-    return _checked_scalar(_loss_in(result), source)
+        named = {name: each for name, each in result.items() if "loss" in name}
+        return _added(named, source) if named else _only_scalar(result, source)
+    found = _loss_in(result)
+    if isinstance(result, tuple | list) and result and not _is_scalar(found):
+        return _only_scalar({str(index): each for index, each in enumerate(result)}, source)
+    return _checked_scalar(found, source, OWN_LOSS)
+
+
+def _only_scalar(items: Mapping[str, object], source: str) -> torch.Tensor:
+    """The one item that can be the loss; CallError where there are others, or none."""
+    found = [each for each in items.values() if _is_scalar(each)]
+    if len(found) == 1:
+        return _checked_scalar(found[0], source)
+    shapes = {name: list(v.shape) if isinstance(v, torch.Tensor) else type(v).__name__ for name, v in items.items()}
+    listed = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items()) or "nothing"
+    raise CallError(f"{source} returned {listed}: {len(found) or 'none'} of them may be the loss; {OWN_LOSS.instead}")
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
 
 
 def _loss_of(value: object, source: str) -> torch.Tensor:
@@ -183,10 +201,18 @@ def build_optimizer(
 
     Args:
         make: a function of them; of pairs of their names and them, where its first argument is `named_parameters`.
+
+    Raises:
+        CallError: it returns something else, or an optimizer of other parameters.
     """
-    if _first_argument(make) == NAMED:
-        return make(iter(parameters.items()))
-    return make(iter(parameters.values()))
+    given = parameters.items() if _first_argument(make) == NAMED else parameters.values()
+    made: object = make(iter(given))
+    if not isinstance(made, torch.optim.Optimizer):
+        raise CallError(f"the optimizer function returned a {type(made).__name__}; {ONE_OPTIMIZER.instead}")
+    mine, taken = set(map(id, parameters.values())), [each for group in made.param_groups for each in group["params"]]
+    if taken and mine.isdisjoint(map(id, taken)):
+        raise CallError(f"the optimizer function made {type(made).__name__} of other parameters; {CLOSED_OVER.instead}")
+    return made
 
 
 def _first_argument(function: Callable[..., object]) -> str | None:
@@ -209,15 +235,15 @@ def _loss_in(result: object) -> object:
     return result
 
 
-def _checked_scalar(value: object, source: str) -> torch.Tensor:
+def _checked_scalar(value: object, source: str, advice: Refusal = LOSS_BY_ROW) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise CallError(
             f"{source} returned a {type(value).__name__} where the loss was expected; return a scalar tensor, "
             "a tuple that starts with it, or an object with .loss, or pass a loss function"
         )
-    if value.numel() != 1 or not value.is_floating_point():
+    if not _is_scalar(value):
         raise CallError(
             f"{source} returned a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
-            f"expected; {LOSS_BY_ROW.instead}"
+            f"expected; {advice.instead}"
         )
     return value if value.dim() == 0 else value.reshape(())

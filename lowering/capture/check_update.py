@@ -106,6 +106,7 @@ def _is_close(found: torch.Tensor, expected: object, tolerance: float) -> bool:
         expected = torch.tensor(expected, dtype=found.dtype)
     if found.shape != expected.shape:
         return False
+    found, expected = (torch.view_as_real(v) if v.is_complex() else v for v in (found, expected))
     found, expected = found.double(), expected.double()
     limit = tolerance * max(expected.abs().max().item() if expected.numel() else 0.0, 1e-30)
     return bool(((found - expected).abs() <= limit).all())

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 from torch._prims_common import get_computation_dtype
 
-from ...ir.not_supported import CONTROL_FLOW, RANDOM_OP, SPARSE_GRADIENT
+from ...ir.not_supported import CONTROL_FLOW, OTHER_ATTENTION, RANDOM_OP, SPARSE_GRADIENT
 from ..fused.attention_ops import attention
 from ..fused.random_draws import DRAWS, arguments_by_name
 from ..fused.table import BY_DEFINITION, STANDING_FOR
@@ -247,6 +247,8 @@ def check_ops(graph: torch.fx.Graph) -> None:
             )
         if any(value.layout != torch.strided for value in _tensors_of(node)):
             raise CaptureError(f"{where}: {node.target} returns a sparse tensor; {SPARSE_GRADIENT.instead}")
+        if node.target.namespace == "torch_attn":
+            raise CaptureError(f"{where}: {node.target} is called, which is not supported; {OTHER_ATTENTION.instead}")
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
                 f"{where}: {node.target} draws random numbers that cannot be drawn shard by shard, as those of "

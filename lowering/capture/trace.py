@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -17,7 +18,17 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
 
 from ...ir.garbage import collector_paused
-from ...ir.not_supported import CHECKED, CONTROL_FLOW, HIDDEN_WEIGHT, NUMPY, VALUE
+from ...ir.not_supported import (
+    ASSERTED,
+    CHECKED,
+    CONTROL_FLOW,
+    HIDDEN_WEIGHT,
+    KEPT_LABELS,
+    NUMPY,
+    OTHER_ATTENTION,
+    OTHER_STEP,
+    VALUE,
+)
 from .calling import Batch, CallError, Precision, compute_output, compute_step
 from .captured import CaptureError
 from .effects import Effects
@@ -198,7 +209,7 @@ def trace_joint(
     try:
         return _named(_traced(step, tensors, fakes), step)
     except Exception as error:
-        reason = _reason(error, step.recorder, fakes.mode.needed_by)
+        reason = _reason(error, step, fakes.mode.needed_by)
         if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
             call = _ModelAndLoss(model, loss, batch, metrics, precision, returns)
             again = _traced_from_export(call, tensors, fakes)
@@ -221,6 +232,7 @@ def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fake
         stack.enter_context(_told_that_it_is_traced())
         # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
         stack.enter_context(_without_mkldnn())
+        stack.enter_context(_without_validation())
         if not any(parameter.requires_grad for parameter in step.parameters()):
             # Of a forward pass alone torch does not keep where nodes are from.
             stack.enter_context(torch.fx.traceback.preserve_node_meta())
@@ -256,6 +268,17 @@ def _without_mkldnn() -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
+def _without_validation() -> Generator[None, None, None]:
+    """Let distributions not read the values of their arguments to check them."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
 def _told_that_it_is_traced() -> Generator[None, None, None]:
     """Let `torch.compiler.is_compiling()` say so: models then take paths that read no values (of masks, above all)."""
     before = torch.compiler._is_compiling_flag
@@ -266,15 +289,18 @@ def _told_that_it_is_traced() -> Generator[None, None, None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> str:
+def _reason(error: Exception, step: _WatchedStep, needed_by: int | None) -> str:
     """What went wrong at the latest call that the model made, or in the gradient of one, and what to do."""
+    recorder = step.recorder
     if isinstance(error, CaptureError | CallError):
         return str(error)
     if isinstance(error, VALUE_NEEDED):
         of_gradient = recorder.by_sequence.get(needed_by) if needed_by is not None else None
         where = f"{of_gradient}: the gradient of this:" if of_gradient is not None else f"{recorder.latest}:"
         called = f"{recorder.function}, by way of {error.func}," if of_gradient is None else str(error.func)
-        return f"{where} {called} needs the values of a tensor, which capture does not have; {VALUE.instead}"
+        line = linecache.getline(recorder.latest.file, recorder.latest.line).split()[:1]
+        advice = ASSERTED if line == ["assert"] and of_gradient is None else VALUE
+        return f"{where} {called} needs the values of a tensor, which capture does not have; {advice.instead}"
     from torch._dynamo.exc import UncapturedHigherOrderOpError
 
     if isinstance(error, UncapturedHigherOrderOpError):
@@ -286,6 +312,18 @@ def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> 
         )
     if "Unexpected fake param" in str(error):
         return f"{recorder.latest}: forward uses a parameter that is not one of the model; {HIDDEN_WEIGHT.instead}"
-    in_numpy = ".numpy() is not" in str(error)
-    advice = NUMPY.instead if in_numpy else "check that the model runs on this batch in eager PyTorch"
-    return f"{recorder.latest}: {type(error).__name__}: {error}; {advice}"
+    advice = next((refusal.instead for part, refusal in _BY_MESSAGE.items() if part in str(error)), _RUN_IT)
+    if advice is _RUN_IT and step.loss is not None and isinstance(error, TypeError | AttributeError):
+        advice += f"; {KEPT_LABELS.instead}"
+    # Advice about a module that is used after training does not apply while another step is planned.
+    return f"{recorder.latest}: {type(error).__name__}: {str(error).partition('; its weights are')[0]}; {advice}"
+
+
+_RUN_IT = "check that the model runs on this batch in eager PyTorch"
+_BY_MESSAGE = {
+    ".numpy() is not": NUMPY,
+    "FlexAttention": OTHER_ATTENTION,
+    "CausalBias": OTHER_ATTENTION,
+    "was requested after parallelize": OTHER_STEP,
+}
+"""By a part of an error's message, what to do."""

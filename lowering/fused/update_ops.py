@@ -76,6 +76,14 @@ def _adam(
     Powers of the betas are near 1: in the count's float32 they would be 1e-7 off, so `numbers`, step and rate, are of
     float64.
     """
+    if param.is_complex():
+        # The squares are of real and imaginary parts by themselves.
+        param, decayed, grad = (torch.view_as_real(value) for value in (param, decayed, grad.resolve_conj()))
+        one, two, three = states
+        largest = torch.view_as_real(three) if three is not None else None
+        real = (torch.view_as_real(one), torch.view_as_real(two), largest)
+        new = _adam(param, decayed, grad, real, numbers, betas, eps, found_inf)
+        return tuple(map(torch.view_as_complex, new))
     (exp_avg, exp_avg_sq, max_exp_avg_sq), (step, lr), (beta1, beta2) = states, numbers, betas
     average = exp_avg + (1 - beta1) * (grad - exp_avg)
     average_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad

@@ -10,7 +10,7 @@ its location, backward ops those of the forward op that they differentiate, mark
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch.fx import Node
@@ -54,6 +54,7 @@ def import_step(
     gradients: bool = False,
     name: str = "step",
     probe: bool = True,
+    no_rows: Collection[str] = (),
 ) -> ModuleOp:
     """
     Convert a captured step to IR with global shapes and no decisions.
@@ -62,18 +63,19 @@ def import_step(
         batch: the example batch by item name; integer items then carry their range, for random inputs.
         gradients: whether the gradients become results of the function too, after all others.
         probe: whether the rules of ops that the table lacks are inferred from what they compute (`probe`).
+        no_rows: the batch items whose first dim is not that of the rows of the batch.
 
     Raises:
         CaptureError: a value in the graph has no place in the IR; the message names node, layer and line.
     """
-    return _Importer(step, batch or {}, probe).run(name, gradients)
+    return _Importer(step, batch or {}, probe, no_rows).run(name, gradients)
 
 
 class _Importer:
     """One conversion: the block that is being filled and what each node became."""
 
-    def __init__(self, step: CapturedStep, batch: Mapping[str, object], probe: bool) -> None:
-        self.step, self.batch = step, batch
+    def __init__(self, step: CapturedStep, batch: Mapping[str, object], probe: bool, no_rows: Collection[str]) -> None:
+        self.step, self.batch, self.no_rows = step, batch, no_rows
         self.block = Block()
         self.rules = UnknownOps(probe)
         self.nodes = NodeImporter(self.block, self.rules)
@@ -130,6 +132,8 @@ class _Importer:
                 role["train.value"] = constant_attribute(given.value, type)
             if given.role == "batch" and (limits := _range(self.batch.get(given.name))) is not None:
                 role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
+            if given.role == "batch" and given.name in self.no_rows:
+                role[train.NO_ROWS] = UnitAttr()
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
             self.nodes.values[node] = self._argument(hint, type, role)
             if spec is not None and given.role == "param" and given.name in grads:
@@ -240,7 +244,12 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
 
 def _range(item: object) -> tuple[int, int] | None:
     """The half-open range of an integer batch item."""
-    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool:
+    if (
+        not isinstance(item, torch.Tensor)
+        or item.dtype.is_floating_point
+        or item.dtype.is_complex
+        or item.dtype == torch.bool
+    ):
         return None
     if not item.numel() or item.is_meta:
         return None

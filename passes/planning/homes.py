@@ -53,7 +53,7 @@ from ..stages.fragments import has_chunks
 from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
-from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
+from ..step.step_view import Input, StepView, batch_rows, mesh_of_module, step_functions, step_views
 from .finishes import AXIS
 from .records import CandidateRecord
 from .workbench import BATCH_NORMS, decompositions
@@ -161,7 +161,7 @@ class Homes:
         if not self.fused and any(op.name in BATCH_NORMS for op in module.walk()):
             run_passes(self._context, module, decompositions(), verify_each=False)
         self._place(module)
-        rows = _rows(StepView(step_functions(module)[0], self.cluster.mesh))
+        rows = batch_rows(StepView(step_functions(module)[0], self.cluster.mesh).inputs) or 1
         first: PassError | None = None
         for parts in _parts(self.parts, rows):
             made = module.clone()
@@ -266,11 +266,6 @@ class Homes:
 def _key(given: Input, stage: int | None = None) -> Key:
     """Items of a batch are at several stages, each with a home of its own."""
     return given.role, f"{given.name} at {stage or 0}" if given.role == train.BATCH else given.name
-
-
-def _rows(view: StepView) -> int:
-    shapes = (shape_of(given.argument) for given in view.inputs if given.role == train.BATCH)
-    return next((shape[0] for shape in shapes if shape), 1)
 
 
 def _parts(wanted: int, rows: int) -> list[int]:

@@ -16,7 +16,7 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.compute import ComputeOp
 from ...dialects.ratios import ratios_of, set_ratios
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
@@ -53,7 +53,7 @@ from ..stages.stage_costs import whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
 from ..step.layers import find_layers
-from ..step.step_view import StepView, mesh_of_module, step_functions, step_views
+from ..step.step_view import StepView, batch_rows, mesh_of_module, step_functions, step_views
 from .candidates import Candidate, Layout
 from .finishes import AXIS, passes_beside, passes_to_collectives
 from .fold import Folder, Folding
@@ -140,8 +140,7 @@ class Workbench:
     @property
     def rows(self) -> int:
         """The rows of the batch; 1 where it has no dim to cut."""
-        shapes = (shape_of(i.argument) for view in self.views for i in view.inputs if i.role == train.BATCH)
-        return next((shape[0] for shape in shapes if shape), 1)
+        return batch_rows(given for view in self.views for given in view.inputs) or 1
 
     @property
     def layers(self) -> int:

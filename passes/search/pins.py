@@ -171,7 +171,7 @@ class _Preset:
             shape = shape_of(given.argument)
             dim = None
             if given.role == train.BATCH:
-                dim = 0 if shape and shape[0] >= parts else None
+                dim = 0 if given.rows >= parts else None
             elif given.role in split:
                 dim = split_dim(shape, parts)
             where: Placement = ("S", dim) if dim is not None else "R"
@@ -240,8 +240,7 @@ class _Preset:
 
     def _batch_splits(self) -> dict[ComputeOp, tuple[Placement, ...]]:
         """By op, where its values have the batch for a dim by itself: merged with heads, say, it may be split."""
-        batches = [shape_of(given.argument) for given in self.view.whole.inputs if given.role == train.BATCH]
-        sizes = {shape[0] for shape in batches if shape}
+        sizes = {given.rows for given in self.view.whole.inputs if given.rows}
         found: dict[ComputeOp, tuple[Placement, ...]] = {}
         for op, placements in propagate_batch(self.view, self.axes, ("S", 0)).ops.items():
             pairs = zip((*op.args, *op.outs), placements, strict=True)

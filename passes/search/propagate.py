@@ -16,7 +16,7 @@ from types import MappingProxyType
 from xdsl.ir import SSAValue
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.compute import ComputeOp
 from ...dialects.pipe import TransferOp
 from ...ir.mesh import Axis, Mesh
 from ...ir.pins import Placement, placement
@@ -55,9 +55,7 @@ def propagate_batch(
     single = Mesh((Axis("x", parts),))
     current: dict[SSAValue, Placement] = {}
     for given in view.whole.inputs:
-        shape = shape_of(given.argument)
-        splits = given.role == train.BATCH and bool(shape) and shape[0] >= parts
-        current[given.argument] = batch if splits else "R"
+        current[given.argument] = batch if given.rows >= parts else "R"
     found, comparisons = Propagation({}, {}), find_comparisons(view)
     for op in view.func.body.block.ops:
         if isinstance(op, TransferOp):

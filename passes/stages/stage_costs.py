@@ -32,7 +32,7 @@ from ...ir.text_file import read_text
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..step.layers import Layers
-from ..step.step_view import StepView
+from ..step.step_view import StepView, batch_rows
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class AmpCosts(StageCosts):
     def layer_seconds(self, device: Device) -> Sequence[float]:
         """Of the mean device, whichever is asked for."""
         if self.forward is not None:
-            samples = _batch_size(self.view) / self.micro_batches
+            samples = (batch_rows(self.view.inputs) or 1) / self.micro_batches
             return [3.0 * samples * seconds for seconds in self.forward]
         ranks = range(self.cluster.mesh.device_count)
         each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank)) for rank in ranks]
@@ -205,8 +205,3 @@ def _crossings(view: StepView, layers: Layers) -> list[Crossing]:
             backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
             found.append(Crossing(made, used, value_bytes(value), backward))
     return found
-
-
-def _batch_size(view: StepView) -> int:
-    shapes = (shape_of(given.argument) for given in view.inputs if given.role == train.BATCH)
-    return next((shape[0] for shape in shapes if shape), 1)

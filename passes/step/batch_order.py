@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
-from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, plain_attribute, shape_of
 from ...ir.ops.spec import OpInstance
@@ -55,8 +54,7 @@ class BatchOrder:
         self._made: set[Operation] = set()
         self._replaced: list[Operation] = []
         for given in inputs:
-            shape = shape_of(given.argument)
-            if given.role == train.BATCH and shape and shape[0] == rows:
+            if given.rows == rows:
                 self.places[given.argument] = BatchPlace(0, rows)
 
     def note(self, value: SSAValue, place: BatchPlace, *, moved: bool) -> None:

@@ -97,7 +97,7 @@ class _PartPropagation:
         self.found, self.late = BatchParts(), set[SSAValue]()
         for given in self.inputs:
             shape = shape_of(given.argument)
-            splits = given.role == train.BATCH and bool(shape) and shape[0] == self.batch.rows
+            splits = given.rows == self.batch.rows
             dims = [(self.batch.axis,) if splits and dim == 0 else () for dim in range(len(shape))]
             self.found.values[given.argument] = Sharding.of(dims)
         for op in self.ops:
@@ -126,7 +126,7 @@ class _PartPropagation:
         if choice is None or train.is_update(op):
             return self._hoisted(split) | {op} if self._hoistable(split) else self._refuse_whole(op)
         late = [value for value in op.args if self.found.values[value].partial or value in self.late]
-        if early := self.of_batch_alone.intersection(late):
+        if early := self._early(late):
             return self._hoisted(early)
         if late and not self.batch.unrolled:
             self._refuse_sum(op, late[0])
@@ -184,12 +184,40 @@ class _PartPropagation:
                 pending += value.op.operands
         return found
 
+    def _early(self, late: Sequence[SSAValue]) -> set[SSAValue]:
+        """The nearest values behind `late` that depend on the batch alone, as a count that something else scales."""
+        found, seen, pending = set[SSAValue](), set[SSAValue](), list(late)
+        while pending:
+            value = pending.pop()
+            if value in self.of_batch_alone:
+                found.add(value)
+            elif value not in seen and isinstance(op := value.owner, ComputeOp):
+                seen.add(value)
+                pending += [each for each in op.args if each in self.late or self.found.values[each].partial]
+        return found
+
     def _refuse_whole(self, op: ComputeOp) -> NoReturn:
         cause, advice = why_whole(op, self.found.values)
         fail(
             op,
             f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
-            f' {self.batch.parts} parts along "{self.batch.axis}": {cause}; {advice}',
+            f' {self.batch.parts} parts along "{self.batch.axis}": {cause}; {advice}{self._mistaken(op)}',
+        )
+
+    def _mistaken(self, op: ComputeOp) -> str:
+        """Advice about the items that an op reads beside something else, and whose first dim may not be of rows."""
+        split = [value for value in op.args if self.found.values[value].split_axes]
+        pending, seen = [value for value in split if value in self.of_batch_alone], set[SSAValue]()
+        while pending:
+            seen.add(value := pending.pop())
+            pending += value.op.operands if isinstance(value, OpResult) else ()
+        items = [i.name.removeprefix("batch.") for i in self.inputs if i.rows == self.batch.rows and i.argument in seen]
+        if not items or len(split) < 2:
+            return ""
+        which = f"batch item {items[0]!r} has" if len(items) == 1 else f"batch items {', '.join(map(repr, items))} have"
+        return (
+            f"; {which} a first dim of {self.batch.rows} as well: if that is not of rows, say which items have rows, by"
+            " rows= of parallelize or TrainingStep"
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
@@ -278,19 +306,13 @@ class _PartPropagation:
         return Split(factor) if factor is not None and factor in rule.splittable() else None
 
 
-def batch_rows(inputs: Iterable[Input]) -> int | None:
-    """The first dim of the first batch item that has one."""
-    shapes = (shape_of(given.argument) for given in inputs if given.role == train.BATCH)
-    return next((shape[0] for shape in shapes if shape), None)
-
-
 def _split_dims(sharding: Sharding | None) -> list[int]:
     return [dim for dim, spread in enumerate(sharding.dims) if spread.axes] if sharding is not None else []
 
 
 def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:
-    """The values that depend on the batch, on constants and on random numbers alone."""
-    known = (train.BATCH, train.CONSTANT, train.SEED)
+    """The values that depend on the batch, on constants, buffers and random numbers alone."""
+    known = (train.BATCH, train.CONSTANT, train.BUFFER, train.SEED)
     found: set[SSAValue] = {given.argument for given in inputs if given.role in known}
     for op in ops:
         if isinstance(op, ComputeOp) and found.issuperset(op.args):

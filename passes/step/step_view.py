@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,9 +12,10 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue, Use
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp
+from ...dialects.compute import ComputeOp, shape_of
 from ...dialects.mesh_ops import ClusterOp, MeshOp
 from ...dialects.pipe import TransferOp
+from ...dialects.placed import argument_attribute
 from ...dialects.staged import Stages, transfers
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
@@ -31,6 +32,18 @@ class Input:
     argument: BlockArgument
     role: str
     name: str
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has as an item of the batch; 0 where it has none."""
+        shape = shape_of(self.argument)
+        has_rows = self.role == train.BATCH and argument_attribute(self.argument, train.NO_ROWS) is None
+        return shape[0] if has_rows and shape else 0
+
+
+def batch_rows(inputs: Iterable[Input]) -> int | None:
+    """The number of rows of the batch, by the first item that has any; None where none has."""
+    return next((given.rows for given in inputs if given.rows), None)
 
 
 @dataclass(frozen=True)

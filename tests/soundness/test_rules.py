@@ -6,6 +6,7 @@ Each signature of each sample runs on the simulated ranks of several meshes, wit
 `benchmarks/soundness.py` does so on all meshes.
 """
 
+import random
 from collections import defaultdict
 
 import pytest
@@ -41,6 +42,34 @@ def test_every_signature_computes_what_one_device_computes(overload: str):
         found = verdict(text, defined=overload not in UNDEFINED)
         assert found.holds, str(found.counterexample)
         assert found.checked >= len(MESHES)
+
+
+def some_view(drawn: random.Random) -> tuple[list[int], list[int]]:
+    """Return two shapes of as many elements, whose dims are the primes of that number in groups."""
+    primes = drawn.choices((1, 2, 2, 3, 5), k=drawn.randint(2, 5))
+
+    def grouped() -> list[int]:
+        shape = [1] * drawn.randint(1, 4)
+        for prime in drawn.sample(primes, len(primes)):
+            shape[drawn.randrange(len(shape))] *= prime
+        return shape
+
+    return grouped(), grouped()
+
+
+def test_every_split_of_views_at_random_computes_what_one_device_computes():
+    drawn, checked = random.Random(31), 0
+    for _ in range(100):
+        source, target = some_view(drawn)
+        one, other = (f"tensor<{'x'.join(map(str, shape))}xf64>" for shape in (source, target))
+        found = verdict(f"""
+func.func @op(%x: {one} {{train.batch = "x"}}) -> {other} {{
+  %y = aten.view %x {{size = {target}}} : ({one}) -> {other}
+  func.return %y : {other}
+}}""")
+        assert found.holds, str(found.counterexample)
+        checked += found.checked
+    assert checked > 1000
 
 
 def test_splits_are_even_rising_and_with_an_empty_part():

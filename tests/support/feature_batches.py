@@ -27,11 +27,12 @@ from shardwright.ir.not_supported import (
     ARRAY,
     CHANGED_VALUE,
     INPUT_GRADIENT,
+    KEPT_LABELS,
     LAYOUT,
-    LOSS_BY_ROW,
     NESTED,
     OTHER_ITEM,
     OTHER_SHAPE,
+    OWN_LOSS,
 )
 
 
@@ -279,6 +280,44 @@ def no_loss():
     planned(OwnLoss(lambda loss, logits: "done"), None)
 
 
-@refused("model that returns a lone result", r"returned a tensor of shape \(6, 3\)", LOSS_BY_ROW)
+@refused("model that returns a lone result", r"returned a tensor of shape \(6, 3\).* return it first", OWN_LOSS)
 def output_for_loss():
     planned(OwnLoss(lambda loss, logits: logits), None, optimizer=SGD)
+
+
+@works("model that returns its loss last")
+def loss_last():
+    own_loss(lambda loss, logits: (logits, loss), lambda output: output[1])
+
+
+@works("model that returns its loss under another name")
+def loss_by_another_name():
+    own_loss(lambda loss, logits: {"logits": logits, "cost": loss}, lambda output: output["cost"])
+
+
+@refused("model that returns two scalars", r"returned '0' \[6, 3\], '1' \[\], '2' \[\]: 2 of them may be", OWN_LOSS)
+def two_scalars():
+    planned(OwnLoss(lambda loss, logits: (logits, loss, logits.mean())), None)
+
+
+@refused("model that returns nothing for its loss", r"returned '0' \[6, 3\], '1' NoneType: none of them may", OWN_LOSS)
+def none_for_loss():
+    planned(OwnLoss(lambda loss, logits: (logits, None)), None)
+
+
+@refused("loss function beside a model's own loss", "missing 1 required positional argument: 'labels'", KEPT_LABELS)
+def loss_beside_own():
+    planned(OwnLoss(lambda *found: found))
+
+
+@refused("loss function of a tuple", r"TypeError: cross_entropy_loss\(\).* be Tensor, not tuple", KEPT_LABELS)
+def loss_of_a_tuple():
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = two_layers()
+
+        def forward(self, x: torch.Tensor) -> object:
+            return self.layers(x), None
+
+    planned(Pair())

@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from features import cross_entropy, planned, refused, trains_alike, two_layers, works
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils import checkpoint as checkpointing
 from torch.utils.checkpoint import checkpoint
 
 import shardwright as sw
 from shardwright.ir.not_supported import (
+    ASSERTED,
     CHECKED,
     CHECKPOINT_POLICY,
     COMPLEX_NUMBER,
@@ -25,6 +28,7 @@ from shardwright.ir.not_supported import (
     FP8,
     GENERATOR,
     NUMPY,
+    OTHER_ATTENTION,
     OTHER_RANDOM,
     RANDOM_OP,
     REPLACED_BUFFER,
@@ -96,6 +100,51 @@ def branch():
 @refused(".item() in forward", "needs the values of a tensor", VALUE)
 def item():
     planned(Between(lambda h: h * h.max().item()))
+
+
+def checked(h: torch.Tensor) -> torch.Tensor:
+    assert not torch.isnan(h).any(), "no gaps"
+    return h.sin()
+
+
+@refused("assert in forward", r"torch\.Tensor\.item, .* needs the values of a tensor", ASSERTED)
+def asserting():
+    planned(Between(checked))
+
+
+@works("distributions")
+def distributions():
+    def likelihood(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        spread = torch.distributions.Normal(0.0, logits.exp()).log_prob(logits)
+        return -torch.distributions.Categorical(logits=logits).log_prob(labels).mean() - spread.mean()
+
+    torch.distributions.Distribution.set_default_validate_args(True)
+    trains_alike(two_layers(), likelihood)
+    assert torch.distributions.Distribution._validate_args
+
+
+def attends(attention: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Plan a model with attention over eight positions of sixteen numbers."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return attention(self.layer(x)).square().mean()
+
+    planned(Attends(), None, (torch.randn(2, 1, 8, 16),))
+
+
+@refused("flex_attention", "FlexAttention", OTHER_ATTENTION)
+def flex():
+    attends(lambda q: flex_attention(q, q, q))  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+@refused("causal_lower_right", "CausalBias", OTHER_ATTENTION)
+def lower_right():
+    attends(lambda q: nn.functional.scaled_dot_product_attention(q, q, q, causal_lower_right(8, 8)))
 
 
 @refused("nonzero", "needs the values of a tensor", VALUE)

@@ -26,6 +26,7 @@ from torch.nn.utils import parametrizations
 from shardwright.ir.not_supported import (
     COPIED_STEP,
     MODE,
+    OTHER_STEP,
     STALE,
     SURGERY,
     WRITTEN,
@@ -207,6 +208,13 @@ def two_steps():
     assert_follows(one, plain, given)
     assert_same_weights(other, untrained)
     assert_follows(other, untrained, given)
+
+
+@refused("a loss by a model that another step trains", "StaleModuleError: a result of", OTHER_STEP)
+def adversary():
+    judge, made = two_layers(), nn.Linear(4, 4)
+    planned(judge)
+    planned(made, lambda output, labels: cross_entropy(judge(output), labels))
 
 
 @refused("one model in two steps", "requested after parallelize", STALE)

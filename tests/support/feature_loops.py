@@ -29,9 +29,11 @@ from torch.optim import lr_scheduler
 from shardwright.ir.not_supported import (
     AUTOCAST,
     BACKWARD,
+    CLOSED_OVER,
     CLOSURE,
     LEFT_OUT,
     NO_GRAD,
+    ONE_OPTIMIZER,
     OPTIMIZER_STATE,
     OPTIMIZER_STEP,
     OTHER_OPTIMIZER,
@@ -45,6 +47,11 @@ def trains_with(kind: Callable[..., torch.optim.Optimizer], **options: Any) -> N
 
 
 # Optimizers
+
+
+@refused("list of optimizers", "the optimizer function returned a list", ONE_OPTIMIZER)
+def optimizers():
+    planned(two_layers(), optimizer=lambda given: [torch.optim.SGD(given, lr=0.1)])  # type: ignore[arg-type]
 
 
 @works("SGD with momentum, nesterov and weight decay")
@@ -155,7 +162,7 @@ def optimizer_instance():
     planned(model, optimizer=SGD(model.parameters()))  # pyright: ignore[reportArgumentType]
 
 
-@refused("optimizer of the module's own parameters", "leaves out the parameter '0.weight'", LEFT_OUT)
+@refused("optimizer of the module's own parameters", "made SGD of other parameters", CLOSED_OVER)
 def optimizer_of_the_module():
     model = two_layers()
     made = SGD(model.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.compile import BEGIN
+from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 
 _CHANGES = "sort-across-rows,insert-resharding,select-collectives"
@@ -23,7 +25,13 @@ class Form:
     devices: int
     passes: str
 
-    def case(self, step: str, dtype: torch.dtype = torch.float64, steps: int = 5, first: str = "") -> CheckCase:
+    def case(
+        self,
+        step: str | Callable[[], TrainingStep],
+        dtype: torch.dtype = torch.float64,
+        steps: int = 5,
+        first: str = "",
+    ) -> CheckCase:
         """A step cut so; `first` are passes in front of all others."""
         mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}{BEGIN},{self.passes},{_REST}"
         return CheckCase(step, mesh, None, dtype, "sgd", steps, split_cluster(mesh), pipeline=pipeline)

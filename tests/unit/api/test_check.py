@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from split_cluster import split_cluster
 from torch import nn
 
-from shardwright.api.checking.cases import CheckCase, CheckResult
+from shardwright.api.checking.allowance import own_error
+from shardwright.api.checking.cases import CheckCase, CheckResult, result_of
 from shardwright.api.checking.check import check_interpreted, check_on_ranks
 from shardwright.api.checking.comparison import Worst
 from shardwright.api.training_step import TrainingStep
@@ -81,3 +82,20 @@ def test_a_result_is_as_good_as_its_largest_error(error: float):
     errors = (Worst("loss", 0.0, "loss", 1), Worst("gradient", error, "w", 1))
     assert not CheckResult(CASE, errors, tolerance=1e-10).passed
     assert CheckResult(CASE, errors[:1], tolerance=1e-10).passed
+
+
+@pytest.mark.parametrize(("error", "passed"), [(1.1e-5, True), (1e-3, False)])
+def test_in_float32_what_orders_of_sums_differ_by_on_one_device_is_allowed(error: float, passed: bool):
+    # Gradients that are zero but for rounding make full steps of Adam, of one device too: 1e-5 in its next gradients.
+    case = CheckCase("vit-tiny", MESH, steps=4)
+    found = result_of(case, {"gradient": Worst("gradient", error, "layers.0.attn.q.weight", 3)}, None)
+    assert 2e-6 < found.own["gradient"] < 1e-4
+    assert found.passed is passed
+
+
+def test_orders_of_rows_do_not_count_where_they_draw_other_numbers():
+    def dropping() -> TrainingStep:
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        return TrainingStep(model, F.mse_loss, torch.optim.SGD, (torch.randn(8, 4), torch.randn(8, 2)))
+
+    assert own_error(CheckCase(dropping, MESH, steps=1), seed=0)["gradient"] < 1e-5

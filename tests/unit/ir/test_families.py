@@ -47,8 +47,15 @@ def test_a_reshape_refines_both_shapes(source: Shape, target: Shape, expected: s
 @pytest.mark.parametrize(
     ("source", "target", "splittable"),
     [
-        ((4, 6), (6, 4), ()),
-        ((2, 3, 5), (2, 5, 3), ("s0",)),
+        ((4, 6), (6, 4), ("f0",)),
+        ((2, 3, 5), (2, 5, 3), ("f0",)),
+        ((3, 5), (5, 3), ()),
+        # Rows stay rows, however the rest of each is grouped.
+        ((8, 4, 6, 6), (8, 6, 24), ("f0", "f1")),
+        ((8, 4, 6, 6), (48, 24), ("f0",)),
+        ((48, 24), (8, 4, 6, 6), ("f0",)),
+        ((8, 9, 4), (12, 6, 4), ("f0", "e1")),
+        ((0, 3, 5), (0, 5, 3), ()),
         ((0, 4), (4, 0), ()),
     ],
 )
