@@ -83,6 +83,7 @@ ON_ARGUMENTS: Mapping[str, Kind] = {
     train.STEP_COUNT: UNIT,
     train.SEED: UNIT,
     train.INITIAL: NUMBER,
+    train.TRANSIENT: UNIT,
     "train.tied": list_of(TEXT, "names"),
     "train.value": instance_of("a dense list of elements", DenseIntOrFPElementsAttr),
     "train.range": list_of(WHOLE, "two whole numbers", 2),

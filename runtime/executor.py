@@ -349,10 +349,8 @@ class Executor:
         """
         state: dict[str, torch.Tensor] = {}
         for value in (value for plan in self.plans for value in plan.inputs):
-            kept = value.role == "param" or (value.role == "buffer" and value.persistent)
-            if kept and value.name not in state:
-                whole = self.gather(value).cpu()
-                state |= dict.fromkeys((value.name, *value.tied), whole)
+            if value.keys and value.keys[0] not in state:
+                state |= dict.fromkeys(value.keys, self.gather(value).cpu())
         return state
 
 
