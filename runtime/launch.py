@@ -145,14 +145,15 @@ def process_group(
         try:
             yield device
         except BaseException as error:
-            if watch is None:
+            if watch is None or HERE.forked:
                 raise
             fail(watch, error)
             watch.end()
-        if watch is not None:
+        if watch is not None and not HERE.forked:
             watch.close()
     finally:
-        dist.destroy_process_group()
+        if not HERE.forked:
+            dist.destroy_process_group()
 
 
 class LoadedStep(Protocol):
