@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, NoReturn, SupportsIndex, overload
@@ -16,7 +16,7 @@ from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
 from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike, verify_alike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
-from ..runtime.executor import Executor
+from ..runtime.executor import Executor, GivenRate, rates_of
 from ..runtime.faults import HERE
 from ..runtime.non_finite import FiniteLosses, OnNan
 from ..runtime.plan import PlanError
@@ -87,15 +87,16 @@ class DistributedStep(StepState):
         self._finite = FiniteLosses(executor, on_nan)
         self._evaluated = replace(self._given, what="evaluation")
 
-    def __call__(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch | LocalRows, lr: GivenRate = None) -> torch.Tensor:
         """
         Train one step.
 
         Args:
             batch: the global batch, shaped as the example or as one of the other `shapes` that were declared, the same
                 on every rank; or a rank's own rows of it, marked by `local`.
-            lr: the learning rate of this step, or one for each group of parameters; None is that of `optimizer`, which
-                is the one that it was made with unless a scheduler or the loop has set another.
+            lr: the learning rate of this step, or one for each group of parameters, numbers or tensors without dims;
+                None is that of `optimizer`, which is the one that it was made with unless a scheduler or the loop has
+                set another.
 
         Returns:
             The loss, the same on every rank.
@@ -110,7 +111,8 @@ class DistributedStep(StepState):
         self._verify_modes()
         self._values.verify(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
-        rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
+        given_rate = lr if lr is not None or self.optimizer is None else self.optimizer.rates
+        rates = rates_of(self._executor.plan, given_rate)
         with HERE.stepping():
             # First, so that a batch which one rank alone cannot take is an error on all.
             self._given.verify(given, rates)
@@ -199,7 +201,7 @@ class DistributedStep(StepState):
     def _verify_given(self, batch: Batch | LocalRows, call: str) -> None:
         """Refuse a batch that other ranks do not have, in the first evaluations."""
         self._verify_autocast(call)
-        self._evaluated.verify(batch if isinstance(batch, LocalRows) else batch_items(batch), None)
+        self._evaluated.verify(batch if isinstance(batch, LocalRows) else batch_items(batch))
 
     @property
     def most_programs(self) -> int:

@@ -31,7 +31,7 @@ from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job
 from ..runtime.executor import Executor
-from ..runtime.faults import FaultBounds
+from ..runtime.faults import HERE, FaultBounds
 from ..runtime.launch import process_group
 from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
@@ -349,6 +349,8 @@ _JOINED: list[str] = []
 
 def _leave(watch: Watch) -> None:
     """Leave a job whose process group the user has made."""
+    if HERE.forked:
+        return
     if getattr(sys, "last_value", None) is not None:
         watch.end()
     watch.close()

@@ -9,7 +9,7 @@ tensor.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -97,8 +97,9 @@ class ShardedState:
     def weights(self) -> dict[str, Sharded]:
         """Parameters and persistent buffers of this rank's stage, by all of their names."""
         found: dict[str, Sharded] = {}
-        for value in _weights(self._executor.plan.inputs):
-            found |= dict.fromkeys((value.name, *value.tied), self.sharded(value))
+        for value in self._executor.plan.inputs:
+            if value.keys:
+                found |= dict.fromkeys(value.keys, self.sharded(value))
         return found
 
     def optimizer_state(self, rates: Sequence[float] = ()) -> dict[str, Any]:
@@ -133,14 +134,16 @@ class ShardedState:
 
     def load_weights(self, state: Mapping[str, Sharded]) -> None:
         """
-        Take parameters and persistent buffers from full tensors, or from what `weights` gives.
+        Take parameters and persistent buffers from full tensors, or from what `weights` gives. A value for a
+        buffer that is not persistent is ignored: `state_dict` once had those too.
 
         Raises:
             PlanError: one is missing, of another shape, or unknown, or ranks were given different ones; then nothing
                 was taken.
         """
-        wanted = [(value, self._given_for(value, state)) for value in _weights(self._executor.plan.inputs)]
-        known = {name for plan in self._executor.plans for value in _weights(plan.inputs) for name in _names(value)}
+        wanted = [(value, self._given_for(value, state)) for value in self._executor.plan.inputs if value.keys]
+        inputs = (value for plan in self._executor.plans for value in plan.inputs)
+        known = {name for value in inputs if value.role in ("param", "buffer") for name in (value.name, *value.tied)}
         if unknown := [name for name in state if name not in known]:
             raise PlanError(
                 f"load_state_dict() was given {_listed(unknown)}, which the model does not have; give what "
@@ -215,7 +218,7 @@ class ShardedState:
 
     def _given_for(self, value: Value, state: Mapping[str, Sharded]) -> Sharded:
         """What is given for a value under one of its names, of the right form."""
-        given = next((state[name] for name in _names(value) if name in state), None)
+        given = next((state[name] for name in value.keys if name in state), None)
         if given is None:
             raise PlanError(f"load_state_dict() was given no {value.name!r}; give all parameters and buffers")
         if tuple(given.shape) != value.shape:
@@ -275,15 +278,6 @@ def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dic
                     f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all "
                     "ranks the same"
                 )
-
-
-def _names(value: Value) -> tuple[str, ...]:
-    return (value.name, *value.tied)
-
-
-def _weights(values: Iterable[Value]) -> Iterator[Value]:
-    """What a state dict has."""
-    return (each for each in values if each.role == "param" or (each.role == "buffer" and each.persistent))
 
 
 def _updated(plan: Plan) -> Iterator[Value]:

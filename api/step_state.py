@@ -81,7 +81,8 @@ class StepState:
     def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
     def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """
-        Parameters and buffers as full tensors, under the names of the single-device model, which can load them.
+        Parameters and persistent buffers as full tensors, under the names of the single-device model, which can load
+        them.
 
         Args:
             sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what

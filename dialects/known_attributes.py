@@ -84,6 +84,7 @@ ON_ARGUMENTS: Mapping[str, Kind] = {
     train.SEED: UNIT,
     train.INITIAL: NUMBER,
     train.NO_ROWS: UNIT,
+    train.TRANSIENT: UNIT,
     "train.tied": list_of(TEXT, "names"),
     "train.value": instance_of("a dense list of elements", DenseIntOrFPElementsAttr),
     "train.range": list_of(WHOLE, "two whole numbers", 2),

@@ -78,6 +78,9 @@ EACH_GRADIENT = "train.each_gradient"
 INITIAL = "train.initial"
 """On an argument that is a state: what its elements are before the first step; zero where it is not there."""
 
+TRANSIENT = "train.transient"
+"""On an argument that is a buffer: the state dict of the model does not have it (`persistent=False`)."""
+
 FOUND_INF = "found_inf"
 """The last operand of an update that may be skipped: a number, above 0 where all is to stay as it was."""
 

@@ -227,7 +227,7 @@ class GivenAlike:
     what: str = "step"
     done: int = 0
 
-    def verify(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None) -> None:
+    def verify(self, batch: Batch | LocalRows, rates: Sequence[float] = ()) -> None:
         """
         Compare what is given for the next step; every rank must call this.
 
@@ -238,8 +238,8 @@ class GivenAlike:
         if self.done > self.steps or world_size() == 1:
             return
         step = f"{self.what} {self.done}: the ranks were given different"
-        rates = (tuple(lr) if len(lr) > 1 else lr[0]) if isinstance(lr, Sequence) else lr
-        everyone = of_all_ranks((rates, *given(self.plan, self.rank, self.plans, batch)))
+        shown = tuple(rates) if len(rates) > 1 else next(iter(rates), None)
+        everyone = of_all_ranks((shown, *given(self.plan, self.rank, self.plans, batch)))
         by_rank = [rate for rate, _, _ in everyone]
         if len(set(by_rank)) > 1:
             raise PlanError(f"{step} learning rates: {_listed(by_rank)}; give all ranks the same")

@@ -16,19 +16,23 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from .checkpoint_ranks import CheckpointError, Ranks
+from ..ir.text_file import read_text
+from .checkpoint_ranks import METADATA, CheckpointError, Ranks, description
 from .local_shard import LocalShard
+
+Read = TypeVar("Read")
 
 LOG = logging.getLogger("shardwright")
 
@@ -36,6 +40,9 @@ VERSION = 1
 """Of the form of the manifest."""
 
 MANIFEST, EXTRA = "manifest.json", "extra.pt"
+_MOST_BYTES = 2**24
+"""Of a manifest, which has a line or two for each rank."""
+
 _NAME = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".unfinished"
 
@@ -54,8 +61,8 @@ class Notes:
 
     step: int
     seed: int
-    rates: tuple[float, ...] = ()
-    loaders: tuple[Mapping[str, int], ...] = ()
+    rates: Sequence[float] = ()
+    loaders: Sequence[Mapping[str, int]] = ()
 
     @property
     def name(self) -> str:
@@ -110,11 +117,11 @@ def write(
     def begin() -> None:
         if is_first:
             for left in folder.glob(f".*{_UNFINISHED}"):
-                shutil.rmtree(left)
+                _delete(left)
             unfinished.mkdir(parents=True)
 
     def tensors() -> dict[str, list[object]]:
-        from .checkpoint_tensors import METADATA, save
+        from .checkpoint_tensors import save
 
         save(unfinished, parts, ranks)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
@@ -125,12 +132,10 @@ def write(
     def commit(files: Mapping[str, list[object]]) -> None:
         if not is_first:
             return
-        details = {"version": VERSION, "step": notes.step, "seed": notes.seed, "rates": notes.rates}
-        manifest = {**details, "loaders": notes.loaders, "files": files, "sha256": ""}
-        manifest["sha256"] = _text_digest(manifest)
-        text = json.dumps(manifest, indent=1)
+        manifest = {"version": VERSION, **asdict(notes), "files": files, "sha256": ""}
+        text = json.dumps(_verified({**manifest, "sha256": _text_digest(manifest)}), indent=1)
         _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
-        if (folder / name).exists():
+        if os.path.lexists(folder / name):
             _remove(folder / name)
         _flush(unfinished)
         unfinished.rename(folder / name)
@@ -148,7 +153,15 @@ def _remove(checkpoint: Path) -> None:
     """Delete a checkpoint: first its name, so that none is ever there in part."""
     hidden = checkpoint.with_name(f".{checkpoint.name}.old{_UNFINISHED}")
     checkpoint.rename(hidden)
-    shutil.rmtree(hidden)
+    _delete(hidden)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder; of a link to one the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def checkpoints(folder: Path) -> list[str]:
@@ -180,7 +193,10 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
         found = ranks.gather(_fault(folder / name, ranks))
         fault = next(filter(None, found), "")
         if not fault:
-            return ranks.agree(partial(_whole, folder / name))
+            try:
+                return ranks.agree(partial(_whole, folder / name))
+            except CheckpointError as error:
+                fault = str(error)
         faults.append(f"{folder / name}: {fault}")
         if ranks.rank == 0:
             LOG.warning("%s; falling back to the previous checkpoint", faults[-1])
@@ -209,21 +225,70 @@ def _whole(path: Path) -> Whole:
     from .checkpoint_tensors import described
 
     manifest = _manifest(path)
-    notes = Notes(manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"]))
-    return Whole(path, notes, described(path), torch.load(path / EXTRA, weights_only=True))
+    notes = Notes(*(manifest[name] for name in ("step", "seed", "rates", "loaders")))
+    tensors = _content(METADATA, lambda: described(path, manifest["files"]))
+    return Whole(path, notes, tensors, _content(EXTRA, lambda: torch.load(path / EXTRA, weights_only=True)))
+
+
+def _content(name: str, read: Callable[[], Read]) -> Read:
+    try:
+        return read()
+    except CheckpointError:
+        raise
+    # A pickle that was made up can raise anything.
+    except Exception as error:
+        raise CheckpointError(f"{name} cannot be read: {description(error).splitlines()[0]}") from error
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """The manifest; CheckpointError where it is not as it was written."""
+    """The manifest; CheckpointError where it is not as it was written, or no manifest."""
     try:
-        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        found = json.loads(read_text(path / MANIFEST, _MOST_BYTES))
         if found["sha256"] != _text_digest({**found, "sha256": ""}):
             raise CheckpointError(f"{MANIFEST} was changed after it was written")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be read: {error}") from error
-    if found["version"] != VERSION:
-        raise CheckpointError(f"{MANIFEST} has version {found['version']}, this software reads {VERSION}")
+    if (step := _verified(found)["step"]) != int(path.name.removeprefix("step-")):
+        raise CheckpointError(f"{MANIFEST}: step is {step}, but the folder is {path.name}")
     return found
+
+
+def _verified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A manifest whose fields are what they have to be; CheckpointError where one is not."""
+    for name, (is_right, expected) in _FIELDS.items():
+        if not is_right(manifest.get(name)):
+            raise CheckpointError(f"{MANIFEST}: {name} is {manifest.get(name)!r:.80}, expected {expected}")
+    return manifest
+
+
+def _is_count(found: Any) -> bool:
+    return type(found) is int and 0 <= found < 2**53
+
+
+def _is_position(found: Any) -> bool:
+    return isinstance(found, dict) and found.keys() == {"epoch", "batch"} and all(map(_is_count, found.values()))
+
+
+def _are_files(found: Any) -> bool:
+    """Their size and SHA-256, by names that lead nowhere else."""
+    are_pairs = isinstance(found, dict) and all(isinstance(each, list) and len(each) == 2 for each in found.values())
+    are_right = are_pairs and all(_is_count(size) and isinstance(digest, str) for size, digest in found.values())
+    return are_right and {EXTRA, METADATA} <= found.keys() and all(Path(name).name == name for name in found)
+
+
+def _each(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda found: isinstance(found, list | tuple) and all(map(is_right, found))
+
+
+_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "version": (lambda found: found == VERSION, f"{VERSION}, the version that this software reads"),
+    "step": (_is_count, "a whole number from 0"),
+    "seed": (lambda found: type(found) is int and -(2**63) <= found < 2**64, "a whole number of 64 bits"),
+    "rates": (_each(lambda found: type(found) in (int, float) and 0 <= found < math.inf), "finite numbers from 0"),
+    "loaders": (_each(_is_position), "epoch and batch of each loader, whole numbers from 0"),
+    "files": (_are_files, f"[size, SHA-256] by the name of each file of the folder, with {EXTRA} and {METADATA}"),
+}
+"""By name of a field of the manifest, what it has to be."""
 
 
 def _fault(path: Path, ranks: Ranks) -> str:
@@ -231,7 +296,7 @@ def _fault(path: Path, ranks: Ranks) -> str:
     try:
         files = sorted(_manifest(path)["files"].items())
         for name, (size, digest) in files[ranks.rank :: ranks.count]:
-            file = path / Path(name).name
+            file = path / name
             if not file.is_file():
                 return f"{name} is missing"
             if file.stat().st_size != size:
@@ -240,8 +305,6 @@ def _fault(path: Path, ranks: Ranks) -> str:
                 return f"{name} is not what was written: its SHA-256 differs"
     except (CheckpointError, OSError) as error:
         return str(error)
-    except (AttributeError, TypeError, ValueError) as error:
-        return f"{MANIFEST} is no manifest of a checkpoint: {error}"
     return ""
 
 

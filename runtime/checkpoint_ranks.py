@@ -14,6 +14,9 @@ from .faults import HERE, Patience
 
 Returned = TypeVar("Returned")
 
+METADATA = ".metadata"
+"""The file of a checkpoint that describes its tensors."""
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; the message names the file, and what to do."""

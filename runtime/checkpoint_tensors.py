@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,8 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from .checkpoint_ranks import CheckpointError, Ranks, Turn, description
+from .checkpoint_ranks import METADATA, CheckpointError, Ranks, Turn, description
 from .local_shard import LocalShard
-
-METADATA = ".metadata"
-"""The file that describes the tensors."""
 
 
 def save(folder: Path, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
@@ -50,14 +47,20 @@ def load(folder: Path, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
         ranks.wait(lambda: load_tensors(_boxes(parts), **options))
 
 
-def described(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """
     Shape and dtype of each tensor by its name.
+
+    Args:
+        files: in which tensors may be.
 
     Raises:
         CheckpointError: the description is none, or names something that no description has.
     """
-    found = _CheckpointReader(folder, Turn()).read_metadata().state_dict_metadata
+    metadata = _CheckpointReader(folder, Turn()).read_metadata()
+    if other := {each.relative_path for each in metadata.storage_data.values()} - set(files):
+        raise CheckpointError(f"{METADATA} has tensors in {other.pop()!r:.80}, which is no file of the checkpoint")
+    found = metadata.state_dict_metadata
     return {
         name: (tuple(each.size), each.properties.dtype)
         for name, each in found.items()

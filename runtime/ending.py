@@ -115,8 +115,10 @@ def report_errors_once(watch: Watch) -> None:
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        del kind, trace
-        fail(watch, error, shown)
+        if HERE.forked:
+            shown(kind, error, trace)
+        else:
+            fail(watch, error, shown)
 
     sys.excepthook = hook
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, SupportsFloat, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -174,9 +176,7 @@ class Executor:
             places[number] = place
         return replace(program, places=tuple(places))
 
-    def step(
-        self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None, program: RankProgram | None = None
-    ) -> torch.Tensor:
+    def step(self, batch: Batch | LocalRows, lr: GivenRate = None, program: RankProgram | None = None) -> torch.Tensor:
         """
         Run one training step.
 
@@ -195,7 +195,7 @@ class Executor:
         """
         program = program or self.main
         with nullcontext() if RECORDING.recorder is None else RECORDING.recorder.step():
-            outputs = self._run(program, batch, lr)
+            outputs = self._run(program, batch, rates_of(self.plan, lr))
         self._steps += 1
         return self._take(program, outputs)
 
@@ -207,18 +207,16 @@ class Executor:
         Raises:
             PlanError: as in `step`.
         """
-        return self._run(program, batch, None)
+        return self._run(program, batch, ())
 
-    def _run(
-        self, program: RankProgram, batch: Batch | LocalRows, lr: float | Sequence[float] | None
-    ) -> list[torch.Tensor]:
+    def _run(self, program: RankProgram, batch: Batch | LocalRows, rates: Sequence[float]) -> list[torch.Tensor]:
         arguments: list[torch.Tensor | SeedTable | None] = [self._held[place] for place in program.places]
         for index, value in enumerate(program.plan.inputs):
             match value.role:
                 case "batch":
                     arguments[index] = self._batch_part(value, batch)
                 case "learning_rate":
-                    arguments[index] = self._rate(value, lr)
+                    arguments[index] = self._rate(value, rates)
                 case "seed":
                     arguments[index] = self._seed_of_step()
                 case "step_count" if index not in program.counted:
@@ -287,16 +285,12 @@ class Executor:
             part = (part if part.is_pinned() else part.pin_memory()).to(self.comm.device, non_blocking=True)
         return part.to(self.comm.device, value.torch_dtype).contiguous()
 
-    def _rate(self, value: Value, lr: float | Sequence[float] | None) -> torch.Tensor:
+    def _rate(self, value: Value, rates: Sequence[float]) -> torch.Tensor:
         """The learning rate of a group of parameters, which the name of the input numbers."""
-        if lr is None:
-            if not self.plan.optimizer:
-                raise PlanError(f"plan {self.plan.name!r} names no optimizer: give step() a learning rate")
-            lr = [group["lr"] for group in self.plan.parameter_groups]
+        if not rates:
+            raise PlanError(f"plan {self.plan.name!r} names no optimizer: give step() a learning rate")
         group = int(value.name or 0)
-        if isinstance(lr, Sequence) and group >= len(lr):
-            raise PlanError(f"step() was given {len(lr)} learning rates, and {value} is that of group {group}")
-        rate = float(lr[group] if isinstance(lr, Sequence) else lr)
+        rate = rates[group]
         if self.comm.device.type != "cuda":
             return torch.tensor(rate, dtype=value.torch_dtype)
         key = (group, value.torch_dtype)
@@ -349,11 +343,32 @@ class Executor:
         """
         state: dict[str, torch.Tensor] = {}
         for value in (value for plan in self.plans for value in plan.inputs):
-            kept = value.role == "param" or (value.role == "buffer" and value.persistent)
-            if kept and value.name not in state:
-                whole = self.gather(value).cpu()
-                state |= dict.fromkeys((value.name, *value.tied), whole)
+            if value.keys and value.keys[0] not in state:
+                state |= dict.fromkeys(value.keys, self.gather(value).cpu())
         return state
+
+
+GivenRate: TypeAlias = "float | torch.Tensor | Sequence[float | torch.Tensor] | None"
+"""The learning rate of all groups of parameters, or of each; None is the one that the optimizer was made with."""
+
+
+def rates_of(plan: Plan, lr: GivenRate) -> list[float]:
+    """
+    The learning rates of a step by group of parameters; none where neither the plan nor `lr` has any.
+
+    Raises:
+        PlanError: one is not a finite number from 0, or there are more or fewer than groups.
+    """
+    groups = plan.parameter_groups
+    given: Any = [group["lr"] for group in groups] if lr is None else lr
+    given = given if isinstance(given, Sequence) else [given] * (len(groups) or 1)
+    rates = [float(each) if isinstance(each, SupportsFloat) and not getattr(each, "ndim", 0) else -1 for each in given]
+    if (groups and len(rates) != len(groups)) or not all(0 <= rate < math.inf for rate in rates):
+        what = (
+            f"a finite number from 0, or a tensor without dims, or one for each of {len(groups)} groups of parameters"
+        )
+        raise PlanError(f"the learning rate is {given!r:.80}, expected {what}")
+    return rates
 
 
 def _part(value: Value, program: RankProgram) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import sysconfig
@@ -93,7 +94,8 @@ class Here:
     `step` counts the training steps that this process began, `before` are those of a checkpoint that was resumed.
     `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
     `on_device` is the event at the end of the latest step on CUDA, `timeout` that of collectives of this job. While
-    `compiles`, to the end of the next step, other ranks may take as long as planning.
+    `compiles`, to the end of the next step, other ranks may take as long as planning. `forked` is true of a process
+    that a rank has forked, such as a worker of a loader: it has no part in the job.
     """
 
     phase: Phase = "script"
@@ -104,6 +106,7 @@ class Here:
     patient: Patience = ""
     compiles: bool = False
     lost: bool = False
+    forked: bool = False
     on_device: torch.Event | None = None
     lost_peer: Callable[[], None] | None = None
     timeout: timedelta = TIMEOUT
@@ -120,6 +123,7 @@ class Here:
             what: is waited for; its `str` is reported, which is empty while this rank itself is at work.
             patient: the bound of the wait, if it may last.
         """
+        self._verify_rank()
         outer = self.waits_for, self.patient
         self.calls += 1
         self.patient, self._since = patient or ("plan" if self.compiles else ""), time.monotonic()
@@ -134,6 +138,11 @@ class Here:
             self.waits_for, self.patient = outer
         return result
 
+    def _verify_rank(self) -> None:
+        if self.forked:
+            what = "this process was forked from a rank, and has no part in its job"
+            raise RuntimeError(f"{what}: use the step in the rank")
+
     def failed(self, error: BaseException) -> None:
         """Where an error is for want of another rank, wait for word of that, which ends this process."""
         if self.lost_peer is not None and is_lost_peer(error):
@@ -143,6 +152,7 @@ class Here:
     @contextmanager
     def stepping(self) -> Generator[None, None, None]:
         """Around a training step."""
+        self._verify_rank()
         self.phase, self.step = "step", self.step + 1
         try:
             yield
@@ -181,6 +191,20 @@ class Here:
 
 HERE = Here()
 """This process."""
+
+
+def _leave_job_to_parent() -> None:
+    """In a process that a rank has forked: what it has of the job is the rank's, and stays as it is when it ends."""
+    if not dist.is_initialized():
+        return
+    HERE.forked, HERE.lost_peer = True, None
+    for group, (_, store) in dist.distributed_c10d._world.pg_map.items():
+        # Their destructors would wait for threads that only the rank has.
+        for each in (group, store):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+os.register_at_fork(after_in_child=_leave_job_to_parent)
 
 
 def is_lost_peer(error: BaseException) -> bool:

@@ -34,7 +34,7 @@ from .ending import (
     verify_launcher,
     watch_job,
 )
-from .executor import Executor
+from .executor import Executor, rates_of
 from .faults import HERE, FaultBounds
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
@@ -145,14 +145,15 @@ def process_group(
         try:
             yield device
         except BaseException as error:
-            if watch is None:
+            if watch is None or HERE.forked:
                 raise
             fail(watch, error)
             watch.end()
-        if watch is not None:
+        if watch is not None and not HERE.forked:
             watch.close()
     finally:
-        dist.destroy_process_group()
+        if not HERE.forked:
+            dist.destroy_process_group()
 
 
 class LoadedStep(Protocol):
@@ -252,6 +253,7 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
     executor.initialize(step.model, options.seed)
     replicas, finite = REPLICAS.add(executor), FiniteLosses(executor, options.on_nan)
     speaks = not dist.is_initialized() or dist.get_rank() == 0
+    rates = rates_of(executor.plan, options.lr)
     losses: list[float] = []
     seconds: list[float] = []
     saving = Saving(options.saving, executor, options.lr)
@@ -264,8 +266,8 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
         with recorder.recording() if recorder is not None and is_measured else nullcontext(), HERE.stepping():
             if not options.compile:
                 layers.follow_profiler()
-            replicas.look(step.batch, options.lr)
-            loss = executor.step(step.batch, options.lr)
+            replicas.look(step.batch, rates)
+            loss = executor.step(step.batch, rates)
             finite.see(number, loss, step.batch)
         replicas.took(loss)
         losses.append(loss.item())

@@ -90,8 +90,8 @@ class Value(SpreadTensor):
         role: what it is. ``step_count`` is the number of updates so far, or, where the program does not count
             them itself, with this one.
         state: for a state of the optimizer, which: ``exp_avg`` of the parameter `name`, for example.
-        tied: the other names of a tied parameter or shared buffer.
-        persistent: False for a buffer that is no part of the state dict.
+        tied: the other names of a tied parameter or shared buffer in the state dict.
+        persistent: False for a buffer that is no part of the state dict by its own name.
         value: the numbers of a constant, in row-major order; what each element of a state is at first, zero by default.
     """
 
@@ -100,6 +100,13 @@ class Value(SpreadTensor):
     tied: tuple[str, ...] = ()
     persistent: bool = True
     value: Any = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its names in the state dict of the model, none for what is neither a parameter nor a persistent buffer."""
+        if self.role not in ("param", "buffer"):
+            return ()
+        return (self.name, *self.tied) if self.persistent else self.tied
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,11 @@ class Replicas:
     _losses: float | torch.Tensor = 0.0
     _rates: float = 0.0
 
-    def look(self, batch: Batch | LocalRows, rates: float | Sequence[float] | None) -> None:
+    def look(self, batch: Batch | LocalRows, rates: Sequence[float]) -> None:
         """Before a step: make checksums if it is the one that was asked for."""
         self.steps += 1
-        if rates is not None:
-            # With weights, so that two rates which are exchanged do not cancel out.
-            listed = rates if isinstance(rates, Sequence) else (rates,)
-            self._rates += sum(rate * (place + 1) for place, rate in enumerate(listed))
+        # With weights, so that two rates which are exchanged do not cancel out.
+        self._rates += sum(rate * (place + 1) for place, rate in enumerate(rates))
         if (wanted := self.wanted) is None or self.steps < wanted[1]:
             return
         self.wanted = None

@@ -122,6 +122,10 @@ class Checkpoints:
     def _verify(self, whole: Whole, *, with_optimizer: bool) -> None:
         """CheckpointError where the checkpoint is of something else."""
         plans = self._executor.plans
+        groups, rates = len(plans[0].parameter_groups), len(whole.notes.rates)
+        if with_optimizer and rates != groups:
+            what = f"{whole.path} has the rates of {rates} groups of parameters, and the step has {groups}"
+            raise CheckpointError(f"{what}{_remedy(_OF_OPTIMIZER)}")
         wanted = {name: value for plan in plans for name, value in _lasting(plan, with_optimizer=with_optimizer)}
         for name, value in wanted.items():
             if name not in whole.tensors:

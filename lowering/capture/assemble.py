@@ -14,7 +14,7 @@ from torch.fx.graph import CodeGen
 
 from ...ir.not_supported import OUTSIDE_WEIGHT, TRAINED_LOSS, WRITTEN_PARAMETER
 from .captured import CaptureError, InputRole, StepInput, StepOutput
-from .fake import first_names
+from .fake import first_names, transient_buffers
 from .indexing import index_first_dims
 from .normalize import (
     add_nodes,
@@ -196,7 +196,7 @@ def _set_model_outputs(graph: torch.fx.Graph, joint: _Joint) -> tuple[StepOutput
 
 def _model_inputs(joint: _Joint, model: nn.Module, ties: dict[str, tuple[str, ...]]) -> list[_Paired]:
     params = dict(model.named_parameters())
-    persistent = model.state_dict(keep_vars=True)
+    transient = transient_buffers(model)
     found: list[_Paired] = []
     for full_name, node in joint.named.items():
         if not full_name.startswith(f"{MODEL}."):
@@ -205,8 +205,8 @@ def _model_inputs(joint: _Joint, model: nn.Module, ties: dict[str, tuple[str, ..
         step_input = replace(
             _input("param" if name in params else "buffer", name, node),
             requires_grad=name in params and params[name].requires_grad,
-            aliases=ties.get(name, ()),
-            persistent=name in persistent,
+            aliases=tuple(each for each in ties.get(name, ()) if each not in transient),
+            persistent=name not in transient,
         )
         found.append((step_input, node))
     return found

@@ -65,8 +65,8 @@ class StepInput:
         shape: the global shape.
         requires_grad: whether a parameter wants a gradient. It may get none all the same, when the loss
             does not depend on it; then there is no ``grad`` output and the optimizer leaves it alone.
-        aliases: the other names of a tied parameter or shared buffer.
-        persistent: False for a buffer that is not part of the state dict (and for a tensor that a module
+        aliases: the other names of a tied parameter or shared buffer in the state dict.
+        persistent: False for a buffer that is not part of the state dict by this name (and for a tensor that a module
             holds as a plain attribute, which is captured as such a buffer).
         value: the tensor itself for a constant, else None.
     """

@@ -158,6 +158,15 @@ def _attributes_to_buffers(module: nn.Module) -> None:
                 owner.register_buffer(name, value, persistent=False)
 
 
+def transient_buffers(module: nn.Module) -> frozenset[str]:
+    """The names of the buffers that are not in the state dict of a module."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, owner in module.named_modules(remove_duplicate=False)
+        for name in owner._non_persistent_buffers_set
+    )
+
+
 Held = TypeVar("Held")
 
 

@@ -150,6 +150,8 @@ def _values(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
         entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
+        if train.TRANSIENT in attributes:
+            entries["persistent"] = False
         if (value := attributes.get(VALUE)) is not None:
             entries["value"] = _numbers(value)
         if (value := attributes.get(train.INITIAL)) is not None:

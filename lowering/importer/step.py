@@ -128,6 +128,8 @@ class _Importer:
             role: dict[str, Attribute] = {_ROLE_NAMES[given.role]: name}
             if given.aliases:
                 role["train.tied"] = ArrayAttr([StringAttr(alias) for alias in given.aliases])
+            if not given.persistent:
+                role[train.TRANSIENT] = UnitAttr()
             if given.value is not None:
                 role["train.value"] = constant_attribute(given.value, type)
             if given.role == "batch" and (limits := _range(self.batch.get(given.name))) is not None:

@@ -21,6 +21,9 @@ MOST_SECONDS = 30.0
 RUNS = ("whole", "attempt 0", "attempt 1")
 """What `faulty_steps.killed_once` prints losses of."""
 
+GROUP = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+"""The script's own."""
+
 
 def started(*command: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
@@ -123,3 +126,16 @@ def test_run_listens_on_loopback_and_ends_cleanly_when_interrupted():
 @pytest.mark.distributed
 def test_ranks_may_have_processes_of_their_own():
     assert run_ranks(asked_apart, 1) == [3]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("group", ["", pytest.param(GROUP, marks=pytest.mark.thorough)])
+def test_what_a_rank_forks_has_no_part_in_the_job(group: str, tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(f"{group}import faulty_steps\nfaulty_steps.forks()\n")
+    job = started("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
+    printed, errors = job.communicate(timeout=2 * MOST_SECONDS)
+    assert job.returncode == 0, errors
+    assert sorted(printed.splitlines()) == ["child 1"] * 4 + ["child 3"] * 2 + ["done"] * 2
+    assert errors.count("KeyError: 'no such sample'") == 2
+    assert errors.count("RuntimeError: this process was forked from a rank, and has no part in its job") == 2

@@ -361,3 +361,19 @@ def killed_once(folder: str) -> None:
 def _say(rank: int, what: str, loss: torch.Tensor) -> None:
     if rank == 0:
         print(what, float(loss.detach()).hex(), flush=True)
+
+
+def forks() -> None:
+    """Children that a rank has forked exit, fail, step, and load data."""
+    step = planned()
+    trained(step)
+    for child in (lambda: sys.exit(3), lambda: {}["no such sample"], lambda: step(batch())):
+        if not (pid := os.fork()):
+            child()
+            sys.exit(0)
+        print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    samples = [*zip(*batch(), strict=True)]
+    for rows in step.loader(samples, num_workers=2, multiprocessing_context="fork"):
+        step(rows)
+    trained(step)
+    print("done", flush=True)

@@ -1,8 +1,10 @@
 """An executor of one rank: what it holds and what it refuses."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -64,6 +66,39 @@ def test_a_step_updates_and_counts():
     assert made.step(batch).item() == 12 + 1
     assert made.step(batch, lr=1.0).item() == 12 * (1 - 0.5 * 4) + 2
     assert torch.equal(made.local(made.plan.inputs[0]), torch.full((3,), 1 - 2.0 - 4.0))
+
+
+def test_a_rate_may_be_a_tensor_and_is_taken_by_value():
+    rate = torch.tensor(1.0)
+    for lr in (1.0, 1, rate, rate.double(), np.float32(1), [1.0], (rate,)):
+        made = ready()
+        made.step({"x": torch.ones(4, 3)}, lr)
+        assert torch.equal(made.local(made.plan.inputs[0]), torch.full((3,), 1 - 4.0)), lr
+
+
+WRONG_RATES = (
+    math.nan,
+    torch.tensor(math.nan),
+    -1.0,
+    math.inf,
+    "0.1",
+    torch.ones(1),
+    torch.ones(2),
+    [0.1, 0.1],
+    [],
+    [None],
+)
+
+
+@pytest.mark.parametrize("lr", WRONG_RATES, ids=repr)
+def test_a_rate_that_is_none_is_refused_and_nothing_changes(lr: Any):
+    made = ready()
+    with pytest.raises(
+        PlanError, match=r"^the learning rate is .*, expected a finite number from 0, or a tensor without"
+    ):
+        made.step({"x": torch.ones(4, 3)}, lr)
+    assert torch.equal(made.local(made.plan.inputs[0]), torch.ones(3))
+    assert made.steps == 0
 
 
 def test_every_step_has_a_seed_of_its_own():

@@ -1,0 +1,129 @@
+"""Checkpoints of one rank: what is on the disk is taken as it was written, or another one is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardwright.runtime.checkpoint import Notes, checkpoints, newest_whole, packed, write
+from shardwright.runtime.checkpoint_ranks import CheckpointError, Ranks
+from shardwright.runtime.local_shard import LocalShard
+
+ALONE = Ranks(None)
+
+
+def save(folder: Path, step: int, keep: int | None = 2) -> Path:
+    parts = {"model.w": LocalShard(torch.arange(6.0).view(2, 3), (2, 3), (0, 0))}
+    notes = Notes(step, 0, (0.1,), ({"epoch": 1, "batch": 2},))
+    return write(folder, parts, notes, {"extra.pt": packed(None)}, keep, ALONE)
+
+
+def signed(manifest: dict[str, Any]) -> str:
+    text = json.dumps({**manifest, "sha256": ""}, sort_keys=True)
+    return json.dumps({**manifest, "sha256": hashlib.sha256(text.encode()).hexdigest()})
+
+
+def _field(**changed: Any) -> Callable[[Path], object]:
+    """A manifest with other fields, and the digest that it has with them."""
+
+    def change(path: Path) -> None:
+        path.write_text(signed({**json.loads(path.read_text()), **changed}))
+
+    return change
+
+
+def _replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda path: (path.unlink(), make(path))
+
+
+def _file(name: str, content: bytes) -> Callable[[Path], object]:
+    """Another file of the checkpoint, and a manifest that says so."""
+
+    def change(path: Path) -> None:
+        path.with_name(name).write_bytes(content)
+        manifest = json.loads(path.read_text())
+        manifest["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
+        path.write_text(signed(manifest))
+
+    return change
+
+
+def _elsewhere(path: Path) -> None:
+    """Tensors in a file that is not the checkpoint's."""
+    content = path.with_name(".metadata").read_bytes()
+    _file(".metadata", content.replace(b"__0_0.distcp", b"/x/x0.distcp"))(path)
+
+
+FILES = {"extra.pt": [1, "0"], ".metadata": [1, "0"]}
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a pipe": (_replaced(os.mkfifo), "manifest.json cannot be read: .* Is a pipe, expected a file"),
+    "endless": (_replaced(lambda path: path.symlink_to("/dev/zero")), "Is a device, expected a file"),
+    "a folder": (_replaced(Path.mkdir), "Is a directory, expected a file"),
+    "too large": (lambda path: path.write_bytes(b" " * 2**24 + b"{}"), "Is larger than 16777216 bytes"),
+    "deep": (lambda path: path.write_text('{"sha256": ' + "[" * 100_000 + "]" * 100_000 + "}"), "recursion"),
+    "a list": (lambda path: path.write_text("[]"), "manifest.json cannot be read: list indices"),
+    "version": (_field(version=2), "version is 2, expected 1, the version that"),
+    "step below 0": (_field(step=-1), "step is -1, expected a whole number from 0"),
+    "step true": (_field(step=True), "step is True, expected"),
+    "step of another": (_field(step=7), "step is 7, but the folder is step-00000004"),
+    "seed": (_field(seed="x"), "seed is 'x', expected a whole number of 64 bits"),
+    "seed beyond": (_field(seed=2**64), "seed is 18446744073709551616, expected"),
+    "rate": (_field(rates=[float("nan")]), "rates is .nan., expected finite numbers from 0"),
+    "rates": (_field(rates={"a": 1}), "rates is {'a': 1}, expected"),
+    "loaders": (_field(loaders=[{"epoch": 1}]), "loaders is .*, expected epoch and batch of each"),
+    "position": (_field(loaders=[{"epoch": 1, "batch": 1e9}]), "loaders is .*, expected epoch and batch of each"),
+    "no files": (_field(files={}), "files is {}, expected .size, SHA-256. by the name"),
+    "a file elsewhere": (_field(files={**FILES, "../x": [1, "0"]}), "files is .*, expected"),
+    "a size": (_field(files={**FILES, "x": ["1", "0"]}), "files is .*, expected"),
+    "tensors elsewhere": (_elsewhere, ".metadata has tensors in '/x/x0.distcp', which is no file of the checkpoint"),
+    "no metadata": (_file(".metadata", b"I1\n."), ".metadata is not the metadata of a checkpoint"),
+    "metadata": (_file(".metadata", b"cos\nsystem\n."), ".metadata refers to os.system, which no checkpoint"),
+    "extra": (_file("extra.pt", b"PK"), "extra.pt cannot be read: "),
+}
+"""By what is wrong with the manifest: how it is made, and what is said."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_manifest_is_told_and_the_checkpoint_before_it_is_taken(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    save(tmp_path, 3)
+    change, told = WRONG[name]
+    change(save(tmp_path, 4) / "manifest.json")
+    found = newest_whole(tmp_path, ALONE)
+    assert found is not None
+    assert (found.notes.step, found.notes.loaders) == (3, [{"epoch": 1, "batch": 2}])
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "shardwright")
+    assert re.search(f"step-00000004: .*{told}.*; falling back to the previous checkpoint", line), line
+
+
+def test_links_among_checkpoints_are_deleted_and_what_they_lead_to_stays(tmp_path: Path):
+    elsewhere = save(tmp_path / "disk", 1)
+    link = tmp_path / "runs"
+    link.symlink_to(tmp_path / "disk")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / elsewhere.name).symlink_to(elsewhere)
+    (other / "step-00000002").symlink_to("nowhere")
+    (other / ".step-00000003.unfinished").symlink_to(elsewhere)
+    (other / "step-00000003").write_text("a file")
+    for step in (2, 3, 4):
+        save(other, step)
+    assert checkpoints(other) == ["step-00000004", "step-00000003"]
+    assert sorted(each.name for each in other.iterdir()) == ["step-00000003", "step-00000004"]
+    save(link, 2, keep=1)
+    assert checkpoints(tmp_path / "disk") == ["step-00000002"]
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"manifest.json: rates is .nan,., expected finite numbers from 0"):
+        write(tmp_path, {}, Notes(1, 0, (float("nan"),)), {"extra.pt": packed(None)}, 2, ALONE)
+    assert checkpoints(tmp_path) == []
