@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _memory_meter import MemoryMeter
 
 from shardwright.runtime.executor import Executor
-from shardwright.runtime.memory_meter import MemoryMeter
 
 KEPT = ("param", "buffer", "state", "step_count", "constant")
 """The roles of what a rank keeps between steps."""

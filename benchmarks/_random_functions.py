@@ -221,14 +221,14 @@ class Graph(nn.Module):
         super().__init__()
         self.ending = ending
         generator = torch.Generator().manual_seed(number)
-        self.outputs = outputs
+        self.nodes, self.outputs = nodes, outputs
         self.first = nn.Linear(6, 8)
         self.layers = nn.ModuleList(Layer(node, generator) for node in nodes)
 
     def forward(self, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         values = [self.first(x), z]
-        for layer in self.layers:
-            values.append(layer(*(values[i] for i in layer.node.inputs)))
+        for node, layer in zip(self.nodes, self.layers, strict=True):
+            values.append(layer(*(values[i] for i in node.inputs)))
         scores = torch.cat([values[at].reshape(x.shape[0], -1)[:, :4].tanh() for at in self.outputs], 1)
         return self.ending(scores, y, w)
 

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -76,7 +77,7 @@ def _gated(g: random.Random, shape: Sequence[int]) -> nn.Module:
     width = shape[-1]
     way = g.choice(("glu", "chunk", "split", "unbind"))
 
-    def run(self: Lambda, x: torch.Tensor) -> torch.Tensor:
+    def run(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = self.up(x)
         if way == "glu":
             return x + F.glu(y, -1)
@@ -140,14 +141,14 @@ def _views(g: random.Random, shape: Sequence[int]) -> nn.Module:
 def _buffered(g: random.Random, shape: Sequence[int]) -> nn.Module:
     width = shape[-1]
 
-    def counted(self: Lambda, x: torch.Tensor) -> torch.Tensor:
+    def counted(self: Any, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         return self.linear(x) / self.calls.clamp(max=2).to(x.dtype)
 
-    def rotary(self: Lambda, x: torch.Tensor) -> torch.Tensor:
+    def rotary(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x) * self.table.cos() + x.flip(-1) * self.table.sin()
 
-    def scheduled(self: Lambda, x: torch.Tensor) -> torch.Tensor:
+    def scheduled(self: Any, x: torch.Tensor) -> torch.Tensor:
         self.scale.mul_(0.5).add_(0.25)
         return self.linear(x) * self.scale
 
@@ -164,7 +165,7 @@ def _buffered(g: random.Random, shape: Sequence[int]) -> nn.Module:
 def _averaged(g: random.Random, shape: Sequence[int]) -> nn.Module:
     """A buffer written from the batch."""
 
-    def run(self: Lambda, x: torch.Tensor) -> torch.Tensor:
+    def run(self: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             self.mean.lerp_(x.detach().flatten(0, -2).mean(0).to(self.mean.dtype), 0.1)
         return self.linear(x - self.mean)
@@ -175,15 +176,13 @@ def _averaged(g: random.Random, shape: Sequence[int]) -> nn.Module:
 
 def _cast(g: random.Random, shape: Sequence[int]) -> nn.Module:
     width = shape[-1]
-    dtype = g.choice((torch.bfloat16, torch.float32, torch.float64))
+    dtype, elementwise = g.choice((torch.bfloat16, torch.float32, torch.float64)), g.random() < 0.5
 
-    def run(self: Lambda, x: torch.Tensor) -> torch.Tensor:
-        y = x.to(dtype).sigmoid() if self.where else F.linear(x.to(dtype), self.linear.weight.to(dtype))
+    def run(self: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(dtype).sigmoid() if elementwise else F.linear(x.to(dtype), self.linear.weight.to(dtype))
         return x + y.to(x.dtype) * self.scale
 
-    made = Lambda(run, linear=nn.Linear(width, width), scale=nn.Parameter(torch.tensor(0.5)))
-    made.where = g.random() < 0.5
-    return made
+    return Lambda(run, linear=nn.Linear(width, width), scale=nn.Parameter(torch.tensor(0.5)))
 
 
 def _chosen(g: random.Random, shape: Sequence[int]) -> nn.Module:
@@ -226,7 +225,7 @@ def _frozen_batch_norm(g: random.Random, shape: Sequence[int]) -> nn.Module:
 def _attention(g: random.Random, shape: Sequence[int]) -> nn.Module:
     width, heads, causal = shape[-1], g.choice((1, 2, 4)), g.random() < 0.5
 
-    def run(self: Lambda, x: torch.Tensor) -> torch.Tensor:
+    def run(self: Any, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, heads, -1).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return x + self.out(y.transpose(1, 2).flatten(2))

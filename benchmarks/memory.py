@@ -4,7 +4,7 @@ Predicted against measured peak memory: plans of six model families on two and o
     python benchmarks/memory.py [--only "gpt2-large x2 dp" ...]
 
 The prediction is that of `check-memory`. The measure counts the memory of every tensor that a rank holds during its
-third step (`runtime/memory_meter.py`). The figure is that of the rank with the largest predicted peak.
+third step (`_memory_meter.py`). The figure is that of the rank with the largest predicted peak.
 """
 
 from __future__ import annotations

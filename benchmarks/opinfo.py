@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from _report import parsed, publish
+from import_function import ImportedFunction, import_function
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
@@ -43,7 +44,6 @@ from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import Signature
-from shardwright.lowering.importer.function import ImportedFunction, import_function
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.probe.soundness import spread_signatures
 

@@ -257,19 +257,6 @@ def _chain(unit: WantedSlice, sender: int, sites: Sites, entries: Mapping[int, i
     return sender, *sorted(unit.receivers, key=place)
 
 
-def crossings(tasks: Iterable[Task], hosts: Mapping[int, int]) -> int:
-    """The elements that go from one host to another."""
-    chains = ((task.elements, (task.sender, *task.receivers)) for task in tasks)
-    return sum(n for n, chain in chains for a, b in itertools.pairwise(chain) if hosts[a] != hosts[b])
-
-
-def least_crossings(given: Iterable[WantedSlice], hosts: Mapping[int, int]) -> int:
-    """The elements that must go from one host to another: a copy for each receiving host that holds none."""
-    return sum(
-        unit.elements * len({hosts[r] for r in unit.receivers} - {hosts[r] for r in unit.holders}) for unit in given
-    )
-
-
 def nic_time(tasks: Iterable[Task], sites: Sites) -> int:
     """
     When the last task that crosses has arrived (equation 1), where a NIC takes an element in a unit of time.

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from _estimated_runs import estimate
 from _report import plot_grouped, publish
 from cross_mesh_figures import MODELS, Model, instant, planned, scheduled, simulated
 from xdsl.dialects.builtin import ModuleOp
@@ -33,7 +34,7 @@ from shardwright.dialects.mesh_ops import ClusterOp
 from shardwright.dialects.stage_program import schedule_of
 from shardwright.passes.analysis.simulation.alone import seconds_alone
 from shardwright.passes.analysis.simulation.simulate import Simulator, places_of
-from shardwright.passes.stages.estimate import PipelineTimes, estimate
+from shardwright.passes.stages.estimate import PipelineTimes
 from shardwright.passes.stages.fragments import Fragments
 from shardwright.passes.stages.schedules import Delivery, FragmentKind, PipelineShape, ScheduleName, Work, policies
 from shardwright.passes.step.loop import find_loop, temporal_axis

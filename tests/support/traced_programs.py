@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from _memory_meter import MemoryMeter
 from rank_threads import Meeting, ThreadCommunicator
 from xdsl.dialects.builtin import ModuleOp
 
@@ -12,7 +13,6 @@ from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.lowering.interpreter.interpreter import find_function
 from shardwright.lowering.interpreter.random_inputs import random_inputs
-from shardwright.runtime.memory_meter import MemoryMeter
 
 _TICK = re.compile(r" *comm\.tick\(\d*\)\n")
 

@@ -5,10 +5,11 @@ from math import inf
 from random import Random
 
 import pytest
+from _estimated_runs import estimate
 from pipelines_at_random import deliveries_of, timed, timed_at_random, works_of
 
 from shardwright.dialects.pipe import Action, Slot
-from shardwright.passes.stages.estimate import PipelineTimes, estimate, in_flight
+from shardwright.passes.stages.estimate import PipelineTimes, in_flight
 from shardwright.passes.stages.list_schedule import URGENCIES, Holding, ListSchedule, list_schedule
 from shardwright.passes.stages.schedules import FragmentKind, PipelineShape, Policy, policies, schedule, with_transfers
 

@@ -1,8 +1,7 @@
 """Memory by the tensor: what is made counts once, until nothing looks at it."""
 
 import torch
-
-from shardwright.runtime.memory_meter import MemoryMeter
+from _memory_meter import MemoryMeter
 
 
 def test_memory_counts_from_the_op_that_makes_it_until_its_last_view_goes():
