@@ -7,12 +7,13 @@ it has the schema's default. An overload that the table lacks is an `aten.opaque
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from xdsl.dialects.builtin import StringAttr, TensorType, i64
+from xdsl.dialects.builtin import StringAttr, TensorType, f32, i64
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import irdl_op_definition, prop_def
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from ..ir.ops.dtypes import DEFAULTS, Operand, result_dtypes
@@ -20,7 +21,7 @@ from ..ir.ops.schema import arguments_of
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from ..ir.rules import Rule, replicated_rule
-from .compute import ABSENT, ELEMENTS, ComputeOp, absent_of, dtype_of, plain_arguments, shape_of
+from .compute import ABSENT, ELEMENTS, ComputeOp, dtype_of, shape_of
 from .op_arguments import argument_problem
 from .sharding_attrs import RuleAttr
 
@@ -56,7 +57,11 @@ class AtenOp(ComputeOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The names of the tensor arguments that are present; a list of tensors repeats its name."""
-        return _operand_names(self.spec, {*self.attributes, *self.absent()}, len(self.args))
+        missing = {*self.attributes, *self.absent()}
+        present = [name for name in self.spec.operands if name not in missing]
+        listed = max(len(self.args) - len(present) + 1, 0)
+        counted = ((name.lstrip("*"), listed if name.startswith("*") else 1) for name in present)
+        return tuple(name for name, count in counted for _ in range(count))
 
     def rule(self) -> Rule:
         """The table's rule for this use; the same object for equal uses."""
@@ -64,6 +69,12 @@ class AtenOp(ComputeOp):
         if (rule := _RULES.get(key)) is None:
             rule = _RULES[key] = self.spec.bind(self.instance())
         return rule
+
+    def result_dtypes(self, default: str = DEFAULTS[0]) -> tuple[str | None, ...]:
+        """What torch gives, by `ir.ops.dtypes.result_dtypes`."""
+        named = zip(self.operand_names(), self.args, strict=True)
+        operands = tuple(Operand(name, dtype_of(value), bool(shape_of(value))) for name, value in named)
+        return result_dtypes(self.overload, operands, self.arguments(), len(self.outs), default)
 
     def verify_(self) -> None:
         # Equal uses of an op verify alike, and a model has few of them that differ.
@@ -91,17 +102,16 @@ class AtenOp(ComputeOp):
 
     def _verify_dtypes(self) -> None:
         """Results have the dtypes that torch gives them; a user may choose another dtype of plain floats."""
-        operands, arguments = _operands(self.operand_names(), self.args), self.arguments()
         try:
-            right = [result_dtypes(self.overload, operands, arguments, len(self.outs), each) for each in DEFAULTS]
+            right = [self.result_dtypes(default) for default in DEFAULTS]
         except ValueError as error:
             raise VerifyException(f"'{self.name}' {error}") from error
         for at, value in enumerate(self.outs):
             if (found := dtype_of(value)) not in (expected := {each[at] for each in right}) and None not in expected:
-                given = ", ".join(f"{each.name} of {each.dtype}" for each in operands) or "no operands"
+                given = (f"{name} of {dtype_of(v)}" for name, v in zip(self.operand_names(), self.args, strict=True))
                 raise VerifyException(
-                    f"result {at} of '{self.name}' is of {found}, torch gives {right[0][at]} for {given}; change its"
-                    " type, or cast by aten._to_copy"
+                    f"result {at} of '{self.name}' is of {found}, torch gives {right[0][at]} for"
+                    f" {', '.join(given) or 'no operands'}; change its type, or cast by aten._to_copy"
                 )
 
     def _verify_source(self) -> None:
@@ -156,19 +166,6 @@ def _opaque_rule(
     return rule
 
 
-def _operand_names(spec: OpSpec, missing: Collection[str], count: int) -> tuple[str, ...]:
-    present = [name for name in spec.operands if name not in missing]
-    listed = max(count - len(present) + 1, 0)
-    counted = ((name.lstrip("*"), listed if name.startswith("*") else 1) for name in present)
-    return tuple(name for name, count in counted for _ in range(count))
-
-
-def _operands(names: Sequence[str], values: Sequence[SSAValue]) -> tuple[Operand, ...]:
-    """Operands as the rules of dtypes see them."""
-    pairs = zip(names, values, strict=True)
-    return tuple(Operand(name, dtype_of(value), bool(shape_of(value))) for name, value in pairs)
-
-
 def _op_class(spec: OpSpec) -> type[AtenOp]:
     words = spec.name.replace(".", "_").split("_")
     body = {"name": f"aten.{spec.name}", "__doc__": f"`aten::{spec.name}`.", "__module__": __name__}
@@ -188,13 +185,13 @@ def typed_op(
     Raises:
         ValueError: torch refuses operands of these dtypes, or what it gives depends on the device.
     """
-    missing = {*attributes, *absent_of(attributes)}
-    found = _operands(_operand_names(op_table()[name], missing, len(operands)), operands)
-    dtypes = result_dtypes(name, found, plain_arguments(attributes), len(shapes))
-    if None in dtypes:
-        raise ValueError(f"the dtypes of the results of 'aten.{name}' are not known; see ir/ops/dtypes.py")
-    types = [TensorType(ELEMENTS[dtype], shape) for dtype, shape in zip(dtypes, shapes, strict=True) if dtype]
-    return ATEN_OPS[name](operands=[operands], result_types=[types], attributes=attributes)
+    types = [TensorType(f32, shape) for shape in shapes]
+    made = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=attributes)
+    for value, dtype, shape in zip(tuple(made.outs), made.result_dtypes(), shapes, strict=True):
+        if dtype is None:
+            raise ValueError(f"the dtypes of the results of 'aten.{name}' are not known; see ir/ops/dtypes.py")
+        Rewriter.replace_value_with_new_type(value, TensorType(ELEMENTS[dtype], shape))
+    return made
 
 
 ATEN = Dialect("aten", [*ATEN_OPS.values(), OpaqueOp])

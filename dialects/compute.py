@@ -9,26 +9,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+from xdsl.dialects import builtin
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BoolAttr,
-    ComplexType,
     DenseArrayBase,
     DictionaryAttr,
     FloatAttr,
     IntegerAttr,
     IntegerType,
-    Signedness,
     StringAttr,
     TensorType,
-    bf16,
-    f16,
-    f32,
-    f64,
-    i1,
-    i8,
-    i16,
-    i32,
     i64,
 )
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
@@ -54,14 +45,15 @@ INDEPENDENT = "independent"
 """The attribute of a random op that draws from torch's own generator: other numbers if it is spread otherwise."""
 
 ELEMENTS: Mapping[str, TypeAttribute] = {
-    "float64": f64, "float32": f32, "float16": f16, "bfloat16": bf16, "int64": i64, "int32": i32,
-    "int16": i16, "int8": i8, "uint8": IntegerType(8, Signedness.UNSIGNED), "bool": i1,
-    "complex128": ComplexType(f64), "complex64": ComplexType(f32),
+    "float64": builtin.f64, "float32": builtin.f32, "float16": builtin.f16, "bfloat16": builtin.bf16, "int64": i64,
+    "int32": builtin.i32, "int16": builtin.i16, "int8": builtin.i8, "bool": builtin.i1,
+    "uint8": IntegerType(8, builtin.Signedness.UNSIGNED),
+    "complex128": builtin.ComplexType(builtin.f64), "complex64": builtin.ComplexType(builtin.f32),
 }  # fmt: skip
 """The element type of each dtype, by its name as torch spells it."""
 
 DTYPES = {str(element): name for name, element in ELEMENTS.items()}
-"""The reverse, by the text of an element type."""
+"""Element type -> the name of the dtype."""
 
 
 class ComputeOp(IRDLOperation, GivesShardings, ABC):
@@ -96,11 +88,13 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that are not tensors, under their schema names, as Python values."""
-        return plain_arguments(self.attributes)
+        names = (name for name in self.attributes if "." not in name and name != ABSENT)
+        return {name: python_value(self.attributes[name]) for name in names}
 
     def absent(self) -> tuple[str, ...]:
         """The tensor arguments that are None."""
-        return absent_of(self.attributes)
+        listed = self.attributes.get(ABSENT)
+        return tuple(python_value(listed)) if listed is not None else ()
 
     def use_key(self) -> tuple[object, ...]:
         """What equal uses of one op have in common: overload, types and arguments."""
@@ -148,16 +142,6 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
 def signature_problem(rule: Rule, signature: Signature, mesh: Mesh) -> str | None:
     """Why `rule` does not allow `signature` on `mesh`, or None where it does."""
     return explain_mismatch(rule, signature, mesh)
-
-
-def absent_of(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
-    """The tensor arguments that are None by an op's attributes."""
-    return tuple(python_value(attributes[ABSENT])) if ABSENT in attributes else ()
-
-
-def plain_arguments(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-    """The arguments among an op's attributes, as Python values."""
-    return {name: python_value(value) for name, value in attributes.items() if "." not in name and name != ABSENT}
 
 
 def dtype_of(value: SSAValue) -> str:

@@ -200,7 +200,7 @@ class FragmentOp(IRDLOperation, GivesShardings):
     outs = var_result_def(base(TensorType[Attribute]))
     body = region_def("single_block")
 
-    assembly_format = "$label (`stage` $stage^)? `over` $axis attr-dict (`->` type($outs)^)? $body"
+    assembly_format = "$label (`stage` $stage^)? `over` $axis attr-dict `->` type($outs) $body"
 
     def __init__(self, label: str, axis: str, body: Region, results: Sequence[Attribute], stage: int | None = None):
         super().__init__(

@@ -14,7 +14,7 @@ from io import StringIO
 from typing import TypeVar
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import LocationAttr, ModuleOp
+from xdsl.dialects.builtin import Float80Type, Float128Type, LocationAttr, ModuleOp
 from xdsl.ir import Attribute, AttributeInvT, Block, Operation, SSAValue, TypeAttribute
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.parser.generic_parser import ParserState
@@ -84,7 +84,12 @@ class IRParser(Parser):
         self._locations: dict[str, LocationAttr | None] = {}
 
     def parse_optional_type(self) -> TypeAttribute | None:
-        return self._read_once(_PLAIN_TYPE, self._types, super().parse_optional_type)
+        start = self._current_token.span
+        found = self._read_once(_PLAIN_TYPE, self._types, super().parse_optional_type)
+        if isinstance(found, Float80Type | Float128Type):
+            # xDSL cannot print a number of it.
+            self.raise_error(f"no tensor has elements of {found}; expected f64, f32, bf16, ...", start.start, start.end)
+        return found
 
     def parse_optional_location(self) -> LocationAttr | None:
         return self._read_once(_PLAIN_LOCATION, self._locations, super().parse_optional_location)

@@ -45,18 +45,8 @@ class Operand(NamedTuple):
     has_dims: bool = True
 
 
-def is_floating(dtype: str) -> bool:
-    """Whether a dtype has fractions: floats, and complex numbers too."""
-    return _CATEGORY.get(dtype, 0) >= _FLOAT
-
-
 def promoted(operands: Iterable[Operand], numbers: Iterable[Plain] = (), default: str = DEFAULTS[0]) -> str:
-    """
-    The dtype to which tensors and numbers promote: those without dims, and numbers, only change the category.
-
-    Raises:
-        KeyError: a dtype is none that promotion knows.
-    """
+    """The dtype to which tensors and numbers promote: those without dims, and numbers, only change the category."""
     by_rank: tuple[list[str], list[str], list[str]] = ([], [], [])
     for each in operands:
         by_rank[0 if each.has_dims else 1].append(each.dtype)
@@ -77,8 +67,7 @@ def _over(one: str, lower: str) -> str:
     """What a dtype and one of a lower rank, which only changes the category, promote to."""
     if one and lower and _CATEGORY[one] >= _CATEGORY[lower]:
         return one
-    to_complex = one and lower and _CATEGORY[one] == _FLOAT
-    return _wider(one, "complex64" if to_complex else lower)
+    return _wider(one, "complex64" if one and lower and _CATEGORY[one] == _FLOAT else lower)
 
 
 def result_dtypes(
@@ -100,10 +89,10 @@ def result_dtypes(
         return (None,) * results
     if rule[0] == "alike" and len({each.dtype for each in operands}) > 1:
         raise ValueError(f"takes operands of one dtype, found {', '.join(f'{o.name} of {o.dtype}' for o in operands)}")
-    mask = arguments.get("output_mask")
+    mask, last = arguments.get("output_mask"), len(rule) - 1
     # A result that is not asked for is a placeholder.
     unasked = {at for at, asked in enumerate(mask) if not asked} if isinstance(mask, Sequence) else ()
-    words = ["?" if at in unasked else rule[min(at, len(rule) - 1)] for at in range(results)]
+    words = ("?" if at in unasked else rule[min(at, last)] for at in range(results))
     return tuple(_dtype(word, operands, arguments, default) for word in words)
 
 
@@ -118,12 +107,9 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
     """The dtype that a word of a rule stands for."""
     if word in _ORDER or word == "?":
         return word if word in _ORDER else None
-    first = operands[0].dtype if operands else default
-    given = arguments.get("dtype")
-    if isinstance(given, str):
-        return given if given in _ORDER else None
-    if arguments.get("input_dtype", first) != first:
-        return None
+    first, given = operands[0].dtype if operands else default, arguments.get("dtype")
+    if isinstance(given, str) or arguments.get("input_dtype", first) != first:
+        return str(given) if given in _ORDER else None
     match word:
         case "first" | "alike":
             return "float32" if arguments.get("half_to_float") else first
@@ -131,11 +117,11 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
             numbers = [arguments[each] for each in _NUMBERS if each in arguments]
             found = promoted((each for each in operands if each.name not in _ASIDE), numbers, default)
             whole = word == "promote" or arguments.get("rounding_mode") is not None
-            return found if whole or is_floating(found) else default
+            return found if whole or _CATEGORY[found] >= _FLOAT else default
         case "default":
             return default
         case "sum":
-            return first if is_floating(first) else "int64"
+            return first if _CATEGORY[first] >= _FLOAT else "int64"
         case "any":
             return "uint8" if first == "uint8" else "bool"
         case "index":
@@ -148,18 +134,11 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
             return next((each.dtype for each in operands if each.name == word), None)
 
 
-_BY_FAMILY = {"contractions": "alike", "factories": "default", "losses": "self"}
+_BY_FAMILY = {"elementwise": "promote", "contractions": "alike", "factories": "default", "losses": "self"}
 """By family, the rule of ops that have none of their own, if it is not `first`."""
 
 _BY_NAME: Mapping[str, str] = {
-    "promote": """
-        clamp clamp_min clamp_max add sub rsub mul fmod remainder floor_divide bitwise_and bitwise_or bitwise_xor pow
-        minimum maximum fmin fmax nextafter gcd lcm where addcmul addcdiv cat stack linalg_cross addr __lshift__
-        __rshift__ bitwise_left_shift bitwise_right_shift sigmoid_backward tanh_backward threshold_backward
-        hardtanh_backward leaky_relu_backward softshrink_backward hardswish_backward hardsigmoid_backward silu_backward
-        softplus_backward logit_backward gelu_backward hardshrink_backward elu_backward mse_loss smooth_l1_loss
-        huber_loss_backward full arange
-    """,
+    "promote": "cat stack linalg_cross addr mse_loss smooth_l1_loss huber_loss_backward full arange",
     "float": """
         reciprocal sqrt rsqrt sigmoid exp exp2 expm1 log log2 log10 log1p sin cos erf erfc logit tan asin acos atan sinh
         cosh tanh asinh acosh atanh sinc erfinv lgamma digamma mvlgamma polygamma i0 special_entr special_i0e special_i1
@@ -178,7 +157,10 @@ _BY_NAME: Mapping[str, str] = {
     "any": "any all",
     "index": "bucketize searchsorted",
     "int64": "argmax argmin argsort count_nonzero tril_indices triu_indices",
-    "first": "new_zeros new_ones new_full new_empty new_empty_strided sum_exp nll_loss_forward nll_loss2d_forward",
+    "first": """
+        new_zeros new_ones new_full new_empty new_empty_strided sum_exp nll_loss_forward nll_loss2d_forward full_like
+        copy fill masked_fill
+    """,
     "first int64": """
         cummax cummin sort max.dim min.dim median.dim nanmedian.dim kthvalue mode topk max_pool2d_with_indices
         max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d

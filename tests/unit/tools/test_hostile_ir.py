@@ -202,6 +202,17 @@ REFUSED = {
         "insert-resharding",
         "run insert-resharding before overlap",
     ),
+    "a step that is accumulated": (
+        TIMES + step(op=FRAGMENTS.format(axis="micro")),
+        "duplex",
+        "run duplex before schedule-pipeline and accumulate",
+    ),
+    "a slot of a transfer that is not there": (
+        SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "f" 0>, #pipe.slot<run "f" 1>, #pipe.slot<start "g" 0>]]'),
+        "",
+        'start "g" 0 is no fragment or transfer of this stage',
+    ),
+    "elements that no tensor has": (attribute("1.0 : f80"), "", "no tensor has elements of f80"),
     "a step with collectives": (
         MESH + step(op=NEG.replace("%n", "%m") + "\n  %n = spmd.reshard %m to <@mesh, [{}]> : tensor<4xf32>"),
         "clip-gradients{norm=1.0}",

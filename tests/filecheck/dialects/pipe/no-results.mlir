@@ -1,0 +1,12 @@
+// RUN: opt-tool %s --mlir-print-debuginfo=false | opt-tool --mlir-print-debuginfo=false | filecheck %s
+
+// A body is no dictionary of attributes, with which a fragment without results would else begin.
+// CHECK: pipe.fragment "f" over "micro" -> {
+spmd.mesh @mesh = <["micro"=2 temporal]>
+func.func @step(%x: tensor<4xf32>) {
+  pipe.fragment "f" over "micro" -> {
+    %y = aten.neg %x : (tensor<4xf32>) -> tensor<4xf32>
+    pipe.yield
+  }
+  func.return
+}
