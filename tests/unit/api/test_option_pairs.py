@@ -30,7 +30,7 @@ PASSES = (
 
 
 def training_step() -> TrainingStep:
-    layers = [nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.Tanh()) for _ in range(2)]
+    layers = [nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 16)) for _ in range(2)]
     batch = torch.ones(4, 16), torch.ones(4, 16)
     return TrainingStep(nn.Sequential(*layers), nn.functional.mse_loss, partial(torch.optim.SGD, lr=0.1), batch)
 
@@ -80,7 +80,7 @@ def test_every_option_is_in_the_table():
     assert names == EFFECTS.keys() | NOT_IN_THE_PROGRAM
     assert names | {"measure", "replan_from", "seed", "compared"} == OPTIONS.keys()
     (_, (expected, takes)) = OPTIONS["algorithm"]
-    algorithms = get_args(PlanAlgorithm)
+    algorithms = [name for each in get_args(PlanAlgorithm) for name in get_args(each)]
     assert all(map(takes, algorithms))
     assert expected.count(" or ") == len(algorithms) - 1
 
