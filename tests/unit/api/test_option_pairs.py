@@ -97,7 +97,16 @@ def plain() -> CompiledStep:
     return compiled(PlanOptions())
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations(EFFECTS, 2)))
+ANYWHERE = {"dtype", "gradients", "random", "compile"}
+"""Options that are obeyed before anything is decided: their pairs are tried by --thorough."""
+
+PAIRS = [
+    pytest.param(*pair, marks=[pytest.mark.thorough] if ANYWHERE.intersection(pair) else [])
+    for pair in combinations(EFFECTS, 2)
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_of_each_pair_both_have_their_effect_or_it_is_refused(one: str, other: str):
     asked = {name: EFFECTS[name][0] for name in (one, other)}
     try:
