@@ -48,20 +48,13 @@ def options_page() -> str:
         " of four ways, and two options of which none obeys both exclude each other: the pair is refused by name."
     )
     samples = {"algorithm": ("auto", "eliminate"), "ratios": ("even", "0.7,0.3")}
-    ways = {
-        (f"{name}={value}" if value else name): ways_of(name, value)
-        for name in OPTIONS
-        for value in samples.get(name, ("",))
-    }
-    rows = (
-        (
-            _code(said),
-            OPTIONS[said.partition("=")[0]][1][0],
-            *("yes" if way in obeyed else "" for way in WAYS),
-            ", ".join(_code(other) for other, others in ways.items() if not obeyed & others and other != said),
-        )
-        for said, obeyed in ways.items()
-    )
+    ways = {(name, value): ways_of(name, value) for name in OPTIONS for value in samples.get(name, ("",))}
+    said = {each: _code("=".join(filter(None, each))) for each in ways}
+    rows: list[tuple[str, ...]] = []
+    for each, obeyed in ways.items():
+        excluded = (said[other] for other in ways if not obeyed & ways[other])
+        by = ("yes" if way in obeyed else "" for way in WAYS)
+        rows.append((said[each], OPTIONS[each[0]][1][0], *by, ", ".join(excluded)))
     return _page("Options of a plan", [intro, _table(("option", "values", *WAYS.values(), "excludes"), rows)])
 
 

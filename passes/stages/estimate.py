@@ -34,11 +34,6 @@ class PipelineTimes:
     runs: Mapping[str, float]
     transfers: Mapping[str, float]
 
-    @property
-    def stages(self) -> int:
-        """How many stages there are."""
-        return 1 + max(work.stage for work in self.works)
-
 
 @dataclass(frozen=True)
 class EstimatedRuns:

@@ -47,7 +47,10 @@ def test_rows_are_shuffled_or_not_as_asked(step: DistributedStep):
         ({"seed": 1.5}, "seed=1.5, expected a whole number, or None"),
         ({"batch_size": 2}, "batch_size=2, but the step is planned for batches of 4 rows on all ranks together"),
         ({"batch_size": None}, "batch_size=None, but the step is planned for batches of 4 rows"),
-        ({"sampler": RandomSampler(DATA)}, "was given sampler=, but it decides which rows a rank loads: give it seed="),
+        (
+            {"sampler": RandomSampler(DATA)},
+            "was given sampler=, but it decides itself which rows a rank loads: give it seed=",
+        ),
         ({"batch_sampler": [[0, 1]]}, "was given batch_sampler=, .* step.sampler"),
         ({"generator": torch.Generator()}, "was given generator=, but it decides"),
     ],
