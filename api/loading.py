@@ -30,19 +30,14 @@ def share_loader(
     """The loader of this rank; see `DistributedStep.loader`."""
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
     given = dict(options)
+    shuffle = given.pop("shuffle", None)
     # First, so that what one rank alone was given is an error on all.
-    verify_alike("arguments of step.loader()", _Order(length, seed, given.pop("shuffle", None), drop_last))
-    if seed is not None and (why := refusal({"seed": seed})) is not None:
-        raise PlanError(f"step.loader(): {why}")
-    seed = _seed(seed, options.get("shuffle"))
-    if given.pop("batch_size", count) != count:
-        raise PlanError(
-            f"step.loader() was given batch_size={options['batch_size']!r}, but the step is planned for batches of"
-            f" {count} rows on all ranks together: leave it out, or pass parallelize an example of another size"
-        )
-    for name, instead in _NOT_OPTIONS.items():
-        if given.get(name) is not None:
-            raise PlanError(f"step.loader() was given {name}=, but it decides which rows a rank loads: {instead}")
+    order = f"samples={length} seed={seed} shuffle={shuffle} drop_last={drop_last}"
+    verify_alike("arguments of step.loader()", order)
+    if why := _refusal(given, seed, shuffle, count):
+        raise PlanError(f"step.loader() was given {why}")
+    given.pop("batch_size", None)
+    seed = seed if shuffle is not False else None
     rows = _own_rows(executor.main)
     left = 0 if drop_last else length % count
     last = _last_rows(variants, left) if left else None
@@ -53,35 +48,23 @@ def share_loader(
     return ShareLoader(dataset, batches, collate, own_last, given)
 
 
-@dataclass(frozen=True)
-class _Order:
-    """What decides which samples are in which batch."""
-
-    samples: int
-    seed: int | None
-    shuffle: bool | None
-    drop_last: bool
-
-    def __str__(self) -> str:
-        return f"samples={self.samples} seed={self.seed} shuffle={self.shuffle} drop_last={self.drop_last}"
-
-
-def _seed(seed: int | None, shuffle: bool | None) -> int | None:
-    """The seed of the order, None where samples are not shuffled; PlanError where it says otherwise than `shuffle`."""
-    if shuffle is None or shuffle == (seed is not None):
-        return seed
-    if shuffle or seed != 0:
-        raise PlanError(f"step.loader() was given shuffle={shuffle} and seed={seed}: seed=None leaves samples in order")
+def _refusal(options: Mapping[str, Any], seed: int | None, shuffle: bool | None, count: int) -> str | None:
+    """Why options of a DataLoader would be ignored; None where they are not."""
+    if seed is not None and (why := refusal({"seed": seed})) is not None:
+        return why
+    if (shuffle and seed is None) or (shuffle is False and seed):
+        return f"shuffle={shuffle} and seed={seed}: seed=None leaves samples in order"
+    if (size := options.get("batch_size", count)) != count:
+        return (
+            f"batch_size={size!r}, but the step is planned for batches of {count} rows on all ranks together: leave it"
+            " out, or pass parallelize an example of another size"
+        )
+    if others := [name for name in ("sampler", "batch_sampler", "generator") if options.get(name) is not None]:
+        return (
+            f"{others[0]}=, but it decides itself which rows a rank loads: give it seed= or shuffle=False, or reorder"
+            " the data set; a DataLoader of your own can use step.sampler()"
+        )
     return None
-
-
-_OF_ORDER = "give it seed= (and shuffle=False for the order of the data set), or reorder the data set"
-_NOT_OPTIONS = {
-    "sampler": _OF_ORDER,
-    "batch_sampler": f"{_OF_ORDER}; a DataLoader of your own can use step.sampler()",
-    "generator": _OF_ORDER,
-}
-"""Options of `DataLoader` that would be ignored, and what to do in the place of each."""
 
 
 def _own_rows(program: RankProgram) -> range | None:

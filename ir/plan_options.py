@@ -118,7 +118,7 @@ OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
     "keep_activations": (_OURS, _number("a fraction between 0 and 1", 0, 1, float)),
     "budget": (_SEARCH, _number("seconds, at least 0", 0, kind=float)),
     "candidate": (frozenset({"candidate"}), _ANYTHING),
-    "adapt": (_SEARCH, _FLAG),
+    "adapt": (_PLAN, _FLAG),
     "compile": (_ANY, _FLAG),
     "processes": (_ANY, _COUNT),
     "measure": (_SEARCH, _COUNT),

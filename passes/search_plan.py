@@ -26,7 +26,7 @@ from .planning.bound import compute_bound, plan_bound
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed, impossible
-from .planning.notes import Allowance, Note, Refused, fault_of
+from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Workbench
@@ -203,6 +203,9 @@ class SearchPlanPass(ModulePass):
         best = explorer.run()
         if best is None:
             return _why_none(explorer.notes, fixed, bench)
+        if (layout := best.candidate.layout).parts > 1:
+            cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
+            LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
         return _FoundPlan(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
 
     def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
@@ -211,8 +214,7 @@ class SearchPlanPass(ModulePass):
         try:
             made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
             best = min(made, key=lambda each: each.seconds)
-            if fault := fault_of(best.module, candidate):
-                raise Refused(fault)
+            verify(best.module, candidate)
         except Refused as error:
             return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
         peak, memory = best.tightest

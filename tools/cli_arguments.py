@@ -50,13 +50,7 @@ def _refusal(options: argparse.Namespace) -> str | None:
 
 
 def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, besides: Sequence[str] = ()) -> None:
-    """
-    Refuse options about planning for a target that is planned already.
-
-    Args:
-        also: further options that are about planning.
-        besides: those of the table of options that the command obeys all the same.
-    """
+    """Refuse options of plans, and those of `also`, for a target that is planned; the command obeys `besides`."""
     names = [*also, *(name for name in vars(options) if _CALLED.get(name, name) in OPTIONS and name not in besides)]
     if given := [name for name in names if getattr(options, name) not in (_USUAL.get(name), None)]:
         message = f"{target} is planned already, and {', '.join(map(_flag, given))} would be about planning it"

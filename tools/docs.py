@@ -1,4 +1,4 @@
-"""Write the generated parts of the manual: passes.md, dialects.md and not-supported.md in docs."""
+"""Write the generated parts of the manual: passes.md, dialects.md, not-supported.md and options.md in docs."""
 
 import inspect
 import sys
@@ -16,6 +16,7 @@ from xdsl.irdl import (
 from ..ir.not_supported import NOT_SUPPORTED, Refusal
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
+from ..ir.plan_options import OPTIONS, WAYS, ways_of
 from .pass_doc import PassDoc, pass_doc
 from .universe import UNIVERSE
 
@@ -36,7 +37,25 @@ def pages() -> dict[str, str]:
         "passes.md": passes_page(pass_doc(load()) for load in UNIVERSE.all_passes.values()),
         "dialects.md": dialects_page(load() for load in UNIVERSE.all_dialects.values()),
         "not-supported.md": not_supported_page(NOT_SUPPORTED),
+        "options.md": options_page(),
     }
+
+
+def options_page() -> str:
+    """Return the Markdown page of the options of plans: their values, the ways that obey them, what excludes what."""
+    intro = (
+        "The options of `PlanOptions`, of `parallelize` and, by their flags, of the command line. A plan is made in one"
+        " of four ways, and two options of which none obeys both exclude each other: the pair is refused by name."
+    )
+    samples = {"algorithm": ("auto", "eliminate"), "ratios": ("even", "0.7,0.3")}
+    ways = {(name, value): ways_of(name, value) for name in OPTIONS for value in samples.get(name, ("",))}
+    said = {each: _code("=".join(filter(None, each))) for each in ways}
+    rows: list[tuple[str, ...]] = []
+    for each, obeyed in ways.items():
+        excluded = (said[other] for other in ways if not obeyed & ways[other])
+        by = ("yes" if way in obeyed else "" for way in WAYS)
+        rows.append((said[each], OPTIONS[each[0]][1][0], *by, ", ".join(excluded)))
+    return _page("Options of a plan", [intro, _table(("option", "values", *WAYS.values(), "excludes"), rows)])
 
 
 def passes_page(docs: Iterable[PassDoc]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from ...ir.cluster import Cluster
@@ -12,7 +12,7 @@ from ...ir.mesh import Mesh
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .chunked_plan import chunked
 from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
-from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, fault_of
+from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
 from .stages_in_chunks import best_pipeline, in_chunks
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
@@ -146,27 +146,25 @@ class Explorer:
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
         """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
-        variants = [(best.candidate, lambda: chunked(self.bench.keeping(best.candidate.layout.keep), solved, best))]
-        solved = attempt.solved[0]
+        whole = self.bench.keeping(best.candidate.layout.keep)
+        makes = [(best.candidate, partial(chunked, whole, attempt.solved[0], best))]
         if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
-            variants.append((pipeline, lambda: in_chunks(self.bench.keeping(pipeline.layout.keep), pipeline)))
-        fastest = best
-        for candidate, make in variants:
+            makes.append((pipeline, partial(in_chunks, self.bench.keeping(pipeline.layout.keep), pipeline)))
+        for candidate, make in makes:
             try:
                 with dropped_if_faulty(candidate):
                     found = make()
+                    is_better = found is not None and found.fits and found.seconds < best.seconds
+                    if found is not None and is_better:
+                        verify(found.module, found.candidate)
             except Refused as error:
                 self._log(Note(candidate, None, str(error)))
                 continue
             if found is not None:
-                is_better = found.fits and found.seconds < fastest.seconds
-                if fault := fault_of(found.module, found.candidate) if is_better else "":
-                    self._log(Note(found.candidate, None, fault))
-                    continue
                 why = "" if found.fits else "does not fit"
                 self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-                fastest = found if is_better else fastest
-        return fastest
+                best = found if is_better else best
+        return best
 
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """

@@ -35,12 +35,11 @@ def dropped_if_faulty(candidate: Candidate) -> Generator[None]:
         raise Refused(f"{FAULT}{type(error).__name__}: {error}") from error
 
 
-def fault_of(module: ModuleOp, candidate: Candidate) -> str:
-    """Why the program of a candidate must not be the plan, empty where it verifies; a fault is logged."""
-    if (fault := first_fault(module)) is None:
-        return ""
-    LOG.warning("candidate %s is dropped, please report it: %s", candidate.name, fault.message)
-    return f"{FAULT}{fault.message}"
+def verify(module: ModuleOp, candidate: Candidate) -> None:
+    """Refuse a candidate whose program does not verify, and log it."""
+    if (fault := first_fault(module)) is not None:
+        LOG.warning("candidate %s is dropped, please report it: %s", candidate.name, fault.message)
+        raise Refused(f"{FAULT}{fault.message}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .candidates import Candidate
-from .notes import Refused, dropped_if_faulty, fault_of
+from .notes import Refused, dropped_if_faulty, verify
 from .processes import side_by_side
 from .shrink import extrapolated, short_steps
 from .workbench import Finished, PackedSolved, Solved, Workbench
@@ -228,8 +228,12 @@ class Trials:
         for made in benches.whole.finish(solved, worth):
             peak = made.tightest if made.seconds < worth else None
             fault = ""
-            if peak is not None and made.fits and not (fault := fault_of(made.module, made.candidate)):
-                worth = made.seconds
+            if peak is not None and made.fits:
+                try:
+                    verify(made.module, made.candidate)
+                    worth = made.seconds
+                except Refused as error:
+                    fault = str(error)
             found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made, fault))
         work = float(benches.size * attempt.candidate.layout.stages)
         return [replace(found[0], work=work), *found[1:]]

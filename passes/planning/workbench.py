@@ -203,7 +203,16 @@ class Workbench:
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
         """Why the batch cannot be cut into parts; None where it can."""
         cut = self._cut(unrolled=unrolled)
-        return cut if isinstance(cut, str) else None
+        if isinstance(cut, str):
+            return cut
+        rows = f"no op works on a part of the {self.rows} rows, so each part would compute all of the step"
+        return None if self.in_parts(unrolled=unrolled)[0] else rows
+
+    def in_parts(self, *, unrolled: bool) -> tuple[int, int]:
+        """Of a batch that can be cut: how many ops of forward and backward work on parts, of how many."""
+        cut = self._cut(unrolled=unrolled)
+        choices = [choice for op, choice in cut.items() if not train.is_update(op)] if not isinstance(cut, str) else []
+        return sum(choice is not None for choice in choices), len(choices)
 
     def _cut(self, *, unrolled: bool) -> Mapping[ComputeOp, Choice] | str:
         """What two parts of the batch make of each op, which is about what more of them do; or why there are none."""

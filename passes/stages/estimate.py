@@ -28,11 +28,6 @@ class PipelineTimes:
     runs: Mapping[str, float]
     transfers: Mapping[str, float]
 
-    @property
-    def stages(self) -> int:
-        """How many stages there are."""
-        return 1 + max(work.stage for work in self.works)
-
 
 def last_works(works: Sequence[Work]) -> frozenset[Work]:
     """Of each chunk of each stage the fragment with which a part is done."""

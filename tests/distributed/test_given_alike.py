@@ -16,6 +16,8 @@ REFUSED = {
     "other rows": r"step 1: the ranks were given different rows: ranks 0 and 1 both .* rows 0 to 8 .*step\.sampler",
     "other rate": r"different learning rates: 0\.1 on rank 0, 0\.2 on rank 1",
     "other seed": r"different seeds: 0 on rank 0, 1 on rank 1; give all ranks the same",
+    "other order": r"different arguments of step\.loader\(\): samples=48 seed=0 .*, samples=48 seed=1 .* on rank 1",
+    "other sampler": r"different lengths or seeds of step\.sampler\(\): \(48, 0\) on rank 0, \(48, 1\) on rank 1",
     "other module": r"rank 0 has 0\.weight \[16, 6\] float32, .* rank 1 has 0\.weight \[17, 6\] float32",
     "numpy weights": r"the ranks 0 and 1 initialized the weights 'weight' differently",
     "eval mode": r"the model is in eval mode, but its step was planned in train mode: call model\.train\(\)",

@@ -142,6 +142,14 @@ def _other_seed(rank: int) -> None:
     planned(partial(mlp, 0), seed=rank)
 
 
+def _other_order(rank: int) -> None:
+    planned(mlp(0)).loader(dataset(), seed=rank)
+
+
+def _other_sampler(rank: int) -> None:
+    planned(mlp(0)).sampler(48, seed=rank)
+
+
 def _other_module(rank: int) -> None:
     planned(nn.Sequential(nn.Linear(6, 16 + rank), nn.ReLU(), nn.Linear(16 + rank, 3)))
 
@@ -192,6 +200,8 @@ CASES: dict[str, Callable[[int], None]] = {
     "other rows": _other_rows,
     "other rate": _other_rate,
     "other seed": _other_seed,
+    "other order": _other_order,
+    "other sampler": _other_sampler,
     "other module": _other_module,
     "numpy weights": _numpy_weights,
     "eval mode": _eval_mode,

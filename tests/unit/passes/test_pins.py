@@ -19,11 +19,11 @@ from shardwright.ir.mesh import parse_mesh
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.pipeline_spec import PipelineError
 from shardwright.passes.search.constraints import constraints_of, is_pinned, strip_pins
 from shardwright.passes.search.pin_file import load_pins
 from shardwright.passes.search.pins import add_pins, apply_pins
 from shardwright.passes.step.step_view import step_functions, step_views
+from shardwright.runtime.plan import PlanError
 
 NESTED = """
 [[pin]]
@@ -135,8 +135,8 @@ def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search()
 
 
 def test_options_that_are_none_are_refused_by_name():
-    with pytest.raises(PipelineError, match="option 'algorithm' of pass 'search-strategy' takes"):
-        PlanOptions("fastest").passes(cluster())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PlanError, match="algorithm=fastest, expected 'auto' or 'eliminate' or"):
+        PlanOptions("fastest")  # pyright: ignore[reportArgumentType]
 
 
 def test_messages_name_the_pins_of_a_value_or_op():

@@ -69,7 +69,9 @@ def test_version(capsys: pytest.CaptureFixture[str]):
 def test_plan_writes_a_folder_and_a_summary(tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]):
     folder = tmp_path / "plan"
     assert main(["plan", "mlp-tiny", "--cluster", cluster, "--out", str(folder), "--pin", "zero3"]) == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "program.py", "step.mlir"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("global.mlir", "plan.json", "program.py", "replan.json", "step.mlir")
+    ]
     report = json.loads((folder / "plan.json").read_text())
     assert (report["step"], report["ranks"], report["mesh"]) == ("mlp-tiny", 2, {"gpu": 2})
     shown = capsys.readouterr()
@@ -137,7 +139,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "pins beside passes": (
         ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pin", "dp", "--pass-pipeline", "search-strategy"],
-        "--pass-pipeline is given beside --pin, which only the usual passes obey; leave it out",
+        "--pin=dp and --pass-pipeline=search-strategy exclude each other",
     ),
     "unknown size": (["run", "mlp-tiny"], "the number of processes is missing"),
     "save nowhere": (

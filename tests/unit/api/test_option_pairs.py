@@ -1,0 +1,200 @@
+"""No option of a plan is ignored: of every pair both have their effect, or the pair is refused by name."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache, partial
+from itertools import combinations
+from typing import Any, get_args
+
+import pytest
+import torch
+from split_cluster import unequal_cluster
+from torch import nn
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import DiagnosticException
+
+from shardwright.api.compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
+from shardwright.api.training_step import TrainingStep
+from shardwright.dialects.text import module_text
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.plan_options import OPTIONS, WAYS, refusal, ways_of
+from shardwright.runtime.plan import PlanError
+from shardwright.tools.cli_arguments import parse_arguments
+from shardwright.tools.diagnostics import DiagnosticError
+
+CLUSTER = unequal_cluster(Mesh.of(gpu=2))
+PASSES = (
+    "decompose-mean,canonicalize,cse,dce,add-pins{pins=dp},search-strategy,insert-resharding,select-collectives,"
+    "overlap,insert-frees"
+)
+
+
+def training_step() -> TrainingStep:
+    layers = [nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 16)) for _ in range(2)]
+    batch = torch.ones(4, 16), torch.ones(4, 16)
+    return TrainingStep(nn.Sequential(*layers), nn.functional.mse_loss, partial(torch.optim.SGD, lr=0.1), batch)
+
+
+def compiled(options: PlanOptions) -> CompiledStep:
+    module = imported(options.dtype, options.gradients, options.probe).clone()
+    return lower(module, CLUSTER, options, name="step", step_spec=None, seconds={})
+
+
+@cache
+def imported(dtype: torch.dtype | None, gradients: bool, probe: bool) -> ModuleOp:
+    return import_training_step(training_step(), dtype=dtype, gradients=gradients, probe=probe)
+
+
+def layout(plan: CompiledStep) -> dict[str, Any]:
+    return dict(plan.report["chosen_candidate"] or {})
+
+
+def ir(plan: CompiledStep) -> str:
+    return module_text(plan.module)
+
+
+EFFECTS: dict[str, tuple[object, Callable[[CompiledStep], bool]]] = {
+    "algorithm": ("eliminate", lambda plan: plan.report["chosen_candidate"] is None and "search" in plan.report),
+    "pins": ("zero3", lambda plan: 'spmd.pins = [#spmd.pin_entry<preset "zero3">]' in ir(plan)),
+    "dtype": (torch.float64, lambda plan: "xf64>" in ir(plan) and "xf32>" not in ir(plan)),
+    "gradients": (True, lambda plan: "train.grad" in ir(plan)),
+    "pipeline": (PASSES, lambda plan: "add-pins" in plan.report.get("pipeline", "")),
+    "ratios": ("0.75,0.25", lambda plan: [each["shares"] for each in plan.report["ratios"]] == [[0.75, 0.25]]),
+    "random": ("independent", lambda plan: "draw-independently" in plan.report.get("pipeline", "")),
+    "mesh": ("a=2,b=1", lambda plan: layout(plan)["mesh"] == {"a": 2, "b": 1}),
+    "stages": (2, lambda plan: len(plan.report["stages"]) == 2),
+    "micro_batches": (4, lambda plan: layout(plan)["parts"] == 4 and layout(plan)["mode"] != "duplex"),
+    "duplex": ("yes", lambda plan: layout(plan)["mode"] == "duplex"),
+    "keep_activations": (0.0, lambda plan: "train.recomputed" in ir(plan)),
+    "budget": (0.0, lambda plan: len(plan.report["candidates"]) < 12),
+    "compile": (True, lambda plan: "mark-compiled" in plan.report.get("pipeline", "")),
+}
+"""A value of each option that decides what a plan is, and whether a plan shows it."""
+
+NOT_IN_THE_PROGRAM = {"probe", "processes", "candidate", "adapt"}
+"""Of ops without a rule, of how fast a plan is found, and of a plan that was made before: tests of their own."""
+
+
+def test_every_option_is_in_the_table():
+    names = {each.name for each in fields(PlanOptions)}
+    assert names == EFFECTS.keys() | NOT_IN_THE_PROGRAM
+    assert names | {"measure", "replan_from", "seed", "compared"} == OPTIONS.keys()
+    (_, (expected, takes)) = OPTIONS["algorithm"]
+    algorithms = [name for each in get_args(PlanAlgorithm) for name in get_args(each)]
+    assert all(map(takes, algorithms))
+    assert expected.count(" or ") == len(algorithms) - 1
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_each_option_has_its_effect(name: str):
+    value, shows = EFFECTS[name]
+    assert shows(compiled(PlanOptions(**{name: value})))  # pyright: ignore[reportArgumentType]
+    assert not shows(plain())
+
+
+@cache
+def plain() -> CompiledStep:
+    return compiled(PlanOptions())
+
+
+ANYWHERE = {"dtype", "gradients", "random", "compile"}
+"""Options that are obeyed before anything is decided: their pairs are tried by --thorough."""
+
+PAIRS = [
+    pytest.param(*pair, marks=[pytest.mark.thorough] if ANYWHERE.intersection(pair) else [])
+    for pair in combinations(EFFECTS, 2)
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_of_each_pair_both_have_their_effect_or_it_is_refused(one: str, other: str):
+    asked = {name: EFFECTS[name][0] for name in (one, other)}
+    try:
+        plan = compiled(PlanOptions(**asked))  # pyright: ignore[reportArgumentType]
+    except (PlanError, DiagnosticException) as error:
+        assert [name for name in asked if name not in str(error)] == []  # noqa: PT017
+        return
+    assert [name for name in asked if not EFFECTS[name][1](plan)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mesh", "nonsense"),
+        ("stages", -3),
+        ("stages", 1.5),
+        ("micro_batches", 0),
+        ("duplex", "x"),
+        ("random", "x"),
+        ("algorithm", "fastest"),
+        ("ratios", "most"),
+        ("keep_activations", 2.0),
+        ("budget", -1.0),
+        ("compile", "yes"),
+        ("processes", 0),
+    ],
+)
+def test_a_value_that_is_none_is_refused_beside_a_preset_too(name: str, value: object):
+    with pytest.raises(PlanError, match=f"^{name}={value}, expected "):
+        PlanOptions(**{"pins": "dp", name: value})  # pyright: ignore[reportArgumentType]
+
+
+def test_seed_and_compared_are_verified():
+    assert refusal({"seed": 1.5}) == "seed=1.5, expected a whole number, or None"
+    assert refusal({"compared": -1}) == "compared=-1, expected a number of steps, 0 for none"
+    assert refusal({"seed": 0, "compared": 0}) is None
+
+
+FLAGS = {
+    "--pin": "dp",
+    "--algorithm": "eliminate",
+    "--ratios": "0.7,0.3",
+    "--random": "independent",
+    "--mesh": "1x2",
+    "--stages": "2",
+    "--micro-batches": "4",
+    "--duplex": "yes",
+    "--keep-activations": "0.5",
+    "--budget": "1",
+    "--candidate": "plan.json",
+    "--measure": "2",
+    "--pass-pipeline": "canonicalize",
+}
+PYTHON = {"--pin": "pins", "--pass-pipeline": "pipeline"}
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(FLAGS, 2)))
+def test_the_command_line_refuses_the_same_pairs_by_their_flags(one: str, other: str):
+    names = [PYTHON.get(flag, flag[2:].replace("-", "_")) for flag in (one, other)]
+    ways = [ways_of(name, FLAGS[flag]) for name, flag in zip(names, (one, other), strict=True)]
+    line = ["plan", "mlp-tiny", "--cluster", "c", "--out", "o", one, FLAGS[one], other, FLAGS[other]]
+    if ways[0] & ways[1]:
+        assert parse_arguments(line)
+        return
+    with pytest.raises(DiagnosticError) as refused:
+        parse_arguments(line)
+    message = refused.value.diagnostic.message
+    assert f"{one}={FLAGS[one]}" in message
+    assert f"{other}={FLAGS[other]}" in message
+    assert any(words in message for words in WAYS.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (["run", "{folder}", "--mesh", "1x2"], "--mesh"),
+        (["run", "{folder}", "--profile"], "--profile"),
+        (["run", "mlp-tiny", "--profile", "--cluster", "local-4"], "--profile and --cluster"),
+        (["simulate", "{folder}", "--pin", "dp"], "--pin"),
+        (["simulate", "{folder}", "--compile"], "--compile"),
+        (["simulate", "{folder}", "--sweep", "link.gpu.latency=1us..2us:2", "--trace", "x"], "--trace"),
+    ],
+)
+def test_options_about_planning_are_refused_for_what_is_planned(
+    line: list[str], named: str, tmp_path: Any, capsys: Any
+):
+    from shardwright.tools.cli import main
+
+    compiled(PlanOptions(algorithm="eliminate")).save(tmp_path)
+    assert main([word.format(folder=tmp_path) for word in line]) == 1
+    assert named in capsys.readouterr().err
