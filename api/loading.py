@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from ..ir.not_supported import ITERABLE
 from ..lowering.capture.calling import batch_items
 from ..runtime.batches import LocalRows, batch_rows, items_of, no_rows
 from ..runtime.executor import Executor, RankProgram
@@ -26,6 +27,8 @@ def share_loader(
     options: Mapping[str, Any],
 ) -> ShareLoader:
     """The loader of this rank; see `DistributedStep.loader`."""
+    if isinstance(dataset, IterableDataset):
+        raise PlanError(f"loader() was given {type(dataset).__name__}, an IterableDataset; {ITERABLE.instead}")
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
     rows = _own_rows(executor.main)
     left = 0 if drop_last else length % count

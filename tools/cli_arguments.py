@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 from .diagnostics import ToolParser
 
@@ -62,8 +63,21 @@ _NOT_BESIDE_PASSES: dict[str, object] = {
 """Options that a pipeline of the user's own does not read, with what they are by default."""
 
 
+class _CommandParser(ToolParser):
+    """A parser of the words of one command."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Refuse what is unknown here, where a command's own options are known."""
+        options, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options, rest
+
+
 def _parser() -> ToolParser:
-    parser = ToolParser(
+    parser = _CommandParser(
         prog=TOOL,
         description="Turn a single-device PyTorch training step into the program that trains it on a cluster.",
         allow_abbrev=False,
