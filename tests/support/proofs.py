@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import torch
+from imported_function import import_function
 from ir_files import context, parse
 from op_samples import OpSample
 from xdsl.dialects.builtin import ModuleOp
@@ -17,7 +18,6 @@ from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
 from shardwright.lowering.calls.calls import call_of
 from shardwright.lowering.calls.local_calls import make_call
-from shardwright.lowering.importer.function import import_function
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.interpreter.random_inputs import random_inputs
 from shardwright.lowering.probe.soundness import MESHES, first_difference, spread_signatures

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from imported_function import import_function
 
 from shardwright.lowering.capture.captured import CaptureError
-from shardwright.lowering.importer.function import import_function
 from shardwright.lowering.interpreter.interpreter import interpret
 
 

@@ -13,13 +13,13 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
-from ..calls.arguments import element_type
-from ..capture.captured import ORIGIN, CaptureError, Origin
-from ..capture.indexing import index_first_dims
-from ..capture.normalize import SPELLED, gives_argument, remove_dead_nodes, use_fused_ops
-from ..capture.random import draw_by_place
-from .nodes import NodeImporter
-from .unknown_ops import UnknownOps
+from shardwright.lowering.calls.arguments import element_type
+from shardwright.lowering.capture.captured import ORIGIN, CaptureError, Origin
+from shardwright.lowering.capture.indexing import index_first_dims
+from shardwright.lowering.capture.normalize import SPELLED, gives_argument, remove_dead_nodes, use_fused_ops
+from shardwright.lowering.capture.random import draw_by_place
+from shardwright.lowering.importer.nodes import NodeImporter
+from shardwright.lowering.importer.unknown_ops import UnknownOps
 
 
 @dataclass(frozen=True)
