@@ -6,9 +6,8 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
 
-from .diagnostics import ToolParser
+from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "shardwright"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -32,7 +31,10 @@ def command_line(*words: object) -> str:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        hint = f"{TOOL} {arguments[0]} --help lists the options"
+        raise DiagnosticError(Diagnostic(f"unrecognized arguments: {' '.join(unknown)}", TOOL, hint=hint))
     if getattr(options, "pass_pipeline", None) is not None:
         given = [name for name, usual in _NOT_BESIDE_PASSES.items() if getattr(options, name, usual) != usual]
         # The mesh of a check is that of its ranks.
@@ -63,21 +65,8 @@ _NOT_BESIDE_PASSES: dict[str, object] = {
 """Options that a pipeline of the user's own does not read, with what they are by default."""
 
 
-class _CommandParser(ToolParser):
-    """A parser of the words of one command."""
-
-    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, args: Any = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:
-        """Refuse what is unknown here, where a command's own options are known."""
-        options, rest = super().parse_known_args(args, namespace)
-        if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return options, rest
-
-
 def _parser() -> ToolParser:
-    parser = _CommandParser(
+    parser = ToolParser(
         prog=TOOL,
         description="Turn a single-device PyTorch training step into the program that trains it on a cluster.",
         allow_abbrev=False,
