@@ -290,9 +290,9 @@ def import_training_step(
 
 def verify_pins(step: TrainingStep, options: PlanOptions) -> None:
     """Refuse pins that cannot be read, or of a value much like one of the step's, before anything takes long."""
-    if options.pins is not None:
-        load_pins(options.pins)
-        model = make_fake_model(step.model, Fakes(None)) if not isinstance(step.model, nn.Module) else step.model
+    if options.pins is not None and any(pin.value for pin in load_pins(options.pins)):
+        with torch.random.fork_rng([]):
+            model = step.model if isinstance(step.model, nn.Module) else make_fake_model(step.model, Fakes(None))
         weights = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
         batch = [f"batch.{name}" for name in batch_items(step.batch)]
         verify_names(options.pins, [*weights, *(f"{name}.grad" for name in weights), *batch])

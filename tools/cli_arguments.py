@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from .diagnostics import Diagnostic, DiagnosticError, ToolParser
+from .diagnostics import ToolParser
 
 TOOL = "shardwright"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -32,9 +32,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
+    parser.prog = f"{TOOL} {arguments[0]}"
     if unknown:
-        hint = f"{TOOL} {arguments[0]} --help lists the options"
-        raise DiagnosticError(Diagnostic(f"unrecognized arguments: {' '.join(unknown)}", TOOL, hint=hint))
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if getattr(options, "pass_pipeline", None) is not None:
         given = [name for name, usual in _NOT_BESIDE_PASSES.items() if getattr(options, name, usual) != usual]
         # The mesh of a check is that of its ranks.
