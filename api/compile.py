@@ -12,6 +12,7 @@ from time import perf_counter, time
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
 from xdsl.passes import ModulePass
@@ -27,7 +28,8 @@ from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
 from ..ir.plan_options import are_shares, refusal
 from ..lowering.capture.calling import batch_items
-from ..lowering.capture.capture import CaptureError, capture_step
+from ..lowering.capture.capture import CaptureError, capture_step, make_fake_model
+from ..lowering.capture.fake import Fakes
 from ..lowering.codegen.emit_python import emit_python
 from ..lowering.importer.step import import_step
 from ..lowering.probe.at_use import inferred_uses, narrow_rules, refuted_rules
@@ -59,7 +61,7 @@ from ..passes.planning.summary import read_plan
 from ..passes.recompute import RecomputePass
 from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.scale_loss import ScaleLossPass
-from ..passes.search.pin_file import load_pins
+from ..passes.search.pin_file import load_pins, verify_names
 from ..passes.search_plan import SearchPlanPass
 from ..passes.search_strategy import Algorithm, SearchStrategyPass
 from ..passes.select_collectives import SelectCollectivesPass
@@ -304,6 +306,16 @@ def import_training_step(
     return module
 
 
+def verify_pins(step: TrainingStep, options: PlanOptions) -> None:
+    """Refuse pins that cannot be read, or of a value much like one of the step's, before anything takes long."""
+    if options.pins is not None and any(pin.value for pin in load_pins(options.pins)):
+        with torch.random.fork_rng([]):
+            model = step.model if isinstance(step.model, nn.Module) else make_fake_model(step.model, Fakes(None))
+        weights = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+        batch = [f"batch.{name}" for name in batch_items(step.batch)]
+        verify_names(options.pins, [*weights, *(f"{name}.grad" for name in weights), *batch])
+
+
 def compile_step(
     step: TrainingStep,
     cluster: Cluster,
@@ -327,6 +339,7 @@ def compile_step(
     """
     # A pipeline or pins that cannot be read are reported before the step is captured, which takes longer.
     options.passes(cluster)
+    verify_pins(step, options)
     observe("import")
     start = perf_counter()
     module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)

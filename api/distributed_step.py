@@ -32,7 +32,7 @@ from .plan_record import PlanRecord
 from .plan_report import PlanReport
 from .step_profile import StepProfile, profiled
 from .step_state import StepState
-from .trained_loss import trained_loss
+from .trained_loss import trained_loss, warn_on_one_rank
 from .variants import Variants
 
 
@@ -81,6 +81,7 @@ class DistributedStep(StepState):
         self._variants = variants
         if self._guard is not None:
             variants.opened = self._guard.open
+        warn_on_one_rank(executor.comm.rank)
         self._ranges = ProfiledLayers(executor, program)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
         self._replicas = REPLICAS.add(executor)

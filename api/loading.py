@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from ..ir.not_supported import ITERABLE
 from ..ir.plan_options import refusal
 from ..lowering.capture.calling import batch_items
 from ..runtime.agreement import verify_alike
@@ -28,6 +29,8 @@ def share_loader(
     options: Mapping[str, Any],
 ) -> ShareLoader:
     """The loader of this rank; see `DistributedStep.loader`."""
+    if isinstance(dataset, IterableDataset):
+        raise PlanError(f"loader() was given {type(dataset).__name__}, an IterableDataset; {ITERABLE.instead}")
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
     given = dict(options)
     shuffle = given.pop("shuffle", None)

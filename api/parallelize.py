@@ -28,6 +28,7 @@ from ..ir.plan_options import refusal
 from ..ir.submesh import on_mesh
 from ..lowering.capture.calling import Batch, LossFunction, MakeOptimizer, MetricsFunction, Precision, ReduceDtype
 from ..passes.planning.homes import Homes
+from ..passes.search.pin_file import PinError
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job
 from ..runtime.executor import Executor
@@ -40,7 +41,7 @@ from ..runtime.watch import Watch
 from .batch_form import BatchForm
 from .batch_values import BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
-from .compile import CompiledStep, PlanAlgorithm, PlanOptions
+from .compile import CompiledStep, PlanAlgorithm, PlanOptions, verify_pins
 from .distributed_step import DistributedStep
 from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
@@ -239,6 +240,10 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     """PlanError for what cannot be trained; a warning for what trains badly."""
+    try:
+        verify_pins(step, options)
+    except PinError as error:
+        raise PlanError(str(error)) from None
     if options.dtype == torch.float16:
         raise PlanError(
             f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
@@ -415,7 +420,9 @@ def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | P
         return error
     except Exception as error:
         failure = PlanError(f"{type(error).__name__}: {error}")
-        failure.__cause__ = error
+        if type(error).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            # Errors of this package say all that there is to say; behind them is torch's traceback.
+            failure.__cause__ = error
         return failure
     modules += [each.module for each in compiled]
     return [(each.program, each.report) for each in compiled]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NoReturn
 
 import torch
@@ -14,6 +15,12 @@ def trained_loss(loss: torch.Tensor) -> torch.Tensor:
     """The same number as a part of a graph, as an eager loss is, in which no gradient can be asked for."""
     with torch.enable_grad():
         return _Trained.apply(loss.detach().requires_grad_())  # pyright: ignore[reportReturnType]
+
+
+def warn_on_one_rank(rank: int) -> None:
+    """Leave it to rank 0 to warn that a loss is converted to a number, as eager PyTorch does."""
+    if rank:
+        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True to a scalar", UserWarning)
 
 
 class _Trained(torch.autograd.Function):

@@ -233,14 +233,11 @@ def _check_batch(batch: object, *, with_labels: bool) -> None:
 
 
 def _check_rows(rows: Sequence[str | int] | None, batch: Batch) -> None:
-    tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor) and item.dim()}
-    if unknown := [name for name in rows or () if str(name) not in tensors]:
-        expected = ", ".join(map(repr, tensors))
-        raise ValueError(f"TrainingStep.rows names {unknown[0]!r}, which is no tensor with dims; expected {expected}")
-    counts = {str(name): len(tensors[str(name)]) for name in rows or ()}
-    if rows is not None and len(set(counts.values())) != 1:
-        found = ", ".join(f"{name!r} has {count}" for name, count in counts.items()) or "none is given"
-        raise ValueError(f"TrainingStep.rows names tensors of different numbers of rows: {found}")
+    items = batch_items(batch).items()
+    counts = {name: len(item) for name, item in items if isinstance(item, torch.Tensor) and item.dim()}
+    if rows is not None and (len(found := {counts.get(str(name), 0) for name in rows}) != 1 or 0 in found):
+        known = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+        raise ValueError(f"TrainingStep.rows is {list(rows)}; expected tensors of as many rows each: {known}")
 
 
 def _check_item(name: str, item: object) -> None:

@@ -23,11 +23,13 @@ import logging
 import multiprocessing
 import random
 import re
+import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -46,6 +48,9 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import Signature
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.probe.soundness import spread_signatures
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
 
 MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
 TOLERANCE = 1e-4

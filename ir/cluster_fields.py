@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 import reprlib
@@ -12,7 +11,7 @@ from decimal import Decimal, DecimalException
 from typing import TypeAlias
 
 from .mesh import MOST_DEVICES
-from .plain import PlainTable, are_tables
+from .plain import PlainTable, are_tables, did_you_mean
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where a section stands: `("device", "a100")`, or `("host", 1)` for the second [[host]]."""
@@ -138,8 +137,7 @@ class Section:
         """Refuse fields that are none of `known`."""
         for name in self.table:
             if name not in known:
-                near = difflib.get_close_matches(_cut(name), known, n=1)
-                hint = f'; did you mean "{near[0]}"?' if near else ""
+                hint = did_you_mean(_cut(name), known)
                 raise self.fail(name, f"is not a field {what}; expected one of {', '.join(sorted(known))}{hint}")
 
     def sections(self, field: str) -> dict[str, Section]:
@@ -221,8 +219,7 @@ class Section:
         """One of several names."""
         value = self.table.get(field, default)
         if not isinstance(value, str) or value not in known:
-            near = difflib.get_close_matches(shown(value), known, n=1)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            hint = did_you_mean(shown(value), known)
             raise self.fail(
                 field, f"{shown(value)} is not one of those described: {', '.join(filter(None, known)) or 'none'}{hint}"
             )

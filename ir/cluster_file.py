@@ -47,6 +47,7 @@ from pathlib import Path
 from .cluster import Cluster, Device, Link
 from .cluster_fields import ClusterFileError, Section, Source
 from .cluster_reader import read_cluster
+from .plain import did_you_mean
 from .text_file import read_text
 from .toml_text import read_toml
 from .topology import Level, Topology
@@ -67,7 +68,9 @@ def find_cluster(name: str | Path) -> Cluster:
         return load_cluster(path)
     shipped = shipped_clusters()
     if str(name) not in shipped:
-        raise ClusterFileError(f"{name}: neither a cluster file nor the name of a shipped one ({', '.join(shipped)})")
+        near = did_you_mean(str(name), shipped)
+        known = ", ".join(shipped)
+        raise ClusterFileError(f"{name}: neither a cluster file nor the name of a shipped one ({known}){near}")
     return parse_cluster(shipped[str(name)], f"{name}.toml")
 
 

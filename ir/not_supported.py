@@ -176,6 +176,11 @@ CHANGED_VALUE = Refusal(
     "a number, string or None in a batch that is another than in the example",
     "give it as a tensor, if it changes from step to step, or parallelize again",
 )
+ITERABLE = Refusal(
+    "an `IterableDataset` in `step.loader`",
+    "make a DataLoader of it that gives global batches, the same on every rank, and call step(batch); or rows of this"
+    " rank's own (step.rows), and call step(step.local(rows))",
+)
 OTHER_ITEM = Refusal(
     "an item that the example batch did not have", "leave it out, or parallelize with an example that has it"
 )
@@ -295,7 +300,7 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         CUDA_AUTOCAST,
     ),
     "Losses": (LOSS_BY_ROW, OWN_LOSS, KEPT_LABELS, OUTSIDE_WEIGHT, TRAINED_LOSS),
-    "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, OTHER_ITEM, OTHER_SHAPE),
+    "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, ITERABLE, OTHER_ITEM, OTHER_SHAPE),
     "Optimizers": (ONE_OPTIMIZER, CLOSED_OVER, OTHER_OPTIMIZER, LEFT_OUT, OTHER_SETTING),
     "The loop": (
         FP8,

@@ -32,7 +32,10 @@ def command_line(*words: object) -> str:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    parser.prog = f"{TOOL} {arguments[0]}"
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if (why := _refusal(options)) is not None:
         parser.error(why)
     return options

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 from xdsl.utils.lexer import Input
+
+from ..ir.plain import did_you_mean
 
 MOST_COLUMNS = 160
 """Longer source lines are cut around the place that a message is about."""
@@ -78,6 +81,8 @@ class ToolParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
+        if (match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)) is not None:
+            message += did_you_mean(match[1], re.findall(r"[\w-]+", match[2]))
         raise DiagnosticError(Diagnostic(message, self.prog.split()[0], hint=f"{self.prog} --help lists the options"))
 
 

@@ -15,7 +15,7 @@ from ...ir.cluster import Cluster
 from ...ir.cluster_file import find_cluster
 from ...ir.mesh import Mesh
 from ...ir.submesh import on_mesh
-from ...lowering.capture.calling import Batch, build_optimizer
+from ...lowering.capture.calling import Batch
 from ...passes.add_cluster import add_cluster
 from ...passes.pipeline import run_pipeline
 from ...passes.search.pin_file import is_pin_text
@@ -24,7 +24,6 @@ from ..calibration.local_cluster import GENERIC
 from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step
 from ..training_step import TrainingStep
-from .allowance import own_error
 from .comparison import Worst
 from .reference import vary_batch, with_optimizer
 
@@ -103,7 +102,8 @@ class CheckResult:
         errors: the largest error of every kind of value that was compared.
         message: empty, or what went wrong before there was anything to compare.
         tolerance: the error that is allowed.
-        own: by kind, the error of one device beside itself; twice as much is allowed, where that is more.
+        own: by kind, the error of one device beside itself with its sums in other orders; ten times as much is allowed,
+            for it is heavy-tailed: a noisy gradient that changes its sign turns a step of Adam round.
     """
 
     case: CheckCase
@@ -114,7 +114,7 @@ class CheckResult:
 
     def allows(self, worst: Worst) -> bool:
         """Whether an error is within what is allowed."""
-        return worst.error <= max(self.tolerance, 2 * self.own.get(worst.kind, 0.0))
+        return worst.error <= max(self.tolerance, 10 * self.own.get(worst.kind, 0.0))
 
     @property
     def passed(self) -> bool:
@@ -126,27 +126,6 @@ class CheckResult:
             f"{worst.kind} {worst.error:.2g} ({worst.name}, step {worst.step})" for worst in self.errors
         )
         return f"{self.case}: {'agrees' if self.passed else 'DIFFERS'}: {details} (tolerance {self.tolerance:g})"
-
-
-def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:
-    """
-    The result of a comparison.
-
-    In float32, errors above the tolerance are compared with those of one device whose sums are in another order.
-    """
-    skipped = () if case.dtype is torch.float64 or not _is_adamw(case) else ("parameter", "buffer")
-    errors = tuple(each for kind, each in worst.items() if kind not in skipped)
-    if tolerance is not None:
-        return CheckResult(case, errors, tolerance=tolerance)
-    result = CheckResult(case, errors, tolerance=TOLERANCES[case.dtype])
-    if result.passed or case.dtype is torch.float64:
-        return result
-    return replace(result, own=own_error(case, SEED))
-
-
-def _is_adamw(case: CheckCase) -> bool:
-    parameters = {"weight": torch.nn.Parameter(torch.zeros(1, 1)), "bias": torch.nn.Parameter(torch.zeros(1))}
-    return isinstance(build_optimizer(case.training_step().optimizer, parameters), torch.optim.Adam)
 
 
 def imported(case: CheckCase) -> ModuleOp:

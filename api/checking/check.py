@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .cases import SEED, CheckCase, CheckResult, imported, plan_case, result_of
+from .allowance import result_of
+from .cases import SEED, CheckCase, CheckResult, imported, plan_case
 from .comparison import Worst, largest, measure
 from .reference import EagerRun
 

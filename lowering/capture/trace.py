@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-from collections.abc import Callable, Generator, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal, TypeAlias
@@ -14,6 +15,7 @@ import torch.fx
 import torch.fx.traceback
 from torch import nn
 from torch._decomp import get_decompositions
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
 
@@ -229,10 +231,7 @@ def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fake
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
-        stack.enter_context(_told_that_it_is_traced())
-        # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
-        stack.enter_context(_without_mkldnn())
-        stack.enter_context(_without_validation())
+        _prepare(stack)
         if not any(parameter.requires_grad for parameter in step.parameters()):
             # Of a forward pass alone torch does not keep where nodes are from.
             stack.enter_context(torch.fx.traceback.preserve_node_meta())
@@ -256,37 +255,23 @@ def _traced_from_export(step: _ModelAndLoss, tensors: list[torch.Tensor], fakes:
         return None
 
 
-@contextlib.contextmanager
-def _without_mkldnn() -> Generator[None, None, None]:
-    """As `torch.backends.mkldnn.flags`, which sets other things too, and warns of them."""
-    before: bool = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
-
-
-@contextlib.contextmanager
-def _without_validation() -> Generator[None, None, None]:
-    """Let distributions not read the values of their arguments to check them."""
-    before = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(before)
-
-
-@contextlib.contextmanager
-def _told_that_it_is_traced() -> Generator[None, None, None]:
-    """Let `torch.compiler.is_compiling()` say so: models then take paths that read no values (of masks, above all)."""
-    before = torch.compiler._is_compiling_flag
+def _prepare(stack: contextlib.ExitStack) -> None:
+    """Set what models and torch look at while a step is traced, until the stack is closed."""
+    # `torch.compiler.is_compiling()` then says so: models take paths that read no values (of masks, above all).
+    stack.callback(setattr, torch.compiler, "_is_compiling_flag", torch.compiler._is_compiling_flag)
     torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
+    # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
+    # `torch.backends.mkldnn.flags` sets other things too, and warns of them.
+    stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+    torch._C._set_mkldnn_enabled(False)
+    # Distributions would read the values of their arguments to check them.
+    distribution = torch.distributions.Distribution
+    stack.callback(distribution.set_default_validate_args, distribution._validate_args)
+    distribution.set_default_validate_args(False)
+    # Torch shows the traceback of an op that fails; ours is one message.
+    shown = logging.getLogger(fake_tensor.__name__)
+    stack.callback(shown.setLevel, shown.level)
+    shown.setLevel(logging.CRITICAL)
 
 
 def _reason(error: Exception, step: _WatchedStep, needed_by: int | None) -> str:

@@ -52,7 +52,7 @@ class UnknownOps:
         if self._inferred:
             CACHE.save()
             rules = "; ".join(f"{name} {text}" for name, text in sorted(self._inferred.items()))
-            log.warning("sharding rules inferred by probing, which register_rule or --no-probe replace: %s", rules)
+            log.warning("sharding rules inferred by probing, which register_rule replaces: %s", rules)
 
     def _inferred_rule(self, op: OpaqueOp) -> str | None:
         """The rule that probing finds for this use; None where it finds none, or is off."""

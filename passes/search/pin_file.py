@@ -21,13 +21,15 @@ where it is used (Megatron's layouts are the cheapest completions of that).
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeGuard
 
 from ...ir.cluster_fields import shown
 from ...ir.pins import PRESETS, Pin
-from ...ir.plain import Plain, PlainTable, are_tables, are_texts
+from ...ir.plain import Plain, PlainTable, are_tables, are_texts, did_you_mean
 from ...ir.sharding import parse_sharding
 from ...ir.text_file import read_text
 from ...ir.toml_text import read_toml
@@ -63,7 +65,7 @@ def load_pins(given: str | Path) -> tuple[Pin, ...]:
         return parse_pins(str(given))
     if str(given).isidentifier() and not Path(given).exists():
         named = _ALIASES.get(str(given).lower())
-        meant = f"; {given} is called {named!r} here" if named is not None else ""
+        meant = f"; {given} is called {named!r} here" if named is not None else did_you_mean(str(given), PRESETS)
         raise PinError(f"pins {str(given)!r} are no file and no preset ({', '.join(PRESETS)}){meant}")
     try:
         return parse_pins(read_text(given), str(given))
@@ -71,6 +73,18 @@ def load_pins(given: str | Path) -> tuple[Pin, ...]:
         raise PinError(f"{given}: cannot read the pin file: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PinError(f"{given}: the pin file is not UTF-8 text") from error
+
+
+def verify_names(given: str | Path, known: Collection[str]) -> None:
+    """
+    Refuse a pin whose value is none of the names that are known before a step is imported, but much like one.
+
+    What is like none of them may be the name of a state, or of a constant.
+    """
+    for pin in load_pins(given):
+        matches = any(fnmatchcase(name, pin.value) or pin.value.startswith(f"{name}.") for name in known)
+        if pin.value and not matches and (near := did_you_mean(pin.value, known)):
+            raise PinError(f"{pin} matches no parameter, state, gradient or batch input{near}")
 
 
 def parse_pins(text: str, source: str = "pins") -> tuple[Pin, ...]:
@@ -110,7 +124,8 @@ def _pin(entry: PlainTable, place: str) -> Pin:
             raise PinError(f"{place}: sharding: {error}") from error
     if "preset" in fields and fields <= {"preset", "axes"}:
         if given["preset"] not in PRESETS:
-            raise PinError(f"{place}: preset {shown(given['preset'])} is not one of {', '.join(PRESETS)}")
+            near = did_you_mean(given["preset"], PRESETS)
+            raise PinError(f"{place}: preset {shown(given['preset'])} is not one of {', '.join(PRESETS)}{near}")
         axes = entry.get("axes")
         if axes is not None and not _are_axes(axes):
             raise PinError(f'{place}: axes is {shown(axes)}, expected names of axes, each once, as ["gpu"]')

@@ -18,6 +18,7 @@ from ...dialects import train
 from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...dialects.pins import PINS, PinEntryAttr
 from ...ir.pins import ANY, OpPlacements, Pin, Placement, ShardingLimit, SignatureLimit
+from ...ir.plain import did_you_mean
 from ..analysis.compute import is_cast, is_contraction, spec_of
 from ..analysis.reductions import gradient_values, reductions_of
 from ..errors import fail
@@ -109,16 +110,15 @@ class _Resolver:
                 others = tuple(each for each in before.operands if each[0] != at and each[1].sharding is not None)
                 self.constraints.ops[update] = SignatureLimit(operands=(*others, (at, limit)), by=(self.index,))
                 matched = True
-        if not matched and not self._matches_elsewhere():
-            names = ", ".join(given.name for given in self.view.inputs[:4])
-            raise PinError(f"{self.pin} matches no parameter, state, gradient or batch input; the first are {names}")
+        if not matched and not fnmatch.filter(self._all_names(), self.pin.value):
+            names = self._all_names()
+            near = did_you_mean(self.pin.value, names) or f"; the first are {', '.join(names[:4])}"
+            raise PinError(f"{self.pin} matches no parameter, state, gradient or batch input{near}")
 
-    def _matches_elsewhere(self) -> bool:
-        """Whether the pin is one of values of another stage."""
+    def _all_names(self) -> list[str]:
+        """Those of values of all stages that may be pinned."""
         whole = self.view.whole
-        grads = (f"{name}.grad" for name, _, _ in whole.grads())
-        names = (*(given.name for given in whole.inputs if given.role), *grads)
-        return any(fnmatch.fnmatchcase(name, self.pin.value) for name in names)
+        return [given.name for given in whole.inputs if given.role] + [f"{name}.grad" for name, _, _ in whole.grads()]
 
     def _verify(self, name: str, shape: tuple[int, ...]) -> None:
         try:

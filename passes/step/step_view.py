@@ -190,8 +190,7 @@ def cluster_on(module: ModuleOp, mesh: Mesh) -> Cluster:
             f"cluster @{first.sym_name.data} refers to mesh @{first.mesh.data}, but the mesh is @{mesh.name}"
         )
     raise PassFailedException(
-        "the module has no spmd.cluster, so there are no costs to search with; `shardwright plan --cluster FILE`"
-        " adds one, or run `add-cluster{file=...}` first"
+        "the module has no spmd.cluster, so there are no costs to search with; run `add-cluster{file=...}` first"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,12 +22,14 @@ from features import (
     works,
 )
 from torch import nn
+from torch.utils.data import IterableDataset
 from transformers.utils.generic import ModelOutput
 
 from shardwright.ir.not_supported import (
     ARRAY,
     CHANGED_VALUE,
     INPUT_GRADIENT,
+    ITERABLE,
     KEPT_LABELS,
     LAYOUT,
     NESTED,
@@ -120,6 +123,15 @@ def changed_none():
 @refused("tensor that becomes None", "'1'")
 def changed_tensor():
     planned(Scaled(), batch=with_item(torch.rand(6, 3))[0])(with_item(None)[0])
+
+
+@refused("loader of an IterableDataset", r"was given Stream, an IterableDataset; make a DataLoader", ITERABLE)
+def iterable():
+    class Stream(IterableDataset[object]):
+        def __iter__(self) -> Iterator[object]:
+            yield from ()
+
+    planned(two_layers()).loader(Stream())
 
 
 @refused("another item in a batch", r"has an entry 'mask', the example had .*; leave it out", OTHER_ITEM)

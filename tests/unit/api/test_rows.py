@@ -75,9 +75,9 @@ def test_a_batch_of_other_rows_keeps_the_items_without_rows():
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([2], "rows names 2, which is no tensor with dims; expected '0', '1'"),
-        ([0, 1], "different numbers of rows: '0' has 4, '1' has 3"),
-        ([], "none is given"),
+        ([2], r"rows is \[2\]; expected tensors of as many rows each: '0' has 4, '1' has 3"),
+        ([0, 1], r"rows is \[0, 1\]; expected tensors of as many rows each"),
+        ([], r"rows is \[\]; expected tensors"),
     ],
 )
 def test_rows_that_are_none_are_refused(rows: list[int], told: str):

@@ -247,3 +247,21 @@ def test_times_for_people(seconds: float, text: str):
 )
 def test_sizes_for_people(count: int, text: str):
     assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "hint"),
+    [
+        (["plann", "mlp-tiny"], 'did you mean "plan"?', "shardwright --help"),
+        (["check", "mlp-tiny", "--mesh", "2", "--stages", "2"], "arguments: --stages 2", "shardwright check --help"),
+        (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], 'did you mean "local-4"?', ""),
+        (["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pin", "zro3"], 'did you mean "zero3"?', ""),
+    ],
+)
+def test_a_mistaken_word_is_named_with_the_help_of_its_command(
+    words: list[str], told: str, hint: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(words) == 1
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert hint in shown

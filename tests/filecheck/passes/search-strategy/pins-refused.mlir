@@ -12,7 +12,7 @@
 // RUN:   | filecheck %s --check-prefix=FILE
 
 // What pins ask for and cannot be had is refused with the reason, at the step or op concerned.
-// TYPO: 'func.func' op @step: typo.toml:1: pin 'fcc.weight' matches no parameter, state, gradient or batch input; the first are fc.weight
+// TYPO: 'func.func' op @step: typo.toml:1: pin 'fcc.weight' matches no parameter, state, gradient or batch input; did you mean "fc.weight"?
 // AXIS: pin 'fc.weight' on fc.weight: mesh @mesh has no axis "gpus"; its axes are "gpu"=2
 // PRESET: Inputs/unknown-preset.toml:1: pin 1: preset 'fsdp' is not one of dp, zero1, zero2, zero3, tp
 // HOME: 'func.func' op @step: partial.toml:1: pin 'fc.weight' leaves no sharding for %w of shape [32, 16]
