@@ -9,6 +9,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
+from copy import deepcopy
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -53,11 +54,11 @@ def mutated(text: str, draw: random.Random) -> str:
         elif kind in (2, 3) and isinstance(value, int | float) and not isinstance(value, bool):
             owner[path[-1]] = draw.choice((-value, value + 1, value * 10, value * 1e30, value / 3, value * 10**30))
         elif kind == 4 and isinstance(owner, list):
-            owner.insert(draw.randrange(len(owner) + 1), value)
+            owner.insert(draw.randrange(len(owner) + 1), deepcopy(value))
         elif kind == 5:
             owner[path[-1]] = _at(found, draw.choice(everywhere))
         else:
-            owner[path[-1]] = draw.choice(_LITERALS)
+            owner[path[-1]] = deepcopy(draw.choice(_LITERALS))
     return json.dumps(found)
 
 
@@ -66,7 +67,7 @@ def _at(found: Any, path: tuple[Any, ...]) -> Any:
         if not (isinstance(found, dict) and key in found) and not (isinstance(found, list) and key < len(found)):
             return None
         found = found[key]
-    return json.loads(json.dumps(found))
+    return deepcopy(found)
 
 
 @cache
