@@ -86,6 +86,8 @@ class Journal:
                 raise ProfileError(f"{path} was written by another release; start over without --resume")
             if fault := fault_of(found, _FIELDS):
                 raise ValueError(fault)
+            if not all(rounds and all(rounds) for rounds in found["seconds"].values()):
+                raise ValueError("seconds has a task without a measurement")
             return Journal(**found)
         except OSError as error:
             hint = "measure without --resume first"
