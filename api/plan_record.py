@@ -90,7 +90,7 @@ class PlanRecord:
                 Chosen.read(found["candidate"], cluster.mesh.name)
             adapted = found["adapted"] is True
             return PlanRecord(found["name"], found["step"], found["candidate"], cluster, state, adapted)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
 

@@ -12,6 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
 from .overlap import ALL, PHASES, Overlaps, Span, length, merged, overlap_of
@@ -149,7 +150,7 @@ class MeasuredSteps:
             made = MeasuredSteps(str(found["name"]), steps)
         except KeyError as error:
             raise MeasuredFileError(f"it has no {error}") from error
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MeasuredFileError(f"it was changed, or is something else: {error}") from error
         if not steps or not all(steps):
             raise MeasuredFileError("it holds no step")
@@ -191,6 +192,6 @@ def _phase(given: str) -> str:
 
 def _span(given: Iterable[float]) -> Span:
     begin, end = map(float, given)
-    if not begin <= end:
+    if not -inf < begin <= end < inf:
         raise ValueError(f"the time from {begin} to {end}")
     return begin, end

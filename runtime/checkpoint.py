@@ -16,7 +16,6 @@ import hashlib
 import io
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..ir.json_shape import COUNT, NUMBER, Shape, fault_of
 from ..ir.text_file import read_text
 from .checkpoint_ranks import METADATA, CheckpointError, Ranks, description
 from .local_shard import LocalShard
@@ -133,7 +133,8 @@ def write(
         if not is_first:
             return
         manifest = {"version": VERSION, **asdict(notes), "files": files, "sha256": ""}
-        text = json.dumps(_verified({**manifest, "sha256": _text_digest(manifest)}), indent=1)
+        text = json.dumps({**manifest, "sha256": _text_digest(manifest)}, indent=1)
+        _verified(json.loads(text))
         _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
         if os.path.lexists(folder / name):
             _remove(folder / name)
@@ -253,42 +254,24 @@ def _manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def _verified(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+def _verified(manifest: Any) -> Mapping[str, Any]:
     """A manifest whose fields are what they have to be; CheckpointError where one is not."""
-    for name, (is_right, expected) in _FIELDS.items():
-        if not is_right(manifest.get(name)):
-            raise CheckpointError(f"{MANIFEST}: {name} is {manifest.get(name)!r:.80}, expected {expected}")
+    if fault := fault_of(manifest, _FIELDS):
+        raise CheckpointError(f"{MANIFEST}: {fault}")
     return manifest
 
 
-def _is_count(found: Any) -> bool:
-    return type(found) is int and 0 <= found < 2**53
-
-
-def _is_position(found: Any) -> bool:
-    return isinstance(found, dict) and found.keys() == {"epoch", "batch"} and all(map(_is_count, found.values()))
-
-
-def _are_files(found: Any) -> bool:
-    """Their size and SHA-256, by names that lead nowhere else."""
-    are_pairs = isinstance(found, dict) and all(isinstance(each, list) and len(each) == 2 for each in found.values())
-    are_right = are_pairs and all(_is_count(size) and isinstance(digest, str) for size, digest in found.values())
-    return are_right and {EXTRA, METADATA} <= found.keys() and all(Path(name).name == name for name in found)
-
-
-def _each(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda found: isinstance(found, list | tuple) and all(map(is_right, found))
-
-
-_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "version": (lambda found: found == VERSION, f"{VERSION}, the version that this software reads"),
-    "step": (_is_count, "a whole number from 0"),
-    "seed": (lambda found: type(found) is int and -(2**63) <= found < 2**64, "a whole number of 64 bits"),
-    "rates": (_each(lambda found: type(found) in (int, float) and 0 <= found < math.inf), "finite numbers from 0"),
-    "loaders": (_each(_is_position), "epoch and batch of each loader, whole numbers from 0"),
-    "files": (_are_files, f"[size, SHA-256] by the name of each file of the folder, with {EXTRA} and {METADATA}"),
+_FILE: Shape = [(COUNT, str)]
+_FIELDS: Shape = {
+    "version": range(VERSION, VERSION + 1),
+    "step": COUNT,
+    "seed": range(-(2**63), 2**64),
+    "rates": [NUMBER],
+    "loaders": [{"epoch": COUNT, "batch": COUNT}],
+    "files": {EXTRA: _FILE, METADATA: _FILE, "*": _FILE},
+    "sha256": str,
 }
-"""By name of a field of the manifest, what it has to be."""
+"""What a manifest holds; of each file its size and SHA-256."""
 
 
 def _fault(path: Path, ranks: Ranks) -> str:
@@ -296,7 +279,7 @@ def _fault(path: Path, ranks: Ranks) -> str:
     try:
         files = sorted(_manifest(path)["files"].items())
         for name, (size, digest) in files[ranks.rank :: ranks.count]:
-            file = path / name
+            file = path / Path(name).name
             if not file.is_file():
                 return f"{name} is missing"
             if file.stat().st_size != size:
@@ -305,6 +288,8 @@ def _fault(path: Path, ranks: Ranks) -> str:
                 return f"{name} is not what was written: its SHA-256 differs"
     except (CheckpointError, OSError) as error:
         return str(error)
+    except ValueError as error:
+        return f"{MANIFEST}: files has something else than sizes and SHA-256: {error}"
     return ""
 
 

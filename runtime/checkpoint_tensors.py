@@ -134,7 +134,11 @@ class _CheckpointWriter(FileSystemWriter):
     def write_data(self, *args: Any, **kwargs: Any) -> Any:
         """Write this rank's part."""
         with self._turn.of_others(waits=False):
-            return super().write_data(*args, **kwargs)
+            try:
+                return super().write_data(*args, **kwargs)
+            except RuntimeError as error:
+                # torch fails to end a file that it could not write: on a full disk, say.
+                raise error.__context__ if isinstance(error.__context__, OSError) else error
 
 
 class _CheckpointReader(FileSystemReader):

@@ -6,7 +6,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import TypeAlias
 
@@ -15,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from .faults import HERE, FaultBounds, is_lost_peer
+from .lifetime import ended_ranks
 from .plan import PlanError
 from .watch import Watch, job_store
 
@@ -22,6 +25,11 @@ _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 _MOST_BETWEEN_LOOKS = 0.5
 """Seconds between two looks at who has come."""
+
+_MISSING = (
+    "check what they do before parallelize, whether torchrun was started on every machine, or raise start of "
+    "FaultBounds if that may take so long"
+)
 
 _MEMORY = (
     "keep less for backward (keep_activations=), give it fewer rows (micro_batches=), or plan for a cluster whose file "
@@ -39,7 +47,7 @@ def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
     if dist.get_world_size() == 1 or (store := job_store()) is None:
         return None
     # Whoever made the process group may have done so long before.
-    await_ranks(name, store, dist.get_rank(), dist.get_world_size(), bounds.start)
+    await_ranks(name, store, dist.get_rank(), dist.get_world_size(), bounds)
     return Watch(name, bounds, store)
 
 
@@ -75,39 +83,35 @@ def _refuses(address: str, port: int) -> bool:
     return False
 
 
-def await_ranks(name: str, store: Store, rank: int, world: int, seconds: float) -> None:
+def await_ranks(name: str, store: Store, rank: int, world: int, bounds: FaultBounds) -> None:
     """
     Wait until all ranks of a job have come.
 
     Raises:
-        SystemExit: some have not, once the time is up; the first rank that has come has reported it.
+        SystemExit: some have not once the time is up, or have ended; the first rank that notices has reported it.
     """
-    if missing := _missing(store, rank, world, seconds):
-        if rank == min(set(range(world)) - set(missing)):
-            print(f"{name}: rank {rank}: {missing_text(missing, seconds)}", file=sys.stderr, flush=True)
-        raise SystemExit(1)
-
-
-def _missing(store: Store, rank: int, world: int, seconds: float) -> list[int]:
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    keys = [f"shardwright/{attempt}/here/{each}" for each in range(world)]
+    prefix = f"shardwright/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    keys = [f"{prefix}/here/{each}" for each in range(world)]
+    counter, told = f"{prefix}/come", f"{prefix}/told"
     store.set(keys[rank], "here")
-    counter = f"shardwright/{attempt}/come"
     come, began = store.add(counter, 1), time.monotonic()
     # torch logs a wait that takes too long, each rank by itself.
-    while come < world and (waited := time.monotonic() - began) < seconds:
+    while come < world:
+        waited = time.monotonic() - began
+        # At first the launcher may have others to start.
+        ended = ended_ranks() if waited > bounds.gone else set[int]()
+        if ended or waited >= bounds.start or store.check([told]):
+            if store.add(f"{prefix}/noticed", 1) == 1:
+                missing = sorted(ended) or [each for each, key in enumerate(keys) if not store.check([key])]
+                how = "ended before all had come" if ended else f"did not arrive within {bounds.start:g} s"
+                text = f"ranks {', '.join(map(str, missing))} of the job {how}: {_MISSING}"
+                print(f"{name}: rank {rank}: {text}", file=sys.stderr, flush=True)
+                store.set(told, "yes")
+            with suppress(RuntimeError):
+                store.wait([told], timedelta(seconds=bounds.gone))
+            raise SystemExit(1)
         time.sleep(min(_MOST_BETWEEN_LOOKS, 0.01 + waited / 10))
         come = store.add(counter, 0)
-    return [each for each, key in enumerate(keys) if not store.check([key])] if come < world else []
-
-
-def missing_text(missing: Sequence[int], seconds: float) -> str:
-    """The message about ranks that have not come."""
-    listed = ", ".join(map(str, missing))
-    return (
-        f"ranks {listed} of the job did not arrive within {seconds:g} s: check what they do before parallelize, "
-        "whether torchrun was started on every machine, or raise start of FaultBounds if that may take so long"
-    )
 
 
 def report_errors_once(watch: Watch) -> None:

@@ -166,6 +166,11 @@ class Here:
         self._began, self._waited = now, 0.0
 
     @property
+    def has_stepped(self) -> bool:
+        """Whether this process has made a training step."""
+        return self._began > 0
+
+    @property
     def number(self) -> int:
         """Of the latest training step that this process began, as users count them; 0 before the first."""
         return self.step + self.before if self.step else 0

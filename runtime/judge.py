@@ -34,6 +34,7 @@ class Report:
         line: of the user's code that it is in.
         busy: seconds of a step in which it waits for nobody; 0 where unknown.
         lost: whether a collective failed for want of another rank.
+        work: seconds that its process has computed, until it has made a step; -1 from then on.
     """
 
     beat: int = 0
@@ -45,6 +46,7 @@ class Report:
     line: str = ""
     busy: float = 0.0
     lost: bool = False
+    work: float = -1.0
 
     def text(self) -> str:
         """As `parsed` reads it."""
@@ -100,6 +102,7 @@ class Judge:
     _reports: list[Report] = field(default_factory=list[Report], init=False)
     _heard: list[float] = field(default_factory=list[float], init=False)
     _moved: list[float] = field(default_factory=list[float], init=False)
+    _worked: list[float] = field(default_factory=list[float], init=False)
 
     def see(self, reports: Sequence[Report], now: float, states: Mapping[int, str] = {}) -> Verdict | None:
         """
@@ -110,12 +113,14 @@ class Judge:
             states: what is known otherwise of the processes of some ranks, such as ``stopped``.
         """
         if not self._reports:
-            self._heard, self._moved = [now] * len(reports), [now] * len(reports)
+            self._heard, self._moved, self._worked = ([now] * len(reports) for _ in range(3))
         for rank, (old, new) in enumerate(zip(self._reports, reports)):
             if old.beat != new.beat:
                 self._heard[rank] = now
             if old.progress != new.progress:
                 self._moved[rank] = now
+            if (old.progress, old.work) != (new.progress, new.work):
+                self._worked[rank] = now
         self._reports = list(reports)
         return self._left(now) or self._lost(now) or self._silent(now, states)
 
@@ -175,17 +180,26 @@ class Judge:
         long = [rank for rank in waiting if now - self._moved[rank] >= self.bounds.silent]
         if not long:
             return None
-        deaf = [rank for rank, at in enumerate(self._heard) if now - at >= self.bounds.silent * 0.75]
+        begins, patience = self._begin(long, now, states), self.bounds.silent * 0.75
+        deaf = [rank for rank, at in enumerate(self._heard) if now - at >= patience and rank not in begins]
         over = [rank for rank in long if now - self._moved[rank] >= getattr(self.bounds, self._bound(rank))]
         if not deaf and not over:
             return None
         others = [rank for rank, each in enumerate(self._reports) if rank not in waiting and each.phase != "left"]
-        still = [rank for rank in others if now - self._moved[rank] >= self.bounds.silent * 0.75]
-        if not deaf and not still and (others or any(self._reports[rank].what == DEVICE for rank in waiting)):
+        still = [rank for rank in others if now - self._moved[rank] >= patience and rank not in begins]
+        if not deaf and not still and (others or begins or any(self._reports[rank].what == DEVICE for rank in waiting)):
             return None
         culprits = deaf or still or self._last(waiting)
         bound = self._bound(over[0]) if over else "silent"
         return Verdict(tuple(culprits), self._silence(culprits, (over or long)[0], bound, now, states))
+
+    def _begin(self, long: Sequence[int], now: float, states: Mapping[int, str]) -> set[int]:
+        """The ranks before their first step that compute, or are not heard of: a host may have little time for them."""
+        if any(now - self._moved[rank] >= self.bounds.start for rank in long):
+            return set()
+        before, ages = now - self.bounds.silent * 0.75, enumerate(zip(self._heard, self._worked))
+        alive = {rank for rank, (heard, worked) in ages if heard <= before or worked > before}
+        return {rank for rank in alive if self._reports[rank].work >= 0 and rank not in states}
 
     def _bound(self, rank: int) -> str:
         """By its name, for how long a rank waits for one that answers, and does not come; for `silent` in any case."""

@@ -134,7 +134,7 @@ def process_group(
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
     # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
     store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    await_ranks(name, store, rank, world, bounds.start)
+    await_ranks(name, store, rank, world, bounds)
     device = agree_on_device(name, store, rank, world)
     store.set_timeout(bounds.timeout)
     dist.init_process_group(usual_backend(device), store=store, rank=rank, world_size=world, timeout=bounds.timeout)

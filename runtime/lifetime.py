@@ -23,6 +23,26 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def ended_ranks() -> set[int]:
+    """The ranks of this machine that torchrun has started, and that have ended; none where that is not known."""
+    rank, local, count = (int(os.environ.get(f"{name}", -1)) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    try:
+        tasks = Path(f"/proc/{os.getppid()}/task").glob("*/children")
+        alive = {_rank(pid) for task in tasks for pid in task.read_text().split()}
+        # A rank whose parent is one too has been started by a shell.
+        is_known = rank in alive and _rank(os.getppid()) < 0
+    except OSError:
+        return set()
+    return set(range(rank - local, rank - local + count)) - alive if is_known else set()
+
+
+def _rank(pid: int | str) -> int:
+    """The rank that torchrun has made of a process; -1 where it has not."""
+    pairs = (each.partition("=") for each in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0"))
+    found = {name: value for name, _, value in pairs}
+    return int(found.get("RANK", -1)) if "TORCHELASTIC_RUN_ID" in found else -1
+
+
 @dataclass(frozen=True)
 class Identity:
     """

@@ -170,7 +170,10 @@ class Watch:
         # The main thread may continue for a moment.
         phase = "ending" if self._signal else HERE.phase
         line = "" if what or phase == "left" else main_thread_line()
-        report = Report(self._beat, phase, HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost)
+        # Without this thread's own share.
+        work = -1 if HERE.has_stepped else round(time.process_time() - time.thread_time(), 1)
+        here = HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
+        report = Report(self._beat, phase, *here, work)
         self._store.set(f"report/{self._rank}", report.text())
 
     def _obey(self) -> None:
@@ -282,6 +285,10 @@ class Watch:
     def _holder(self) -> str:
         return "torchrun on the first machine" if self._held_by_agent else self.judge.named(0)
 
+    @property
+    def _holder_state(self) -> str:
+        return "" if self._held_by_agent else self._identities[0].state()
+
     def _store_lost(self, why: str) -> None:
         """The store is gone, and with it the process that holds it."""
         if self._done.is_set() or self._signal or HERE.phase in ("left", "failed"):
@@ -305,14 +312,15 @@ class Watch:
                 # As in `_turn`.
                 stuck += min(now - last, 4 * beat)
             last = now
+            bound = self._bounds.silent if HERE.has_stepped or self._holder_state else self._bounds.start
             # One after the other, so that one tells it.
-            if stuck >= self._bounds.silent + 4 * beat * len(first := self._before_me()):
+            if stuck >= bound + 4 * beat * len(first := self._before_me()):
                 if not any(map(self._is_dead, first)):
                     self._tell_of_stuck_store(stuck)
                 _exit(1)
 
     def _tell_of_stuck_store(self, seconds: float) -> None:
-        state = f", {found}" if not self._held_by_agent and (found := self._identities[0].state()) else ""
+        state = f", {found}" if (found := self._holder_state) else ""
         here = Report(phase=HERE.phase, step=HERE.number, what=HERE.what)
         LOG.critical(
             "%s: %s, which holds the job's store, does not answer%s: %s has waited %.0f s in %s; this ends the job",

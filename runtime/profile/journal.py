@@ -7,9 +7,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...ir.json_shape import COUNT, NUMBER, Shape, fault_of
 from ...ir.text_file import read_text, write_atomically
 
 VERSION = 1
+
+_ROUNDS: Shape = [[NUMBER]]
+_FIELDS: Shape = {
+    "about": {"mesh": [[(str, COUNT)]], "backend": str, "devices": [[(str, COUNT, type(None))]], "*": object},
+    "seconds": {"*": _ROUNDS},
+    "others": {"*": [NUMBER]},
+    "left_out": {"*": str},
+    "interference": _ROUNDS,
+    "delays": [_ROUNDS],
+    "trouble": str,
+}
+"""What a file holds, besides its version."""
 
 _QUIET = 0.1
 """The part of a processor that others may take."""
@@ -71,11 +84,15 @@ class Journal:
             found = json.loads(read_text(path))
             if found.pop("version") != VERSION:
                 raise ProfileError(f"{path} was written by another release; start over without --resume")
+            if fault := fault_of(found, _FIELDS):
+                raise ValueError(fault)
+            if not all(rounds and all(rounds) for rounds in found["seconds"].values()):
+                raise ValueError("seconds has a task without a measurement")
             return Journal(**found)
         except OSError as error:
             hint = "measure without --resume first"
             raise ProfileError(f"cannot resume: {path}: {error.strerror}; {hint}") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ProfileError(
                 f"{path} is not the journal of a profile: {error}; start over without --resume"
             ) from error

@@ -139,3 +139,17 @@ def test_what_a_rank_forks_has_no_part_in_the_job(group: str, tmp_path: Path):
     assert sorted(printed.splitlines()) == ["child 1"] * 4 + ["child 3"] * 2 + ["done"] * 2
     assert errors.count("KeyError: 'no such sample'") == 2
     assert errors.count("RuntimeError: this process was forked from a rank, and has no part in its job") == 2
+
+
+@pytest.mark.distributed
+def test_a_rank_that_leaves_before_parallelize_is_not_waited_for(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text("import os, faulty_steps\nif os.environ['RANK'] != '1': faulty_steps.planned(3)\n")
+    began = time.monotonic()
+    job = started("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script))
+    _, errors = job.communicate(timeout=2 * MOST_SECONDS)
+    assert job.returncode == 1
+    assert time.monotonic() - began < MOST_SECONDS
+    (line,) = (line for line in errors.splitlines() if line.startswith("Sequential"))
+    told = r"Sequential: rank [02]: ranks 1 of the job ended before all had come: check what they do before parallelize"
+    assert re.match(told, line), line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,12 +20,14 @@ READS = Report(phase="script", step=3, calls=8, line="train.py:41 in load")
 LEFT = Report(phase="left", step=3)
 
 
-def judged(*course: list[Report], every: float = 0.5, silent: tuple[int, ...] = ()) -> str:
+def judged(
+    *course: list[Report], every: float = 0.5, silent: tuple[int, ...] = (), states: Mapping[int, str] = {}
+) -> str:
     """What is said of reports that come in one after the other; ranks of `silent` report no more after the first."""
     judge = Judge(BOUNDS, ["one", "two", "three"])
     for turn, reports in enumerate(course):
         beats = [replace(each, beat=0 if rank in silent else turn) for rank, each in enumerate(reports)]
-        if verdict := judge.see(beats, turn * every):
+        if verdict := judge.see(beats, turn * every, states):
             return verdict.text
     return ""
 
@@ -131,6 +134,32 @@ def test_before_the_first_step_ranks_wait_longer_for_one_that_answers():
         "there, or "
         "raise start of FaultBounds"
     )
+
+
+FIRST = replace(WAITS, step=1, work=3.0)
+BEGINS = Report(phase="step", step=1, work=3.0)
+
+
+def test_before_its_first_step_a_rank_that_computes_may_take_until_start():
+    """On a host that has little time for its ranks a first step takes long, and reports come late."""
+
+    def course(seconds: float) -> list[list[Report]]:
+        works = (replace(BEGINS, work=3 + number // 10 / 10) for number in range(round(seconds / 0.5)))
+        return [[FIRST, each, FIRST] for each in works]
+
+    assert judged(*course(BOUNDS.start - 1)) == ""
+    assert judged(*course(BOUNDS.start + 1)).startswith("rank 1 (two) does not answer in step 1: rank 0 (one) has ")
+    assert judged(*lasting(BOUNDS.start - 1, FIRST, BEGINS, FIRST), silent=(1,)) == ""
+    assert judged(*lasting(BOUNDS.start + 1, FIRST, BEGINS, FIRST), silent=(1,)).startswith("rank 1 (two) does not")
+
+
+def test_before_its_first_step_a_rank_that_hangs_or_is_stopped_is_found_as_ever():
+    assert judged(*lasting(11, FIRST, BEGINS, FIRST)).startswith("rank 1 (two) does not answer in step 1")
+    stopped = judged(*lasting(11, FIRST, BEGINS, FIRST), silent=(1,), states={1: "stopped by a signal"})
+    assert stopped.startswith("rank 1 (two) does not answer in step 1, stopped by a signal")
+    made = replace(BEGINS, work=-1.0)
+    assert judged(*lasting(11, FIRST, made, FIRST), silent=(1,)).startswith("rank 1 (two) does not answer in step 1")
+    assert "all ranks wait for each other" in judged(*lasting(11, FIRST, FIRST, FIRST))
 
 
 def test_collectives_wait_for_longer_than_any_bound_and_bounds_may_be_infinite():

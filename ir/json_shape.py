@@ -1,0 +1,66 @@
+"""What is in a JSON file that a program wrote, and somebody may have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import TypeAlias, cast
+
+from .cluster_fields import shown
+
+Shape: TypeAlias = "type | range | tuple[Shape, ...] | list[Shape] | dict[str, Shape]"
+"""
+What an entry must be: a type; a whole number of a range; one of several; a list of such entries; or an object whose
+entries are such. It need not have those whose key ends in `?`, and has no others but where there is a key `*`, which is
+of all others.
+"""
+
+NUMBER = (float, int)
+COUNT = range(2**53)
+
+
+def fault_of(value: object, shape: Shape, place: str = "") -> str | None:
+    """Where a value is not of its shape; None where it is."""
+    match shape:
+        case type():
+            is_one = isinstance(value, shape) and not (isinstance(value, bool) and shape in (int, float))
+            # No float has more bits.
+            is_one = is_one and not (isinstance(value, int) and value.bit_length() > 1000)
+            is_one = is_one and not (isinstance(value, float) and not isfinite(value))
+            return None if is_one else f"{place} is {shown(value)}, expected {_name(shape)}"
+        case range():
+            is_one = isinstance(value, int) and not isinstance(value, bool) and value in shape
+            return None if is_one else f"{place} is {shown(value)}, expected {_name(shape)}"
+        case tuple():
+            faults = [fault_of(value, each, place) for each in shape]
+            is_object = isinstance(value, dict)
+            inner = next(filter(None, faults), None) if is_object else None
+            return None if None in faults else inner or f"{place} is {shown(value)}, expected {_name(shape)}"
+        case list():
+            if not isinstance(value, list):
+                return f"{place} is {shown(value)}, expected a list"
+            entries = enumerate(cast("list[object]", value))
+            return next(filter(None, (fault_of(each, shape[0], f"{place}[{at}]") for at, each in entries)), None)
+        case dict():
+            if not isinstance(value, dict):
+                return f"{place} is {shown(value)}, expected an object"
+            return next(filter(None, _faults(cast("Mapping[str, object]", value), shape, place)), None)
+
+
+def _faults(value: Mapping[str, object], shape: Mapping[str, Shape], place: str) -> Iterator[str | None]:
+    for name, each in value.items():
+        of = shape.get(name, shape.get(f"{name}?", shape.get("*")))
+        at = f"{place}.{shown(name)[1:-1]}".lstrip(".")
+        yield fault_of(each, of, at) if of is not None else f"{at} is not expected"
+    for name in shape:
+        if name != "*" and not name.endswith("?") and name not in value:
+            yield f"{place} has no {name!r}".strip()
+
+
+def _name(shape: Shape) -> str:
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+    if isinstance(shape, range):
+        return f"a whole number from {shape.start} to {shape.stop - 1}"
+    if isinstance(shape, tuple):
+        return " or ".join(map(_name, shape))
+    return names[shape] if isinstance(shape, type) else "an object"
