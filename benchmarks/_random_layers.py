@@ -209,7 +209,7 @@ def _chosen(g: random.Random, shape: Sequence[int]) -> nn.Module:
 
 def _batch_normed(g: random.Random, shape: Sequence[int]) -> nn.Module:
     width = shape[-1]
-    kind = g.choice((dict[str, object](), {"affine": False}, {"momentum": None}, {"track_running_stats": False}))
+    kind = g.choice((dict[str, object](), {"affine": False}, {"track_running_stats": False}))
     norm = nn.BatchNorm1d(width, **kind)  # type: ignore[arg-type]
     if not kind and g.random() < 0.5:
         _frozen(norm, "weight")
