@@ -145,7 +145,7 @@ def _view(g: random.Random, shapes: Sequence[Shape]) -> Node | None:
             if len(split) <= 4:
                 options.append((lambda x, s=split: x.view(s), split))
                 options.append((lambda x, s=size: x.unflatten(-1, (-1, s)).mT.flatten(-2), shapes[at]))
-            options.append((lambda x, s=size: x.reshape(-1, s).flip(0).flip(0).reshape(x.shape), shapes[at]))
+            options.append((lambda x, s=size: x.reshape(-1, s).flip(1).reshape(x.shape), shapes[at]))
         if count % size == 0:
             options.append((lambda x, s=size: x.reshape(rows, s, -1), (rows, size, count // size)))
     run, shape = g.choice(options)

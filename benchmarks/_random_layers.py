@@ -356,7 +356,6 @@ LOSSES: dict[str, Loss] = {
         lambda n, c: torch.rand(n, c).softmax(-1),
     ),
     "poisson": Loss(lambda s, t: F.poisson_nll_loss(s, t.to(s.dtype)), lambda n, c: torch.rand(n, c) * 3),
-    "gaussian": Loss(lambda s, t: F.gaussian_nll_loss(s, t.to(s.dtype), s.exp()), torch.randn),
     "soft margin": Loss(lambda s, t: F.soft_margin_loss(s, t.to(s.dtype)), lambda n, c: torch.randn(n, c).sign()),
     "masked mean": Loss(_masked, torch.randn),
     "sum over rows": Loss(lambda s, t: (s - t.to(s.dtype)).square().mean(-1).sum() / s.shape[0], torch.randn),
