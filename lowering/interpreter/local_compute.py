@@ -17,10 +17,16 @@ from ..calls.local_calls import make_call, working_dtype
 from .errors import InterpreterError, value_text
 from .local_values import Spread, active, check_shapes
 
-_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
+_STATISTICS = (
+    "aten._native_batch_norm_legit_functional",
+    "aten._native_batch_norm_legit_no_training",
+    "aten.native_batch_norm_backward",
+    "aten.native_layer_norm",
+    "aten.native_group_norm",
+)
 """
-Ops whose types are those of GPUs: on CPUs torch keeps the statistics of narrow values narrow, and backward expects them
-so.
+Ops whose types are those that capture sees: on CPUs torch keeps the statistics of narrow values narrow or wide as the
+weight is, and backward expects them so.
 """
 
 
