@@ -43,7 +43,7 @@ class BatchForm:
         return next((each.shape[0] for each in given if each.dim()), 0)
 
     def has_rows(self, name: str) -> bool:
-        """Whether the first dim of an item is that of the rows."""
+        """Return whether the first dim of an item counts the rows of the batch."""
         found = self.tensors.get(name)
         return found is not None and found.shape[:1] == (self.rows,) and name not in self.no_rows
 

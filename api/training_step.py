@@ -87,9 +87,9 @@ class TrainingStep:
         reduce_dtype: the dtype in which gradients that are computed in a narrow dtype are reduced over devices, this or
             ``float32``; None leaves it to the search, and presets reduce in float32.
         loss_scaling: the settings of ``fp16-mixed``, which has those of ``torch.amp.GradScaler`` by default.
-        rows: the tensors of the batch that have a row for each example, by key or position; by default those whose
-            first dim is as long as that of the first tensor. To be given where others happen to be as long: class
-            weights, a mask over positions, a table.
+        rows: the tensors of the batch that have a row for each example, by key or position; by default all
+            tensors with as long a first dim as the first tensor has. To be given where others happen to be as long:
+            class weights, a mask over positions, a table.
         skip_non_finite: whether a step whose loss or gradients are not finite changes nothing; the step then gives the
             metric ``skipped``, which is 1 for such a step.
 
@@ -138,7 +138,7 @@ class TrainingStep:
 
     @property
     def no_rows(self) -> frozenset[str]:
-        """The tensors of the batch of which the user said that they have no rows."""
+        """Return the tensors of the batch that have no rows, as the user said."""
         given = batch_items(self.batch) if self.rows is not None else {}
         return frozenset(given) - set(map(str, self.rows or ()))
 

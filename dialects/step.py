@@ -16,6 +16,9 @@ from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
 from .sharding_attrs import ShardingAttr
 
+NO_ROWS = "train.no_rows"
+"""On an item of the batch: its first dim does not count rows, though it may be of the same size."""
+
 WORKING = "spmd.working"
 """
 On an argument: the sharding of the copy that its users share. On an op: the same per result, unit for none.

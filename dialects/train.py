@@ -55,9 +55,6 @@ Role attributes of results: the index of the argument that it replaces, nothing,
 of the tensors that the model returns.
 """
 
-NO_ROWS = "train.no_rows"
-"""On an item of the batch: its first dim is not that of the rows, though it may be of the same size."""
-
 LOSS_GRADIENT = "train.loss_gradient"
 """On an op: it is the one that backward begins with, the gradient of the loss, 1."""
 

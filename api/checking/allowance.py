@@ -1,4 +1,4 @@
-"""What came of a check, and what is allowed in float32: the error of one device whose sums are in other orders."""
+"""The result of a check, and its allowance in float32: the error of one device whose sums are in other orders."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ORDERS = range(4)
 """The orders of rows that are tried; 0 is their own."""
 
 _EXACT = 1e-10
-"""By how much a run in float64 may differ where the order of rows changes nothing but sums."""
+"""An order of rows counts if it changes a run in float64 by less: then it affects the rounding of sums alone."""
 
 
 def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:
     """
-    The result of a comparison.
+    Return the result of a comparison.
 
-    In float32, errors above the tolerance are compared with those of one device whose sums are in another order.
+    In float32, errors above the tolerance are compared with the errors of one device whose sums are in another order.
     """
     skipped = () if case.dtype is torch.float64 or not _is_adamw(case) else ("parameter", "buffer")
     errors = tuple(each for kind, each in worst.items() if kind not in skipped)
@@ -43,10 +43,10 @@ def _is_adamw(case: CheckCase) -> bool:
 
 def own_error(case: CheckCase, seed: int) -> Mapping[str, float]:
     """
-    By kind, the largest error of runs on one device whose sums are rounded otherwise.
+    Return the largest error of each kind among runs on one device that differ in the order of their sums.
 
-    Orders of rows do not count where they change what is computed, as with dropout; nothing does where a run changes
-    when it is repeated.
+    An order of rows is skipped if it changes the result beyond rounding, as dropout does. The mapping is empty if a
+    repeated run gives another result.
     """
     exact = replace(case, dtype=torch.float64)
     first, in_float64 = _values(case, seed), _values(exact, seed)
@@ -60,7 +60,7 @@ def own_error(case: CheckCase, seed: int) -> Mapping[str, float]:
 
 
 def _values(case: CheckCase, seed: int, order: int = 0) -> list[StepValues]:
-    """What each step computes on one device, with the rows of batches in their own order (0) or in another."""
+    """Train on one device, rows of batches in their own order (0) or in another, and return the values of each step."""
     step, found = case.training_step(), list[StepValues]()
     run, form = EagerRun(step, case.dtype, seed), BatchForm(step.batch, step.loss is not None, step.no_rows)
     for number, batch in enumerate(case.batches(), 1):
@@ -74,7 +74,7 @@ def _values(case: CheckCase, seed: int, order: int = 0) -> list[StepValues]:
 
 
 def _worst(found: list[StepValues], expected: list[StepValues]) -> dict[str, Worst]:
-    """The largest error of each kind, in the dtypes of what is found."""
+    """Return the largest error of each kind, in the dtypes of `found`."""
     others = ({key: value.to(one[key].dtype) for key, value in other.items()} for one, other in zip(found, expected))
     pairs = enumerate(zip(found, others, strict=True), 1)
     return largest(worst for number, (one, other) in pairs for worst in measure(one, other, number).values())

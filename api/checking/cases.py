@@ -113,7 +113,7 @@ class CheckResult:
     own: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def allows(self, worst: Worst) -> bool:
-        """Whether an error is within what is allowed."""
+        """Return whether an error is small enough."""
         return worst.error <= max(self.tolerance, 10 * self.own.get(worst.kind, 0.0))
 
     @property

@@ -61,7 +61,7 @@ def _equal_last(source: Shape, target: Shape) -> int:
 
 
 def _name_rest(prefix: str, shape: Shape, first: int, dims: Sequence[list[str]]) -> dict[str, int]:
-    """Append a factor to each dim of `shape`, of which the first one is divided up to `first`; return their sizes."""
+    """Append a factor to each dim of `shape`, of size `first` to the first one; return the sizes of the factors."""
     sizes = {f"{prefix}{k}": size for k, size in enumerate((first, *shape[1:]) if shape else ())}
     for factor, dim in zip(sizes, dims, strict=False):
         dim.append(factor)

@@ -260,7 +260,7 @@ def _prepare(stack: contextlib.ExitStack) -> None:
     # `torch.compiler.is_compiling()` then says so: models take paths that read no values (of masks, above all).
     stack.callback(setattr, torch.compiler, "_is_compiling_flag", torch.compiler._is_compiling_flag)
     torch.compiler._is_compiling_flag = True
-    # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
+    # Without this library, recurrent layers call ordinary ops; its own op for them passes memory to backward.
     # `torch.backends.mkldnn.flags` sets other things too, and warns of them.
     stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
     torch._C._set_mkldnn_enabled(False)
@@ -311,4 +311,4 @@ _BY_MESSAGE = {
     "CausalBias": OTHER_ATTENTION,
     "was requested after parallelize": OTHER_STEP,
 }
-"""By a part of an error's message, what to do."""
+"""Advice for errors whose message has this part."""

@@ -31,6 +31,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ABSENT, plain_attribute
+from ...dialects.step import NO_ROWS
 from ..calls.arguments import attribute_of, constant_attribute, element_type
 from ..capture.captured import CapturedStep, CaptureError, OptimizerSpec, StateSpec, StepInput, StepOutput
 from ..capture.refusals import is_text
@@ -63,7 +64,7 @@ def import_step(
         batch: the example batch by item name; integer items then carry their range, for random inputs.
         gradients: whether the gradients become results of the function too, after all others.
         probe: whether the rules of ops that the table lacks are inferred from what they compute (`probe`).
-        no_rows: the batch items whose first dim is not that of the rows of the batch.
+        no_rows: the batch items whose first dim does not count the rows of the batch.
 
     Raises:
         CaptureError: a value in the graph has no place in the IR; the message names node, layer and line.
@@ -135,7 +136,7 @@ class _Importer:
             if given.role == "batch" and (limits := _range(self.batch.get(given.name))) is not None:
                 role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
             if given.role == "batch" and given.name in self.no_rows:
-                role[train.NO_ROWS] = UnitAttr()
+                role[NO_ROWS] = UnitAttr()
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
             self.nodes.values[node] = self._argument(hint, type, role)
             if spec is not None and given.role == "param" and given.name in grads:

@@ -79,7 +79,7 @@ def verify_names(given: str | Path, known: Collection[str]) -> None:
     """
     Refuse a pin whose value is none of the names that are known before a step is imported, but much like one.
 
-    What is like none of them may be the name of a state, or of a constant.
+    Another name may be the name of a state, or of a constant, and is left to `apply_pins`.
     """
     for pin in load_pins(given):
         matches = any(fnmatchcase(name, pin.value) or pin.value.startswith(f"{name}.") for name in known)

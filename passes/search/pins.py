@@ -116,7 +116,7 @@ class _Resolver:
             raise PinError(f"{self.pin} matches no parameter, state, gradient or batch input{near}")
 
     def _all_names(self) -> list[str]:
-        """Those of values of all stages that may be pinned."""
+        """Return the names of all values that may be pinned, of every stage."""
         whole = self.view.whole
         return [given.name for given in whole.inputs if given.role] + [f"{name}.grad" for name, _, _ in whole.grads()]
 

@@ -205,7 +205,7 @@ class _PartPropagation:
         )
 
     def _mistaken(self, op: ComputeOp) -> str:
-        """Advice about the items that an op reads beside something else, and whose first dim may not be of rows."""
+        """Return advice about the batch items that `op` reads directly: their first dim may not count rows."""
         split = [value for value in op.args if self.found.values[value].split_axes]
         pending, seen = [value for value in split if value in self.of_batch_alone], set[SSAValue]()
         while pending:

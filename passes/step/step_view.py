@@ -17,6 +17,7 @@ from ...dialects.mesh_ops import ClusterOp, MeshOp
 from ...dialects.pipe import TransferOp
 from ...dialects.placed import argument_attribute
 from ...dialects.staged import Stages, transfers
+from ...dialects.step import NO_ROWS
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..errors import fail
@@ -37,12 +38,12 @@ class Input:
     def rows(self) -> int:
         """How many rows it has as an item of the batch; 0 where it has none."""
         shape = shape_of(self.argument)
-        has_rows = self.role == train.BATCH and argument_attribute(self.argument, train.NO_ROWS) is None
+        has_rows = self.role == train.BATCH and argument_attribute(self.argument, NO_ROWS) is None
         return shape[0] if has_rows and shape else 0
 
 
 def batch_rows(inputs: Iterable[Input]) -> int | None:
-    """The number of rows of the batch, by the first item that has any; None where none has."""
+    """The number of rows of the batch, by the first item that has any; None for a batch without rows."""
     return next((given.rows for given in inputs if given.rows), None)
 
 
