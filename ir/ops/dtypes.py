@@ -37,6 +37,9 @@ _NEITHER = {
 """Pairs that promote to a third dtype."""
 
 
+_REAL = {"complex64": "float32", "complex128": "float64"}
+
+
 class Operand(NamedTuple):
     """A tensor operand: the name of its argument, its dtype and whether it has dims."""
 
@@ -109,7 +112,7 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
         return word if word in _ORDER else None
     first, given = operands[0].dtype if operands else default, arguments.get("dtype")
     if isinstance(given, str) or arguments.get("input_dtype", first) != first:
-        return str(given) if given in _ORDER else None
+        return None if given not in _ORDER else _REAL.get(str(given), str(given)) if word == "real" else str(given)
     match word:
         case "first" | "alike":
             return "float32" if arguments.get("half_to_float") else first
@@ -127,9 +130,9 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
         case "index":
             return "int32" if arguments.get("out_int32") else "int64"
         case "real":
-            return {"complex64": "float32", "complex128": "float64"}.get(first, first)
+            return _REAL.get(first, first)
         case "complex":
-            return {"float32": "complex64", "float64": "complex128"}.get(first)
+            return next((each for each, real in _REAL.items() if real == first), None)
         case _:
             return next((each.dtype for each in operands if each.name == word), None)
 
