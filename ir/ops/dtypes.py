@@ -60,14 +60,14 @@ def promoted(operands: Iterable[Operand], numbers: Iterable[Plain] = (), default
 
 
 def _wider(one: str, other: str) -> str:
-    """Return the dtype to which two dtypes of one rank promote."""
+    """Promote two dtypes of one rank."""
     if not one or not other:
         return one or other
     return _NEITHER.get(frozenset({one, other})) or max(one, other, key=_ORDER.__getitem__)
 
 
 def _over(one: str, lower: str) -> str:
-    """Return the dtype to which a dtype and one of a lower rank promote; the lower only raises the category."""
+    """Promote a dtype with one of a lower rank, which only raises the category."""
     if one and lower and _CATEGORY[one] >= _CATEGORY[lower]:
         return one
     return _wider(one, "complex64" if one and lower and _CATEGORY[one] == _FLOAT else lower)
@@ -194,8 +194,8 @@ Maps rules to the ops that have them. A rule lists a word per result; the last w
 name without its overload stands for all overloads that no other rule lists.
 
 A word is a dtype, the name of an operand, or `?` for an unknown dtype. `first` is the dtype of the first operand, and
-`alike` too, for ops that take operands of one dtype alone. `promote` promotes operands and numbers; `float` does so and
-turns whole numbers into floats. `sum` adds up, `any` looks for true elements, `index` gives places, `default` is torch's
+`alike` too, for ops that take operands of one dtype alone. `promote` promotes operands and numbers; `float` does so,
+and turns whole numbers into floats. `sum` adds up, `any` looks for true elements, `index` gives places, `default` is torch's
 default dtype of floats. An argument `dtype` overrides the word.
 """
 
