@@ -195,8 +195,8 @@ name without its overload stands for all overloads that no other rule lists.
 
 A word is a dtype, the name of an operand, or `?` for an unknown dtype. `first` is the dtype of the first operand, and
 `alike` too, for ops that take operands of one dtype alone. `promote` promotes operands and numbers; `float` does so,
-and turns whole numbers into floats. `sum` adds up, `any` looks for true elements, `index` gives places, `default` is torch's
-default dtype of floats. An argument `dtype` overrides the word.
+and turns whole numbers into floats. `sum` adds up, `any` looks for true elements, `index` gives places, `default` is
+torch's default dtype of floats. An argument `dtype` overrides the word.
 """
 
 
