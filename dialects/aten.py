@@ -71,7 +71,7 @@ class AtenOp(ComputeOp):
         return rule
 
     def result_dtypes(self, default: str = DEFAULTS[0]) -> tuple[str | None, ...]:
-        """What torch gives, by `ir.ops.dtypes.result_dtypes`."""
+        """Return the dtypes that torch gives the results, with None for a result without a rule."""
         named = zip(self.operand_names(), self.args, strict=True)
         operands = tuple(Operand(name, dtype_of(value), bool(shape_of(value))) for name, value in named)
         return result_dtypes(self.overload, operands, self.arguments(), len(self.outs), default)
@@ -101,7 +101,7 @@ class AtenOp(ComputeOp):
         self._verify_dtypes()
 
     def _verify_dtypes(self) -> None:
-        """Results have the dtypes that torch gives them; a user may choose another dtype of plain floats."""
+        """Raise VerifyException unless results have torch's dtypes, under one of its default dtypes of floats."""
         try:
             right = [self.result_dtypes(default) for default in DEFAULTS]
         except ValueError as error:
@@ -183,7 +183,7 @@ def typed_op(
     An op of the table whose results have these shapes, and the dtypes that torch gives them.
 
     Raises:
-        ValueError: torch refuses operands of these dtypes, or what it gives depends on the device.
+        ValueError: torch refuses operands of these dtypes, or no rule is known for a result.
     """
     types = [TensorType(f32, shape) for shape in shapes]
     made = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=attributes)

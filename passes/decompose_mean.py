@@ -122,7 +122,7 @@ class CrossEntropyToSum(RewritePattern):
             weight.replace_all_uses_with(given[-1].outs[0])
             return
         hint = loss.name_hint or "loss"
-        # In float16 neither the sum nor the count of many losses is finite.
+        # The sum and the count of many losses overflow in float16.
         narrow = {value for value in op.args if dtype_of(value) == "float16"}
         wide = {value: cast(op, value, f32, f"{hint}.wide")[0] for value in narrow}
         operands = [wide[value].outs[0] if value in wide else value for value in op.args]

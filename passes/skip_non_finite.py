@@ -91,7 +91,7 @@ def _run(func: FuncOp, updates: Sequence[Operation]) -> None:
     updating = [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
     made = Insertion(updates[0])
     given = gradients(func, updates, SkipNonFinitePass.name)
-    # A bound makes a number of what is infinite.
+    # Gradients before the clip: a bound turns infinity into a finite number.
     unclipped = [clip.args[0] if (clip := clip_of(gradient)) else gradient for gradient in given]
     skips = any_not_finite(made, [*_losses(func), *unclipped])
     found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)

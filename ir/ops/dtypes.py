@@ -1,8 +1,8 @@
 """
 The dtypes of ops' results, as torch gives them: its promotion of types as a table.
 
-Dtypes are named as torch spells them. Ops whose result depends on the device or the kernel (statistics of narrow
-values) have no rule here for that result, and nothing is said of it.
+Dtypes are named as torch spells them. A result whose dtype depends on the device or the kernel (statistics of narrow
+values) has no rule here and is never checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..plain import Plain, PlainTable
 from .table import op_table
 
 DEFAULTS = ("float32", "float64")
-"""The dtypes that a float may have that has none of its own: torch's, and what a user may tell torch."""
+"""The dtypes in which torch creates floats by default: its own default, and the other that a user may set."""
 
 _CATEGORIES = (
     ("bool",),
@@ -35,6 +35,9 @@ _NEITHER = {
     frozenset({"float64", "complex64"}): "complex128",
 }
 """Pairs that promote to a third dtype."""
+
+
+_REAL = {"complex64": "float32", "complex128": "float64"}
 
 
 class Operand(NamedTuple):
@@ -57,14 +60,14 @@ def promoted(operands: Iterable[Operand], numbers: Iterable[Plain] = (), default
 
 
 def _wider(one: str, other: str) -> str:
-    """What two dtypes of one rank promote to."""
+    """Promote two dtypes of one rank."""
     if not one or not other:
         return one or other
     return _NEITHER.get(frozenset({one, other})) or max(one, other, key=_ORDER.__getitem__)
 
 
 def _over(one: str, lower: str) -> str:
-    """What a dtype and one of a lower rank, which only changes the category, promote to."""
+    """Promote a dtype with one of a lower rank, which only raises the category."""
     if one and lower and _CATEGORY[one] >= _CATEGORY[lower]:
         return one
     return _wider(one, "complex64" if one and lower and _CATEGORY[one] == _FLOAT else lower)
@@ -74,12 +77,12 @@ def result_dtypes(
     name: str, operands: Sequence[Operand], arguments: PlainTable, results: int, default: str = DEFAULTS[0]
 ) -> tuple[str | None, ...]:
     """
-    The dtypes of an op's results; None where no rule is known.
+    Return the dtypes of an op's results, with None for a result without a rule.
 
     Args:
         name: of a row of the op table.
-        arguments: what is not a tensor operand, as plain values.
-        default: the dtype of floats that have none of their own.
+        arguments: the arguments beside the tensor operands, as plain values.
+        default: torch's default dtype of floats.
 
     Raises:
         ValueError: operands have to be of one dtype, and are not.
@@ -109,7 +112,7 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
         return word if word in _ORDER else None
     first, given = operands[0].dtype if operands else default, arguments.get("dtype")
     if isinstance(given, str) or arguments.get("input_dtype", first) != first:
-        return str(given) if given in _ORDER else None
+        return None if given not in _ORDER else _REAL.get(str(given), str(given)) if word == "real" else str(given)
     match word:
         case "first" | "alike":
             return "float32" if arguments.get("half_to_float") else first
@@ -127,15 +130,15 @@ def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, defaul
         case "index":
             return "int32" if arguments.get("out_int32") else "int64"
         case "real":
-            return {"complex64": "float32", "complex128": "float64"}.get(first, first)
+            return _REAL.get(first, first)
         case "complex":
-            return {"float32": "complex64", "float64": "complex128"}.get(first)
+            return next((each for each, real in _REAL.items() if real == first), None)
         case _:
             return next((each.dtype for each in operands if each.name == word), None)
 
 
 _BY_FAMILY = {"elementwise": "promote", "contractions": "alike", "factories": "default", "losses": "self"}
-"""By family, the rule of ops that have none of their own, if it is not `first`."""
+"""The rule of each family's ops that `_BY_NAME` does not list; `first` for all other families."""
 
 _BY_NAME: Mapping[str, str] = {
     "promote": "cat stack linalg_cross addr mse_loss smooth_l1_loss huber_loss_backward full arange",
@@ -187,13 +190,13 @@ _BY_NAME: Mapping[str, str] = {
     """,
 }
 """
-By the rule for the dtype of each result, the last for all further ones, the ops that have it; a name without its
-overload stands for all overloads that are not listed.
+Maps rules to the ops that have them. A rule lists a word per result; the last word is also for all further results. A
+name without its overload stands for all overloads that no other rule lists.
 
-A rule is a dtype, the name of an operand, `?` where nothing is known, or: `first`, that of the first operand; `alike`,
-the same of operands that have to be of one dtype; `promote`, to what operands and numbers promote; `float`, the same
-and never of whole numbers; `sum` and `any`, of what adds up or looks for true elements; `index` of places; `default`
-of floats that have no dtype of their own. An argument `dtype` says otherwise.
+A word is a dtype, the name of an operand, or `?` for an unknown dtype. `first` is the dtype of the first operand, and
+`alike` too, for ops that take operands of one dtype alone. `promote` promotes operands and numbers; `float` does so,
+and turns whole numbers into floats. `sum` adds up, `any` looks for true elements, `index` gives places, `default` is
+torch's default dtype of floats. An argument `dtype` overrides the word.
 """
 
 

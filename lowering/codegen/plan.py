@@ -222,7 +222,9 @@ def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
             why = f"replaces argument %{argument.name_hint}"
             _check_result(func, result, sharding_of(argument), why)
             if argument not in places:
-                raise EmitError(func, f"result %{result.name_hint} {why} of another stage, expected one of its own")
+                raise EmitError(
+                    func, f"result %{result.name_hint} {why} of another stage, expected a result of that stage"
+                )
             role = _argument_role(inputs[argument.index])
             yield {"role": role[0] if role else "", "updates": places[argument]}
         elif (role := next((each for each in _SPREAD_ROLES if each in attributes), None)) is not None:

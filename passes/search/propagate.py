@@ -62,7 +62,7 @@ def propagate_batch(
             there = current.get(op.operand, "R")
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
-            # What an update gives is not among them.
+            # Results of updates have no placement here.
             have = [current.get(value, "R") for value in op.args]
             cost = partial(_cost, op.args, have, complete)
             best = chosen.get(op) or min(_options(comparisons.rule(op), single), key=cost)
