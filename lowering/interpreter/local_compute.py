@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, shape_of
 from ...dialects.placed import parts_of
 from ...ir.mesh import Mesh
@@ -16,19 +17,6 @@ from ..calls.empty_shards import Constant, results_without_call
 from ..calls.local_calls import make_call, working_dtype
 from .errors import InterpreterError, value_text
 from .local_values import Spread, active, check_shapes
-
-_STATISTICS = (
-    "aten._native_batch_norm_legit_functional",
-    "aten._native_batch_norm_legit_no_training",
-    "aten.native_batch_norm_backward",
-    "aten.native_layer_norm",
-    "aten.native_group_norm",
-)
-"""
-Ops whose types are those that capture sees: on CPUs torch keeps the statistics of narrow values narrow or wide as the
-weight is, and backward expects them so.
-"""
-
 
 def signature_of(op: ComputeOp) -> Signature:
     """The op's signature; without one it runs once, on full values."""
@@ -111,7 +99,8 @@ def _typed(
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:
         return torch.zeros(local_shape(shape_of(value), signature_of(op).results[index], *place), dtype=dtype)
-    if op.name in _STATISTICS and found.is_floating_point():
+    if found.dtype != dtype and isinstance(op, AtenOp) and op.result_dtypes()[index] is None:
+        # It depends on the device: on CPUs the statistics of narrow values are as wide as the weight.
         return found
     if found.dtype != dtype and precision is None:
         raise InterpreterError(op, f"{value_text(value)} is of {dtype_of(value)}, torch gives {found.dtype}")
