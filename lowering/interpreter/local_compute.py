@@ -18,6 +18,7 @@ from ..calls.local_calls import make_call, working_dtype
 from .errors import InterpreterError, value_text
 from .local_values import Spread, active, check_shapes
 
+
 def signature_of(op: ComputeOp) -> Signature:
     """The op's signature; without one it runs once, on full values."""
     if op.signature is not None:
