@@ -236,7 +236,7 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
-    """PlanError for what cannot be trained; a warning for what trains badly."""
+    """Raise PlanError if the step cannot be trained, and warn if it trains badly."""
     if options.dtype == torch.float16:
         raise PlanError(
             f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
