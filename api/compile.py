@@ -129,8 +129,7 @@ class PlanOptions:
             forked, so one is right where a process group or a GPU is in use.
 
     Raises:
-        PlanError: a value that the option does not take, or two options of which no way of planning obeys both
-            (`OPTIONS` of `ir/plan_options.py`).
+        PlanError: an option does not take its value, or two options exclude each other (`ir/plan_options.py`).
     """
 
     algorithm: PlanAlgorithm | None = None
@@ -158,7 +157,7 @@ class PlanOptions:
 
     @property
     def given(self) -> dict[str, object]:
-        """The options that differ from their defaults, by name."""
+        """Return the options that differ from their defaults, by name."""
         values = ((each, getattr(self, each.name)) for each in fields(self))
         return {each.name: value for each, value in values if value != each.default}
 

@@ -34,7 +34,7 @@ def share_loader(
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
     given = dict(options)
     shuffle = given.pop("shuffle", None)
-    # First, so that what one rank alone was given is an error on all.
+    # Compare first: an argument that only one rank was given is then an error on all ranks.
     order = f"samples={length} seed={seed} shuffle={shuffle} drop_last={drop_last}"
     verify_alike("arguments of step.loader()", order)
     if why := _refusal(given, seed, shuffle, count):
@@ -52,7 +52,7 @@ def share_loader(
 
 
 def _refusal(options: Mapping[str, Any], seed: int | None, shuffle: bool | None, count: int) -> str | None:
-    """Why options of a DataLoader would be ignored; None where they are not."""
+    """Return why the loader would ignore an option of a DataLoader, if it would ignore one."""
     if seed is not None and (why := refusal({"seed": seed})) is not None:
         return why
     if (shuffle and seed is None) or (shuffle is False and seed):

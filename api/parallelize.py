@@ -239,7 +239,7 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
-    """PlanError for what cannot be trained; a warning for what trains badly."""
+    """Raise PlanError if the step cannot be trained, and warn if it trains badly."""
     try:
         verify_pins(step, options)
     except PinError as error:

@@ -51,7 +51,7 @@ def mixture_step(width: int) -> TrainingStep:
 def plan_text(step: TrainingStep, ranks: int, without: Collection[str]) -> str:
     """The program of a step, data-parallel on several ranks, by the default passes without some."""
     cluster = cluster_of(ranks, "local-4")
-    options = PlanOptions(pins="dp") if ranks > 1 else PlanOptions("eliminate")
+    options = PlanOptions("fixed", "dp") if ranks > 1 else PlanOptions("eliminate")
     kept = (_without(each, without) for each in options.passes(cluster) if each.name not in without)
     return compile_step(step, cluster, PlanOptions(pipeline=Pipeline.of(*kept))).program
 

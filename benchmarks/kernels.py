@@ -43,7 +43,7 @@ from simulated_cuda.device import build_library
 def our_counts(step: TrainingStep, preset: str, cluster_name: str, ranks: int) -> Report:
     """A step of our program."""
     cluster = on_mesh(find_cluster(cluster_name), Mesh.of(gpu=ranks))
-    made = compile_step(step, cluster, PlanOptions(pins=preset), name=preset)
+    made = compile_step(step, cluster, PlanOptions("fixed", preset), name=preset)
     report = count_kernels([Stage(*each) for each in load_text(made.program, "<program>")])
     if report.fatal:
         raise SystemExit(f"{preset}: {report.fatal[0]}")

@@ -79,7 +79,7 @@ def plan_text(
     step: TrainingStep, cluster: Cluster, preset: str, *, compiles: bool = False, bucket: float | None = None
 ) -> str:
     """The program of `step` pinned to a preset on a cluster of one axis, with buckets of so many MiB."""
-    options = PlanOptions(pins=preset, compile=compiles)
+    options = PlanOptions("fixed", preset, compile=compiles)
     if bucket is not None:
         passes = options.passes(cluster)
         sized = (replace(each, bucket_mb=bucket) if isinstance(each, OverlapPass) else each for each in passes)

@@ -36,7 +36,7 @@ def read_text() -> TensorDataset:
 def main() -> None:
     """Train a few steps, on each process the one-device model beside its part of the distributed one."""
     data = read_text()
-    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, data[:BATCH], CLUSTER, pins="dp")
+    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, data[:BATCH], CLUSTER, algorithm="fixed", pins="dp")
     print(f"rank {dist.get_rank()} takes rows {step.rows.start} to {step.rows.stop} of {BATCH}", flush=True)
     torch.manual_seed(0)
     alone = MODEL()

@@ -1,8 +1,8 @@
 """
 The options of a plan as one table: the values that each takes, and the ways of planning that obey it.
 
-`PlanOptions`, `parallelize` and the command line refuse by it what they could not obey, and `docs/options.md` is
-written from it.
+`PlanOptions`, `parallelize` and the command line refuse options by this table, and `docs/options.md` is generated from
+it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ WAYS: Mapping[Way, str] = {
     "strategy": "the search for a strategy on the cluster's own mesh",
     "passes": "a pipeline of the user's own",
 }
-"""The ways of planning, in words."""
+"""Map each way of planning to its description."""
 
 Values: TypeAlias = tuple[str, Callable[[Any], bool]]
-"""The values of an option: in words, and whether a value is one of them."""
+"""A description of the values that an option takes, and a test of a value."""
 
 
 def are_shares(ratios: str) -> bool:
-    """Whether ratios are numbers, one for each device."""
+    """Return whether ratios are numbers, one for each device."""
     return ratios not in ("auto", "even", "balanced")
 
 
 def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None) -> str | None:
     """
-    Why options cannot be obeyed: a value that is none, or two options that no way of planning obeys both of; None where
-    all can.
+    Return why options cannot be obeyed, or None if they can: a value that its option does not take, or a pair that
+    excludes each other.
 
     Args:
-        given: those that are not left at their default, by name; what the table lacks is not looked at.
-        names: what to call them in messages; by default by their names.
+        given: the values that differ from their defaults, by name; names outside the table are ignored.
+        names: the names for messages; by default the keys of `given`.
     """
     known = {name: value for name, value in given.items() if name in OPTIONS}
     said = {name: f"{(names or {}).get(name, name)}={str(value)[:60]}" for name, value in known.items()}
@@ -62,7 +62,7 @@ def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None)
 
 
 def ways_of(name: str, value: object) -> frozenset[Way]:
-    """The ways of planning that obey an option with some value."""
+    """Return the ways of planning that obey an option with this value."""
     if name == "algorithm":
         return _PLAN if value == "auto" else _STRATEGY
     return _STRATEGY if name == "ratios" and are_shares(str(value)) else OPTIONS[name][0]
@@ -78,7 +78,7 @@ def _number(expected: str, least: float, most: float = float("inf"), kind: type 
 
 
 def _text(expected: str, read: Callable[[str], object]) -> Values:
-    """Texts that a function reads; it raises ValueError at others."""
+    """Describe the texts that a function reads without a ValueError."""
 
     def takes(value: object) -> bool:
         try:
@@ -126,4 +126,4 @@ OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
     "seed": (_ANY, _number("a whole number, or None", -float("inf"))),
     "compared": (_ANY, _number("a number of steps, 0 for none", 0)),
 }
-"""By name, the ways that obey it and its values: of `PlanOptions`, and of `parallelize` what is not about the step."""
+"""Map each option of `PlanOptions`, and each of `parallelize` about planning, to its ways and its values."""

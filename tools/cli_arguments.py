@@ -42,10 +42,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _refusal(options: argparse.Namespace) -> str | None:
-    """Why the options of a command cannot be obeyed together."""
+    """Return why the options of a command cannot be obeyed together, or None if they can."""
     given = {_CALLED.get(name, name): value for name, value in vars(options).items() if value != _USUAL.get(name)}
     if options.handler == _COMMANDS["check"][0]:
-        # It is that of the ranks, whatever makes the plan.
+        # The mesh describes the ranks of the check.
         del given["mesh"]
     if getattr(options, "profile", False) and options.cluster is not None:
         return "--profile and --cluster exclude each other: one measures the cluster, the other names it; leave one out"
@@ -53,7 +53,7 @@ def _refusal(options: argparse.Namespace) -> str | None:
 
 
 def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, besides: Sequence[str] = ()) -> None:
-    """Refuse options of plans, and those of `also`, for a target that is planned; the command obeys `besides`."""
+    """Refuse planning options, and the options `also`, for a target with a plan; the command obeys `besides`."""
     names = [*also, *(name for name in vars(options) if _CALLED.get(name, name) in OPTIONS and name not in besides)]
     if given := [name for name in names if getattr(options, name) not in (_USUAL.get(name), None)]:
         message = f"{target} is planned already, and {', '.join(map(_flag, given))} would be about planning it"
@@ -67,13 +67,13 @@ def _flag(name: str) -> str:
 
 
 _CALLED = {"pin": "pins", "pass_pipeline": "pipeline"}
-"""What options of plans are called in Python, where that is another name."""
+"""Map flags to the names of their options in Python, if these differ."""
 
 _USUAL: dict[str, object] = {
     **{"ratios": "auto", "duplex": "auto", "random": "exact", "measure": 1, "probe": True},
     **{"compile": False, "gradients": False, "profile": False},
 }
-"""The values of options that were not given, where that is not None."""
+"""The defaults of options whose default is not None."""
 
 
 def _parser() -> ToolParser:

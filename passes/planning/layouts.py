@@ -65,7 +65,7 @@ class Fixed:
         return self.mesh is not None and self.stages == 1 and self.micro_batches == 1 and self.duplex is False
 
     def allows(self, layout: Layout) -> bool:
-        """Whether a layout is as was decided, but for activations, of which every layout can keep any part."""
+        """Return whether a layout has these decisions; activations are not compared: any layout can keep any part."""
         if self.stages is not None and layout.stages != self.stages:
             return False
         if self.duplex is not None and (layout.mode == "duplex") != self.duplex:
@@ -75,7 +75,7 @@ class Fixed:
 
 
 def impossible(fixed: Fixed, devices: int, rows: int, layers: int) -> str | None:
-    """Why no layout is as was decided, whatever the strategy; None where one may be."""
+    """Return why no layout can have these decisions, whatever its strategy, if none can."""
     stages, parts = fixed.stages or 1, fixed.micro_batches or 1
     reasons = {
         "duplex=yes cuts the batch by itself: leave out stages and micro_batches": fixed.duplex

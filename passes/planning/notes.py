@@ -16,16 +16,16 @@ from .candidates import Candidate
 LOG = logging.getLogger("shardwright.plan")
 
 FAULT = "fault: "
-"""How the reason begins why a candidate is dropped that a pass crashed on, or left invalid."""
+"""The prefix of the reason for a candidate whose passes crash, or whose program does not verify."""
 
 
 class Refused(ValueError):
-    """A candidate that cannot be: the message says why."""
+    """An infeasible candidate; the message says why."""
 
 
 @contextmanager
 def dropped_if_faulty(candidate: Candidate) -> Generator[None]:
-    """Refuse a candidate inside on which a pass crashes, and log it: another one may be the plan all the same."""
+    """Log a crash inside and refuse the candidate; the search continues with the others."""
     try:
         yield
     except Refused:
@@ -36,7 +36,7 @@ def dropped_if_faulty(candidate: Candidate) -> Generator[None]:
 
 
 def verify(module: ModuleOp, candidate: Candidate) -> None:
-    """Refuse a candidate whose program does not verify, and log it."""
+    """Log and refuse a candidate whose program does not verify."""
     if (fault := first_fault(module)) is not None:
         LOG.warning("candidate %s is dropped, please report it: %s", candidate.name, fault.message)
         raise Refused(f"{FAULT}{fault.message}")

@@ -48,7 +48,7 @@ class Judged:
         peak: as `Finished.tightest`; None where the step takes longer than one that is known.
         work: what it took, in ops.
         program: None where it was made in another process, or of short steps.
-        fault: why it must not be the plan, where it might be the fastest and does not verify.
+        fault: the error of the verifier, for a program that would be the fastest otherwise.
     """
 
     candidate: Candidate

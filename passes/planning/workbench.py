@@ -134,7 +134,7 @@ class Workbench:
 
     @cached_property
     def folding(self) -> Folding | None:
-        """How equal layers are represented by few; None where there are none, or pins may tell them apart."""
+        """Return how few layers represent equal ones, if layers are equal and pins do not tell them apart."""
         return self._folding or (None if self.is_pinned else folding_of(self.module))
 
     @property
@@ -144,7 +144,7 @@ class Workbench:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has, to be divided among stages."""
+        """Return the number of layers that stages can divide."""
         return min(len(find_layers(view).names) for view in self.views)
 
     @property
@@ -209,7 +209,7 @@ class Workbench:
         return None if self.in_parts(unrolled=unrolled)[0] else rows
 
     def in_parts(self, *, unrolled: bool) -> tuple[int, int]:
-        """Of a batch that can be cut: how many ops of forward and backward work on parts, of how many."""
+        """Return how many ops of forward and backward work on parts of the batch, and how many there are in total."""
         cut = self._cut(unrolled=unrolled)
         choices = [choice for op, choice in cut.items() if not train.is_update(op)] if not isinstance(cut, str) else []
         return sum(choice is not None for choice in choices), len(choices)

@@ -118,7 +118,7 @@ def is_pinned(module: ModuleOp) -> bool:
 
 
 def pins_places(module: ModuleOp) -> bool:
-    """Whether pins of a module refer to its axes or to single values; a preset over all axes refers to neither."""
+    """Return whether pins refer to axes or to single values; a preset over all axes refers to neither."""
     entries = [pin for func in step_functions(module) for pin in pin_entries(func)]
     if any(pin.sharding is not None or pin.axes is not None for pin in entries):
         return True
@@ -127,7 +127,7 @@ def pins_places(module: ModuleOp) -> bool:
 
 
 def _attributes(op: Operation) -> Iterator[Mapping[str, Attribute]]:
-    """The attributes of an op and, of a function, those of its arguments."""
+    """Yield the attributes of an op and, for a function, the attributes of its arguments."""
     yield op.attributes
     if isinstance(op, FuncOp) and op.arg_attrs is not None:
         yield from (entry.data for entry in op.arg_attrs.data)

@@ -189,7 +189,7 @@ class _Divider:
         self._retype([value.type for value in terminator.operands])
 
     def _stages_of(self, value: SSAValue, target: int | None) -> list[int]:
-        """The stages that give a value: those that have the argument which it replaces, if it replaces one."""
+        """Return the stages that give a value; a value that replaces an argument is given where that argument is."""
         kept = self._original(target) if target is not None else value
         return self.wanted.get(kept) or [self._home(kept)]
 

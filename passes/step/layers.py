@@ -144,8 +144,8 @@ class _Finder:
 
     def _keep(self) -> None:
         """
-        An argument is kept where it is first used, or, if it never is, where its new value is made; its update, and the
-        states of that, are there too.
+        Keep an argument on the layer that first uses it or, without a use, on the layer that makes its new value; keep
+        its update, and the states of the update, on the same layer.
         """
         made = {target: self.view.terminator.arguments[index] for index, target in self.view.updated.items()}
         for given in self.view.inputs:

@@ -15,7 +15,7 @@ STEPS = 3
 
 def losses(model: str, cluster: Cluster) -> list[list[float]]:
     """By rank, those of some steps of a model whose experts are split."""
-    made = compile_step(training_step(model), cluster, PlanOptions(pins="tp"))
+    made = compile_step(training_step(model), cluster, PlanOptions("fixed", "tp"))
     return run_ranks(choice_ranks.losses, cluster.mesh.device_count, made.program, model, STEPS)
 
 

@@ -301,12 +301,12 @@ def dtype_half():
     planned(two_layers(), dtype=torch.float16)
 
 
-@refused("pins beside a pipeline", r"given pipeline= and pins, .*leave it out .*add-pins\{pins=")
+@refused("pins beside a pipeline", r"pins=dp and pipeline=.* exclude each other.*add-pins\{pins=")
 def pins_beside_a_pipeline():
     planned(two_layers(), pipeline="search-strategy")  # its pins are "dp"
 
 
-@refused("decisions beside a pipeline", "given pipeline= and mesh, stages, .*leave them out")
+@refused("decisions beside a pipeline", "pipeline=.* and mesh=.* exclude each other")
 def decisions_beside_a_pipeline():
     planned(two_layers(), pins=None, mesh="1", stages=1, pipeline="search-strategy")
 

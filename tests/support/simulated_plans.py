@@ -45,11 +45,11 @@ class SimulatedPlan:
 
 
 PLANS = {
-    "dp": SimulatedPlan("gpt2-tiny", "dp=2", PlanOptions(pins="dp")),
-    "zero3": SimulatedPlan("gpt2-tiny", "dp=2", PlanOptions(pins="zero3"), launching_cluster),
-    "bf16": SimulatedPlan("llama-tiny", "dp=2", PlanOptions(pins="zero3"), precision="bf16-mixed"),
-    "tp": SimulatedPlan("bert-tiny", "tp=2", PlanOptions(pins="tp")),
-    "hierarchical": SimulatedPlan("gpt2-tiny", "node=2,gpu=2", PlanOptions(pins="dp"), hosts_cluster),
+    "dp": SimulatedPlan("gpt2-tiny", "dp=2", PlanOptions("fixed", "dp")),
+    "zero3": SimulatedPlan("gpt2-tiny", "dp=2", PlanOptions("fixed", "zero3"), launching_cluster),
+    "bf16": SimulatedPlan("llama-tiny", "dp=2", PlanOptions("fixed", "zero3"), precision="bf16-mixed"),
+    "tp": SimulatedPlan("bert-tiny", "tp=2", PlanOptions("fixed", "tp")),
+    "hierarchical": SimulatedPlan("gpt2-tiny", "node=2,gpu=2", PlanOptions("fixed", "dp"), hosts_cluster),
     "searched": SimulatedPlan("gpt2-tiny", "node=2,gpu=2", PlanOptions("eliminate")),
     "in phases": SimulatedPlan("bert-switch-tiny", "node=2,gpu=2", PlanOptions(pipeline=_PHASES)),
     "uneven": SimulatedPlan("vit-tiny", "dp=2", PlanOptions("eliminate", ratios="0.75,0.25")),
@@ -68,9 +68,9 @@ PLANS = {
 """A few of every kind."""
 
 _HOW = {
-    "dp": ("dp=2", PlanOptions(pins="dp")),
-    "zero3": ("dp=2", PlanOptions(pins="zero3")),
-    "tp": ("tp=2", PlanOptions(pins="tp")),
+    "dp": ("dp=2", PlanOptions("fixed", "dp")),
+    "zero3": ("dp=2", PlanOptions("fixed", "zero3")),
+    "tp": ("tp=2", PlanOptions("fixed", "tp")),
     "searched": ("node=2,gpu=2", PlanOptions("eliminate")),
 }
 

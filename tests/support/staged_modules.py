@@ -22,6 +22,8 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 class Blocks(nn.Module):
     """Four layers, with more before and after them."""
 
+    kept: torch.Tensor
+
     def __init__(self, before: nn.Module | None = None, make: Callable[[], nn.Module] | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)

@@ -98,7 +98,7 @@ def test_more_layers_are_a_few_lines_each() -> None:
     for layers in (4, 8):
         step = gpt2_step(replace(CONFIG, layers=layers), batch=4, length=8)
         cluster = launching_cluster(parse_mesh("tp=2"))
-        programs[layers] = compile_step(step, cluster, PlanOptions(pins="tp")).program
+        programs[layers] = compile_step(step, cluster, PlanOptions("fixed", "tp")).program
     lines = {layers: text.count("\n") for layers, text in programs.items()}
     assert lines[8] - lines[4] < 4 * 60
 

@@ -113,8 +113,8 @@ def test_a_kernel_costs_its_bytes_and_one_launch():
 def test_no_op_of_a_program_does_less_than_the_least(model: str, pins: str):
     cluster = split_cluster(parse_mesh("dp=2,tp=2"))
     step = training_step(model)
-    made = compile_step(step, cluster, PlanOptions(pins=pins, compile=True))
-    plain = compile_step(step, cluster, PlanOptions(pins=pins))
+    made = compile_step(step, cluster, PlanOptions("fixed", pins, compile=True))
+    plain = compile_step(step, cluster, PlanOptions("fixed", pins))
     (func,) = step_functions(made.module)
     assert COMPILED in func.attributes
     assert made.report["predicted_compute_s"] < plain.report["predicted_compute_s"]

@@ -79,7 +79,7 @@ def dropout_stages() -> list[Stage]:
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
     batch = (torch.zeros(8, 8), torch.zeros(8, dtype=torch.int64))
     step = TrainingStep(model, nn.functional.cross_entropy, SGD, batch)
-    made = compile_step(step, split_cluster(Mesh.of(dp=2)), PlanOptions(pins="dp"))
+    made = compile_step(step, split_cluster(Mesh.of(dp=2)), PlanOptions("fixed", "dp"))
     return [Stage(*each) for each in load_text(made.program, "<program>")]
 
 

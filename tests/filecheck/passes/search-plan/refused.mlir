@@ -3,7 +3,7 @@
 // RUN: not opt-tool %s --pass-pipeline='search-plan' 2>&1 | filecheck %s --check-prefix=MEMORY
 
 // MESH: mesh 2x4 has 8 devices, cluster 'four' 4; the sizes of the axes must multiply to that
-// STAGES: no plan obeys what was asked: stages=9 on 4 devices; a pipeline has at most as many stages as layers and
+// STAGES: no plan obeys what was asked (stages=9): a stage needs a device of its own, and the cluster has 4
 // MEMORY: no plan fits: of {{[0-9]+}} candidates
 // MEMORY-SAME: on a device that has 2.93 KiB; use more devices, a smaller batch or a smaller model
 
