@@ -96,8 +96,7 @@ class DistributedStep(StepState):
             batch: the global batch, shaped as the example or as one of the other `shapes` that were declared, the same
                 on every rank; or a rank's own rows of it, marked by `local`.
             lr: the learning rate of this step, or one for each group of parameters, numbers or tensors without dims;
-                None is that of `optimizer`, which is the one that it was made with unless a scheduler or the loop has
-                set another.
+                with None the step takes the rates in `optimizer`, which a scheduler or the loop may set.
 
         Returns:
             The loss, the same on every rank.

@@ -134,7 +134,7 @@ class ShardedState:
 
     def load_weights(self, state: Mapping[str, Sharded]) -> None:
         """
-        Take parameters and persistent buffers from full tensors, or from what `weights` gives. A value for a
+        Take parameters and persistent buffers from full tensors, or from the result of `weights`. A value for a
         buffer that is not persistent is ignored: `state_dict` once had those too.
 
         Raises:

@@ -94,8 +94,8 @@ class StepState:
         """
         The states of the optimizer, by parameter and torch's name of the state, and its groups of parameters.
 
-        The form is that of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`. As with torch's own
-        `state_dict()`, and as in `named_parameters`, the tensors are the step's own memory: copy what is to be kept.
+        `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict` has the same form. As with torch's own
+        `state_dict()`, and as in `named_parameters`, the tensors are the step's own memory: copy them to keep them.
         """
         return self._sharded.optimizer_state(self.optimizer.rates if self.optimizer is not None else ())
 

@@ -1,4 +1,4 @@
-"""What is in a JSON file that a program wrote, and somebody may have changed since."""
+"""Shapes of JSON files that a program wrote, and somebody may have changed since."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from .cluster_fields import shown
 
 Shape: TypeAlias = "type | range | tuple[Shape, ...] | list[Shape] | dict[str, Shape]"
 """
-What an entry must be: a type; a whole number of a range; one of several; a list of such entries; or an object whose
-entries are such. It need not have those whose key ends in `?`, and has no others but where there is a key `*`, which is
-of all others.
+An entry must be of a type, a whole number of a range, one of several shapes, a list of such entries, or an object with
+such entries. An entry may be missing if its key ends in `?`; the key `*` allows entries by any other name.
 """
 
 NUMBER = (float, int)
@@ -20,7 +19,7 @@ COUNT = range(2**53)
 
 
 def fault_of(value: object, shape: Shape, place: str = "") -> str | None:
-    """Where a value is not of its shape; None where it is."""
+    """Return a message about the first entry that does not have its shape, or None."""
     match shape:
         case type():
             is_one = isinstance(value, shape) and not (isinstance(value, bool) and shape in (int, float))

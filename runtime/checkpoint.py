@@ -41,7 +41,7 @@ VERSION = 1
 
 MANIFEST, EXTRA = "manifest.json", "extra.pt"
 _MOST_BYTES = 2**24
-"""Of a manifest, which has a line or two for each rank."""
+"""A manifest has a line or two for each rank."""
 
 _NAME = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".unfinished"
@@ -242,7 +242,7 @@ def _content(name: str, read: Callable[[], Read]) -> Read:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """The manifest; CheckpointError where it is not as it was written, or no manifest."""
+    """Return the manifest; CheckpointError says that it was changed, or which field is wrong."""
     try:
         found = json.loads(read_text(path / MANIFEST, _MOST_BYTES))
         if found["sha256"] != _text_digest({**found, "sha256": ""}):
@@ -255,7 +255,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _verified(manifest: Any) -> Mapping[str, Any]:
-    """A manifest whose fields are what they have to be; CheckpointError where one is not."""
+    """Return a manifest after a check of its fields; CheckpointError names a wrong one."""
     if fault := fault_of(manifest, _FIELDS):
         raise CheckpointError(f"{MANIFEST}: {fault}")
     return manifest
@@ -271,7 +271,7 @@ _FIELDS: Shape = {
     "files": {EXTRA: _FILE, METADATA: _FILE, "*": _FILE},
     "sha256": str,
 }
-"""What a manifest holds; of each file its size and SHA-256."""
+"""The fields of a manifest; a file has its size and SHA-256."""
 
 
 def _fault(path: Path, ranks: Ranks) -> str:

@@ -52,7 +52,7 @@ def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int
     Shape and dtype of each tensor by its name.
 
     Args:
-        files: in which tensors may be.
+        files: the names of the files of the checkpoint.
 
     Raises:
         CheckpointError: the description is none, or names something that no description has.

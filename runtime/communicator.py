@@ -98,7 +98,8 @@ class Communicator:
             job = [RankLayout(mesh, tuple(range(world)), tuple(groups))]
         if checked:
             job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
-        self._groups = make_groups(job, timeout, handles, self.device)
+        # Each group that is made waits for all ranks.
+        self._groups = HERE.wait("the groups of all ranks", lambda: make_groups(job, timeout, handles, self.device))
         self.rank = next(layout.ranks.index(me) for layout in job if me in layout.ranks)
         """The rank in the mesh, which in a pipeline is not that in the job."""
         self._sequence = CheckedSequence(mesh, self._groups[_everywhere(mesh)]) if checked else None

@@ -349,12 +349,12 @@ class Executor:
 
 
 GivenRate: TypeAlias = "float | torch.Tensor | Sequence[float | torch.Tensor] | None"
-"""The learning rate of all groups of parameters, or of each; None is the one that the optimizer was made with."""
+"""A learning rate for all groups of parameters, or one for each; with None the optimizer has its own."""
 
 
 def rates_of(plan: Plan, lr: GivenRate) -> list[float]:
     """
-    The learning rates of a step by group of parameters; none where neither the plan nor `lr` has any.
+    Return the learning rates of a step by group of parameters; without an optimizer and `lr` the list is empty.
 
     Raises:
         PlanError: one is not a finite number from 0, or there are more or fewer than groups.

@@ -199,7 +199,7 @@ HERE = Here()
 
 
 def _leave_job_to_parent() -> None:
-    """In a process that a rank has forked: what it has of the job is the rank's, and stays as it is when it ends."""
+    """In a process that a rank has forked: the rank's share of the job stays as it is when the child ends."""
     if not dist.is_initialized():
         return
     HERE.forked, HERE.lost_peer = True, None

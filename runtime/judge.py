@@ -176,7 +176,7 @@ class Judge:
 
     def _silent(self, now: float, states: Mapping[int, str]) -> Verdict | None:
         """A rank that others have waited for longer than the bound."""
-        waiting = self._waiting(now)
+        waiting = [rank for rank in self._waiting(now) if rank not in states]
         long = [rank for rank in waiting if now - self._moved[rank] >= self.bounds.silent]
         if not long:
             return None

@@ -24,7 +24,7 @@ def die_with_parent() -> None:
 
 
 def ended_ranks() -> set[int]:
-    """The ranks of this machine that torchrun has started, and that have ended; none where that is not known."""
+    """Return the ranks of this machine that torchrun has started and that have ended, as far as that is known."""
     rank, local, count = (int(os.environ.get(f"{name}", -1)) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     try:
         tasks = Path(f"/proc/{os.getppid()}/task").glob("*/children")

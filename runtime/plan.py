@@ -103,7 +103,7 @@ class Value(SpreadTensor):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its names in the state dict of the model, none for what is neither a parameter nor a persistent buffer."""
+        """The names of a parameter or persistent buffer in the state dict of the model; other values have none."""
         if self.role not in ("param", "buffer"):
             return ()
         return (self.name, *self.tied) if self.persistent else self.tied

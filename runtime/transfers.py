@@ -27,6 +27,7 @@ import torch.distributed as dist
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, parse_sharding
 from ..ir.unit_tasks import Grid, Task, chunk_count
+from .faults import HERE
 from .groups import TIMEOUT
 from .requests import Waitable
 
@@ -117,7 +118,8 @@ class Lines:
 
     def _both(self, ranks: list[int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """A group for each direction; placeholders on a rank that is none of them."""
-        up, down = (dist.new_group(ranks, timeout=self._timeout) for _ in range(2))
+        lines = (lambda: dist.new_group(ranks, timeout=self._timeout) for _ in range(2))
+        up, down = (HERE.wait("a line between ranks", line) for line in lines)
         return up, down  # pyright: ignore[reportReturnType]
 
     def open(self, pairs: Iterable[tuple[int, int]]) -> None:

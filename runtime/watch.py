@@ -171,7 +171,7 @@ class Watch:
         phase = "ending" if self._signal else HERE.phase
         line = "" if what or phase == "left" else main_thread_line()
         # Without this thread's own share.
-        work = -1 if HERE.has_stepped else round(time.process_time() - time.thread_time(), 1)
+        work = -1 if HERE.has_stepped else round(time.process_time() - time.thread_time(), 2)
         here = HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
         report = Report(self._beat, phase, *here, work)
         self._store.set(f"report/{self._rank}", report.text())

@@ -22,7 +22,7 @@ _FIELDS: Shape = {
     "delays": [_ROUNDS],
     "trouble": str,
 }
-"""What a file holds, besides its version."""
+"""The fields of a journal in a file, besides its version."""
 
 _QUIET = 0.1
 """The part of a processor that others may take."""

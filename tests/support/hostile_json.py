@@ -115,7 +115,17 @@ def use_report(text: str) -> None:
 
 
 def use_record(text: str) -> None:
-    """A record that a plan begins from."""
+    """A record that a plan begins from; without one that can be read a plan is searched for, which takes long."""
+    from shardwright.api.plan_record import PlanRecord
+    from shardwright.runtime.profile.journal import ProfileError
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "replan.json")
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            PlanRecord.read(path, json.loads(_plan()["replan.json"])["of"])
+        except ValueError as error:
+            raise ProfileError(str(error)) from error
     _in_plan("replan.json", "replan", "{}", "--cluster", "mixed-4", "--out", "{}/new")(text)
 
 

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import re
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,3 +136,18 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"manifest.json: rates.0. is nan, expected a number"):
         write(tmp_path, {}, Notes(1, 0, (float("nan"),)), {"extra.pt": packed(None)}, 2, ALONE)
     assert checkpoints(tmp_path) == []
+
+
+def test_a_disk_that_takes_no_more_is_named(tmp_path: Path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"^OSError: \[Errno 27\] File too large"):
+            save(tmp_path, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert checkpoints(tmp_path) == []
+    save(tmp_path, 1)
+    assert [each.name for each in tmp_path.iterdir()] == ["step-00000001"]
