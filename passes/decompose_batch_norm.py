@@ -136,7 +136,15 @@ class _BatchNormMaker:
 
     def typed(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """A value in the dtype of another."""
-        self.made += (made := cast(self.op, value, element_of(like), value.name_hint or self.hint))
+        return self._cast(value, element_of(like))
+
+    def wide(self, name: str) -> SSAValue:
+        """An operand in the dtype of sums, which kernels of forward give whatever its type here says."""
+        value = self.operands[name]
+        return self._cast(value, ELEMENTS[sum_dtype(dtype_of(value))])
+
+    def _cast(self, value: SSAValue, element: Attribute) -> SSAValue:
+        self.made += (made := cast(self.op, value, element, value.name_hint or self.hint))
         return made[0].outs[0] if made else value
 
     def scaled(self, value: SSAValue, factor: float, suffix: str) -> SSAValue:
@@ -209,8 +217,8 @@ class BatchNormGradient(RewritePattern):
         if not isinstance(op, AtenOp) or op.overload != _BACKWARD or not op.arguments().get("train"):
             return
         maker = _BatchNormMaker(op)
-        grad, invstd = maker.operands["grad_out"], maker.broad(maker.operands["save_invstd"])
-        centred = maker.make("sub.Tensor", [maker.input, maker.broad(maker.operands["save_mean"])], "centred")
+        grad, invstd = maker.operands["grad_out"], maker.broad(maker.wide("save_invstd"))
+        centred = maker.make("sub.Tensor", [maker.input, maker.broad(maker.wide("save_mean"))], "centred")
         normal = maker.make("mul.Tensor", [centred, invstd], "normal")
         weight = maker.sum(maker.make("mul.Tensor", [grad, normal], "products"), "weight_grad")
         bias = maker.sum(grad, "bias_grad")
