@@ -457,6 +457,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         ],
         "pass_seconds": dict(seconds),
         "predicted_step_s": times["step"],
+        "predicted_range_s": _range(times, whole),
         "predicted_compute_s": times["compute"],
         "predicted_exposed_communication_s": times["exposed"],
         "chosen": plan.chosen if plan is not None else None,
@@ -472,6 +473,18 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "collective_bytes": {kind: sum(t.collective_bytes.get(kind, 0.0) for t in timelines) for kind in kinds},
         "versions": versions(),
     }
+
+
+def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
+    """
+    The least and the most seconds that are expected of a step; None on a cluster that was not measured.
+
+    Fits are off by a tenth, and ranks that share cores wait for each other up to three times as long as in the mean.
+    """
+    if not any(device.rates for device in cluster.devices):
+        return None
+    waits = 2 * times["exposed"] if cluster.interference.delays else 0.0
+    return [0.9 * times["step"], 1.1 * times["step"] + waits]
 
 
 def _peak_report(peak: MemoryPeak) -> PeakReport:

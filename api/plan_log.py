@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..ir.units import bytes_text, seconds_text
 from ..runtime.plan import Plan
-from .plan_report import PlanReport
+from .plan_report import PlanReport, step_text
 
 LOG = logging.getLogger("shardwright")
 
@@ -28,7 +28,7 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     LOG.info(
         "%s: predicted step %s, of which %s waiting for communication; peak memory of a rank %s",
         name,
-        seconds_text(report["predicted_step_s"]),
+        step_text(report),
         seconds_text(report["predicted_exposed_communication_s"]),
         bytes_text(max(report["peak_bytes"])),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
+from ..ir.units import seconds_text
 from ..passes.planning.records import CandidateRecord
 from ..passes.planning.summary import TriedRecord
 
@@ -41,6 +42,12 @@ class MeasuredReport(TypedDict):
     measured_step_s: float
 
 
+def step_text(report: PlanReport) -> str:
+    """Return the predicted step as text, with the range of it if one is known: `314 ms (283 ms to 413 ms)`."""
+    text, expected = seconds_text(report["predicted_step_s"]), report.get("predicted_range_s")
+    return f"{text} ({' to '.join(map(seconds_text, expected))})" if expected else text
+
+
 class PlanReport(TypedDict):
     """A plan: times in seconds, sizes in bytes."""
 
@@ -53,6 +60,7 @@ class PlanReport(TypedDict):
     ratios: list[RatiosReport]
     pass_seconds: dict[str, float]
     predicted_step_s: float
+    predicted_range_s: list[float] | None
     predicted_compute_s: float
     predicted_exposed_communication_s: float
     chosen: str | None

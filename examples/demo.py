@@ -20,6 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from shardwright.api.plan_report import step_text
+
 HERE = Path(__file__).parent
 console = Console(width=110)
 
@@ -40,7 +42,7 @@ def train(ranks: int, cluster: Path, log: Path, options: argparse.Namespace) -> 
     return json.loads(log.read_text())
 
 
-def show_plan(report: dict[str, Any]) -> None:
+def show_plan(report: Any) -> None:
     """Print what the compiler decided."""
     table = Table(title=f"the plan, on {report['mesh']}", show_header=False)
     peak, seconds = max(report["peak_bytes"]) / 2**20, report["pass_seconds"]
@@ -48,7 +50,7 @@ def show_plan(report: dict[str, Any]) -> None:
     rows = {
         "planned in": f"{sum(seconds.values()):.1f} s, of which search {seconds['search-plan']:.1f} s",
         "plan": f"{report['chosen']}, of {len(report['candidates'])} candidates",
-        "predicted step": f"{report['predicted_step_s'] * 1e3:.1f} ms",
+        "predicted step": step_text(report),
         "peak memory": f"{peak:.0f} MiB per process",
         "sent per step": sent or "nothing",
     }
@@ -87,9 +89,8 @@ def main() -> None:
             results.append(train(ranks, cluster, Path(folder, f"log-{ranks}.json"), options))
         several, one = results
         show_plan(several["plan"])
-        predicted, measured = several["plan"]["predicted_step_s"], several["step_s"]
         console.print(
-            f"step: predicted {predicted * 1e3:.0f} ms, measured {measured * 1e3:.0f} ms"
+            f"step: predicted {step_text(several['plan'])}, measured {several['step_s'] * 1e3:.0f} ms"
             f" (one process: {one['step_s'] * 1e3:.0f} ms)"
         )
         show_losses(several["losses"], one["losses"], options.ranks)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.plan_report import MeasuredReport, PlanReport
+from ..api.plan_report import MeasuredReport, PlanReport, step_text
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
 from ..dialects import train
@@ -158,7 +158,7 @@ def summary(report: PlanReport) -> Table:
     table = Table(title=f"{report['name']} on {report['cluster']} ({mesh})", show_header=False)
     peak = report["peak"]
     rows = {
-        "predicted step": seconds_text(report["predicted_step_s"]),
+        "predicted step": step_text(report),
         "of it compute": seconds_text(report["predicted_compute_s"]),
         "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
         "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",

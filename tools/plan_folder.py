@@ -46,6 +46,7 @@ _REPORT: dict[str, Shape] = {
     "ranks?": int,
     "cluster?": str,
     "predicted_step_s?": NUMBER,
+    "predicted_range_s?": ([NUMBER], type(None)),
     "predicted_compute_s?": NUMBER,
     "predicted_exposed_communication_s?": NUMBER,
     "chosen?": (str, type(None)),

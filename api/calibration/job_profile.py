@@ -43,5 +43,5 @@ def _reference(mesh: Mesh) -> tuple[tuple[OpSample, ...], tuple[Rehearsal, ...]]
     """Return the ops of a small transformer's step by data parallelism, and its plan to time them in."""
     cluster = on_mesh(find_cluster(GENERIC), mesh)
     step = gpt2_step(_LAYERS, batch=_ROWS * mesh.device_count, length=_LENGTH)
-    module = compile_step(step, cluster, PlanOptions(pins="dp"), name="reference").module
+    module = compile_step(step, cluster, PlanOptions("fixed", "dp"), name="reference").module
     return samples_of_plan(module), (rehearsal_of(module, "reference"),)
