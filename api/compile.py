@@ -477,7 +477,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
 
 def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
     """
-    The least and the most seconds that are expected of a step; None on a cluster that was not measured.
+    Return the least and the most seconds that are expected of a step, or None if the cluster was never measured.
 
     Fits are off by a tenth, and ranks that share cores wait for each other up to three times as long as in the mean.
     """

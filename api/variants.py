@@ -78,7 +78,7 @@ class Planner:
         return self._planned(module, self.homes.plan_step), None
 
     def _planned(self, imported: ModuleOp, plan: Callable[[ModuleOp], ModuleOp]) -> str:
-        """Return the program of an imported module; without the inferred rules that do not hold where it uses them."""
+        """Return the program of an imported module, planned again if an inferred rule fails at its use."""
         with collector_paused():
             module, first = imported.clone(), [DrawIndependentlyPass()] if self.draws_independently else []
             run_pipeline(Context(), module, Pipeline.of(first, BEGIN), verify_each=False)

@@ -1,7 +1,7 @@
 """
 How long a pipeline takes with given orders, if every fragment and transfer takes the time that it takes by itself.
 
-A stage goes through its slots one after the other. A transfer begins when both ends have started it and those before it
+A stage goes through its slots in order. A transfer begins when both ends have started it and those before it
 between the same two stages are over, as in the simulator, which knows besides what disturbs what.
 """
 
@@ -30,7 +30,7 @@ class EstimatedRuns:
 
 @dataclass
 class _BusyChannel:
-    """From one stage to another: until when it is busy, and what was started, in order."""
+    """A channel between two stages: the time until which it is busy, and the parts that were started, in order."""
 
     free: float = 0.0
     begun: dict[PartOf, list[float]] = field(default_factory=dict[PartOf, list[float]])
@@ -42,7 +42,7 @@ def estimate(slots: Sequence[Sequence[Slot]], times: PipelineTimes) -> Estimated
     When each run begins and ends.
 
     Raises:
-        ValueError: stages wait for one another, so none goes on.
+        ValueError: two stages wait for each other.
     """
     return _Estimate(slots, times).run()
 
@@ -86,7 +86,7 @@ class _Estimate:
             self._moved = True
 
     def _start(self, key: PartOf, now: float) -> None:
-        """What both ends have started goes through its channel in the order in which it was started first."""
+        """Send a part that both ends have started, after those whose first start was earlier."""
         channel = self.channel_of[key[0]]
         channel.begun.setdefault(key, []).append(now)
         for each, both in list(channel.begun.items()):

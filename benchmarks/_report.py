@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results" / ("quick" if "--quick" in sys.argv 
 
 def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
     """
-    Parse the command line, to which `--quick` is added.
+    Add `--quick` to the options, and parse the command line.
 
     Args:
         quick: the defaults of options in a quick run, which shows that the script works and takes seconds.
@@ -33,7 +33,7 @@ def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespa
 
 
 def given_data(options: argparse.Namespace, file: str) -> Path:
-    """Return the folder that `--data` names; the process ends well where there is none, and says what is missing."""
+    """Return the folder that `--data` names; without one, say so and end the process well."""
     if options.data is None:
         skip(f"--data DIR has to name a folder with {file}, which is not part of this project")
     return options.data

@@ -5,8 +5,8 @@ Random programs in every way in which a step can be divided: equal to one device
 
 Half of the programs are layers (`_random_layers.py`), half are graphs of functions (`_random_functions.py`). Each is
 planned for four devices on which splitting pays: as the search decides, with the batch accumulated in two parts, in two
-stages, in duplex, and in both mixed precisions. The interpreter runs what was planned, for two steps, and eager PyTorch
-on one device says what is right: in float64, or under autocast, where the error of autocast against float32 is the
+stages, in duplex, and in both mixed precisions. The interpreter runs two steps of the plan, and eager PyTorch on one
+device is the reference: in float64, or under autocast, where the error of autocast against float32 is the
 measure. A program with a block that computes across rows may be refused where the batch is divided; any other refusal
 is listed.
 """
@@ -45,7 +45,7 @@ MESH = Mesh.of(gpu=4)
 STEPS = 2
 EXACT = 1e-8
 MIXED, TIMES_OF_EAGER = 3e-2, 6.0
-"""What a gradient in mixed precision may be off, and how many times the error of eager PyTorch's own autocast."""
+"""The error that a gradient in mixed precision may have: a constant, or a multiple of the error of eager PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def outcomes(program: Program, modes: Mapping[str, Mode]) -> Iterator[Outcome]:
 
 
 def difference(program: Program, mode: Mode) -> str:
-    """Return in what a planned program differs from one device, empty where it does not."""
+    """Return the largest difference between a planned program and one device as text, or nothing if they agree."""
     step = replace(program.make(), precision=mode.precision)
     dtype = torch.float64 if mode.precision is None else torch.float32
     module = import_training_step(step, dtype=dtype, gradients=True)

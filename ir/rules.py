@@ -142,7 +142,7 @@ class Notation:
         )
 
     def without(self, factors: Collection[str], linear: Collection[frozenset[int]]) -> str:
-        """Return the text of this rule in which these factors are not split and these sets are not linear."""
+        """Return the text of this rule with these factors whole, and without these linear sets."""
         groups = self.sets.get("linear", ())
         kept = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
         whole = tuple(dict.fromkeys((*self.sets.get("replicated", ()), *sorted(factors))))

@@ -7,12 +7,12 @@ al., SoCC 2022) by simulation: its tables 4 and 5, and its figures 6 to 12.
 Sections: `table4`, `table5`; `scale` (figure 6), `single` (7), `bandwidth` (8), `batch` (9), `loss` (10), `placement`
 (11 and 12); and `orders`. Each prints a table and writes JSON and a plot.
 
-Models and experts are the paper's (6.1: batch and experts in proportion to GPUs). The 32 samples a GPU are a choice of
-ours, since the paper gives no batch size. The mesh of the shipped clusters `hidup-*` is one axis of all GPUs, for HiDup
-splits a tensor along one dim at a time. Each step is
-planned by `hidup_plans.py`: as HiDup and as DeepSpeed run it; `expert parallel`, DeepSpeed's with communication beside
-computation; `whole`, the fastest of the searches with the batch whole; `duplex`, the fastest of them with two parts
-that take turns, in the better order. Searches are those of `search-plan` for one layout (`FIRST`).
+Models and experts are the paper's (6.1: batch and experts in proportion to GPUs). The paper gives no batch size; 32
+samples a GPU are our choice. The mesh of the shipped clusters `hidup-*` is one axis of all GPUs, for HiDup splits a
+tensor along one dim at a time. Each step is planned by `hidup_plans.py`: as HiDup and as DeepSpeed run it; `expert
+parallel`, DeepSpeed's with communication beside computation; `whole`, the fastest of the searches with the batch whole;
+`duplex`, the fastest of them with two parts that take turns, in the better order. Searches are those of `search-plan`
+for one layout (`FIRST`).
 
 `orders` has both orders of duplex and the one that is kept, their simulated seconds and peak memory, for shipped models
 on all four clusters, by the preset `tp` and as searched.

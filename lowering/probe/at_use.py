@@ -1,5 +1,5 @@
 """
-Check inferred rules at the sizes and splits at which a plan uses them.
+Check inferred rules at the sizes and splits of a plan.
 
 Probing runs an op on small operands, so a constant of its body (a window of 16 columns, say) may be larger than any
 size that was tried. A finished plan names the full shapes and the signature of every use: the op runs on one device
@@ -35,7 +35,7 @@ from .soundness import first_difference
 log = logging.getLogger("shardwright")
 
 MOST_ELEMENTS = 1 << 27
-"""Of all operands and results of a use that is run; larger uses cannot be checked."""
+"""The most elements, in operands and results together, of a use that can be checked."""
 
 _FEW_ELEMENTS = 1 << 24
 """Uses of at most so many elements run in double precision, whose rounding hides no difference."""
@@ -109,7 +109,7 @@ def _rule_of(op: OpaqueOp) -> RuleOfOp:
 
 
 def _used_axes(mesh: Mesh, found: Signature) -> Mesh:
-    """Return the mesh without the axes on which everything is replicated; its micro-batches are devices."""
+    """Return the mesh without the axes that replicate everything; its micro-batches are devices."""
     shardings = (*found.operands, *found.results)
     used = {axis for each in shardings for axis in (*each.split_axes, *each.partial_axes)}
     return Mesh(tuple(Axis(a.name, a.size) for a in mesh.axes if a.name in used and a.size > 1), mesh.name)
@@ -153,7 +153,7 @@ class _Trial:
 
     @staticmethod
     def of(op: OpaqueOp, specs: Sequence[Spec]) -> _Trial | None:
-        """Run the op on operands of these shapes and dtypes; None where it refuses every draw."""
+        """Run the op on operands of these shapes and dtypes; return None if it refuses every draw."""
         call = call_on(op.overload, specs, _arguments(op))
         if (domain := find_domain(call, specs)) is None:
             return None

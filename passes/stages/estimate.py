@@ -1,4 +1,4 @@
-"""What a pipeline runs and for how long, which fragments are the last of a part, and how many parts a stage holds."""
+"""The times of a pipeline, the last fragments of a part, and the parts that a stage holds."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class _Scheduler:
 
     def __init__(self, times: PipelineTimes, holding: Holding, urgency: Urgency) -> None:
         self.times, self.holding, self.urgency = times, holding, urgency
-        # A stage has no fragment if its layers use no part of the batch.
+        # A stage whose layers use no part of the batch has no fragment.
         self.stages = [_BusyStage(number) for number, _ in enumerate(holding.budgets)]
         self.works: list[list[Work]] = [[] for _ in self.stages]
         for work in times.works:

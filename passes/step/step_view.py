@@ -43,7 +43,7 @@ class Input:
 
 
 def batch_rows(inputs: Iterable[Input]) -> int | None:
-    """The number of rows of the batch, by the first item that has any; None for a batch without rows."""
+    """The number of rows of the batch, by the first item that has any; return None if the batch has no rows."""
     return next((given.rows for given in inputs if given.rows), None)
 
 

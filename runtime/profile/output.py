@@ -24,7 +24,7 @@ class Output:
         name: of the cluster.
         samples: the ops that are measured.
         base: a cluster that the times of the ops are added to; None where a new one is measured.
-        in_step: ops that were timed in a step, by which the rates of a new cluster are corrected.
+        in_step: ops that were timed in a step; their times correct the rates of a new cluster.
     """
 
     name: str
