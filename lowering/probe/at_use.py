@@ -72,7 +72,7 @@ def refuted_rules(module: ModuleOp) -> dict[RuleOfOp, Refutation]:
             continue
         found = chosen.signature
         mesh = _used_axes(find_mesh(op, chosen.data.mesh), found)
-        if not mesh.axes:
+        if mesh.device_count == 1:
             continue
         key = (op.use_key(), found, mesh)
         if key not in _KNOWN:
@@ -112,7 +112,7 @@ def _used_axes(mesh: Mesh, found: Signature) -> Mesh:
     """Return the mesh without the axes that replicate everything; its micro-batches are devices."""
     shardings = (*found.operands, *found.results)
     used = {axis for each in shardings for axis in (*each.split_axes, *each.partial_axes)}
-    return Mesh(tuple(Axis(a.name, a.size) for a in mesh.axes if a.name in used and a.size > 1), mesh.name)
+    return Mesh(tuple(Axis(a.name, a.size) for a in mesh.axes if a.name in used), mesh.name)
 
 
 def _refutation(op: OpaqueOp, found: Signature, mesh: Mesh) -> Refutation | None:

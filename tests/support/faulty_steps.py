@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from split_cluster import split_cluster
@@ -373,7 +373,7 @@ def forks() -> None:
             sys.exit(0)
         print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     samples = [*zip(*batch(), strict=True)]
-    for rows in step.loader(samples, num_workers=2, multiprocessing_context="fork"):
+    for rows in step.loader(cast("Any", samples), num_workers=2, multiprocessing_context="fork"):
         step(rows)
     trained(step)
     print("done", flush=True)

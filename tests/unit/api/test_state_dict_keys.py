@@ -17,6 +17,8 @@ from shardwright.ir.mesh import Mesh
 class Rotary(nn.Module):
     """A buffer that is made again with the module, as in rotary embeddings."""
 
+    frequencies: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("frequencies", torch.arange(8.0) / 8, persistent=False)

@@ -70,7 +70,8 @@ def test_a_step_updates_and_counts():
 
 def test_a_rate_may_be_a_tensor_and_is_taken_by_value():
     rate = torch.tensor(1.0)
-    for lr in (1.0, 1, rate, rate.double(), np.float32(1), [1.0], (rate,)):
+    rates: tuple[Any, ...] = (1.0, 1, rate, rate.double(), np.float32(1), [1.0], (rate,))
+    for lr in rates:
         made = ready()
         made.step({"x": torch.ones(4, 3)}, lr)
         assert torch.equal(made.local(made.plan.inputs[0]), torch.full((3,), 1 - 4.0)), lr
