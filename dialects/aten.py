@@ -16,7 +16,7 @@ from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
-from ..ir.ops.dtypes import DEFAULTS, Operand, result_dtypes
+from ..ir.ops.dtypes import DEFAULTS, TypedOperand, result_dtypes
 from ..ir.ops.schema import arguments_of
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
@@ -73,7 +73,7 @@ class AtenOp(ComputeOp):
     def result_dtypes(self, default: str = DEFAULTS[0]) -> tuple[str | None, ...]:
         """Return the dtypes that torch gives the results, with None for a result without a rule."""
         named = zip(self.operand_names(), self.args, strict=True)
-        operands = tuple(Operand(name, dtype_of(value), bool(shape_of(value))) for name, value in named)
+        operands = tuple(TypedOperand(name, dtype_of(value), bool(shape_of(value))) for name, value in named)
         return result_dtypes(self.overload, operands, self.arguments(), len(self.outs), default)
 
     def verify_(self) -> None:

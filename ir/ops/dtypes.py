@@ -40,7 +40,7 @@ _NEITHER = {
 _REAL = {"complex64": "float32", "complex128": "float64"}
 
 
-class Operand(NamedTuple):
+class TypedOperand(NamedTuple):
     """A tensor operand: the name of its argument, its dtype and whether it has dims."""
 
     name: str
@@ -48,7 +48,7 @@ class Operand(NamedTuple):
     has_dims: bool = True
 
 
-def promoted(operands: Iterable[Operand], numbers: Iterable[Plain] = (), default: str = DEFAULTS[0]) -> str:
+def promoted(operands: Iterable[TypedOperand], numbers: Iterable[Plain] = (), default: str = DEFAULTS[0]) -> str:
     """The dtype to which tensors and numbers promote: those without dims, and numbers, only change the category."""
     by_rank: tuple[list[str], list[str], list[str]] = ([], [], [])
     for each in operands:
@@ -74,7 +74,7 @@ def _over(one: str, lower: str) -> str:
 
 
 def result_dtypes(
-    name: str, operands: Sequence[Operand], arguments: PlainTable, results: int, default: str = DEFAULTS[0]
+    name: str, operands: Sequence[TypedOperand], arguments: PlainTable, results: int, default: str = DEFAULTS[0]
 ) -> tuple[str | None, ...]:
     """
     Return the dtypes of an op's results, with None for a result without a rule.
@@ -106,7 +106,7 @@ _NUMBERS = ("self", "other", "min", "max", "exponent", "fill_value", "start", "e
 """Arguments that promote where they are numbers."""
 
 
-def _dtype(word: str, operands: Sequence[Operand], arguments: PlainTable, default: str) -> str | None:
+def _dtype(word: str, operands: Sequence[TypedOperand], arguments: PlainTable, default: str) -> str | None:
     """The dtype that a word of a rule stands for."""
     if word in _ORDER or word == "?":
         return word if word in _ORDER else None

@@ -128,7 +128,7 @@ def _refutation(op: OpaqueOp, found: Signature, mesh: Mesh) -> Refutation | None
     tries = (doubled, specs) if elements <= _FEW_ELEMENTS else (specs,)
 
     def compare() -> Refutation | None:
-        used = next(filter(None, (_Trial.of(op, each) for each in tries)), None)
+        used = next(filter(None, (_UseRun.of(op, each) for each in tries)), None)
         if used is None:
             return Refutation("it takes no random operands of these sizes", every)
         if (problem := used.difference(found, mesh)) is None:
@@ -144,7 +144,7 @@ def _refutation(op: OpaqueOp, found: Signature, mesh: Mesh) -> Refutation | None
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _UseRun:
     """A use of an op on random operands, with its results on one device."""
 
     op: OpaqueOp
@@ -152,14 +152,14 @@ class _Trial:
     results: list[torch.Tensor]
 
     @staticmethod
-    def of(op: OpaqueOp, specs: Sequence[Spec]) -> _Trial | None:
+    def of(op: OpaqueOp, specs: Sequence[Spec]) -> _UseRun | None:
         """Run the op on operands of these shapes and dtypes; return None if it refuses every draw."""
         call = call_on(op.overload, specs, _arguments(op))
         if (domain := find_domain(call, specs)) is None:
             return None
         inputs = draw(specs, domain, 1)
         results = run(call, inputs)
-        return None if results is None else _Trial(op, inputs, results)
+        return None if results is None else _UseRun(op, inputs, results)
 
     def difference(self, found: Signature, mesh: Mesh) -> str | None:
         """Return the first difference between these results and the results of the parts of a signature."""

@@ -53,7 +53,6 @@ IN_PHASES = replace(
 
 IN_PARTS = replace(
     case("mlp-tiny", "2x2", None, torch.float64, "adamw"),
-    ratios="even",
     pipeline="make-batch-major,decompose-mean,canonicalize,cse,dce,search-strategy{algorithm=eliminate},"
     "insert-resharding,select-collectives,chunk-collectives{parts=2},overlap,check-order,reuse-buffers,check-memory,"
     "insert-frees",

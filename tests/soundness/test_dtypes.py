@@ -12,7 +12,7 @@ from shardwright.dialects.aten import AtenOp
 from shardwright.dialects.compute import dtype_of, shape_of
 from shardwright.dialects.text import parse_module
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.ops.dtypes import Operand, promoted, result_dtypes
+from shardwright.ir.ops.dtypes import TypedOperand, promoted, result_dtypes
 from shardwright.lowering.calls.calls import Call, call_of
 from shardwright.lowering.calls.local_calls import make_call
 
@@ -66,7 +66,7 @@ def test_results_have_the_dtypes_that_torch_gives(overload: str):
         call = call_of(op, Mesh.of(gpu=1), 0)
         for given in dtypes(op):
             names = zip(op.operand_names(), given, op.args, strict=True)
-            operands = [Operand(name, dtype, bool(shape_of(value))) for name, dtype, value in names]
+            operands = [TypedOperand(name, dtype, bool(shape_of(value))) for name, dtype, value in names]
             if (torchs := found(op, call, given)) is None:
                 continue
             ours = result_dtypes(overload, operands, op.arguments(), len(op.outs))
@@ -81,7 +81,7 @@ def test_promotion_is_that_of_torch(one: str):
             tensors = torch.ones(3, dtype=getattr(torch, one)), torch.ones(dims, dtype=getattr(torch, other))
             expected = str(torch.result_type(*tensors)).removeprefix("torch.")
             if expected != "complex32":
-                assert promoted([Operand("self", one), Operand("other", other, bool(dims))]) == expected, other
+                assert promoted([TypedOperand("self", one), TypedOperand("other", other, bool(dims))]) == expected, other
     for number in (True, 2, 2.0):
         expected = str(torch.result_type(torch.ones(3, dtype=getattr(torch, one)), number)).removeprefix("torch.")
-        assert promoted([Operand("self", one)], [number]) == expected
+        assert promoted([TypedOperand("self", one)], [number]) == expected
