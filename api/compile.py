@@ -26,7 +26,7 @@ from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
-from ..ir.plan_options import are_shares, refusal
+from ..ir.plan_options import WHOLE_PLANS, are_shares, refusal, ways_of
 from ..lowering.capture.calling import batch_items
 from ..lowering.capture.capture import CaptureError, capture_step, make_fake_model
 from ..lowering.capture.fake import Fakes
@@ -109,8 +109,8 @@ class PlanOptions:
 
     Args:
         algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
-            `search-strategy`, on the cluster's own mesh without micro-batches. Where shares are given that is
-            ``eliminate``, or ``fixed`` for a preset.
+            `search-strategy`, on the cluster's own mesh without micro-batches. ``fixed`` for a preset
+            without an option of the whole plan, ``eliminate`` where shares are given.
         pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
@@ -190,9 +190,13 @@ class PlanOptions:
         return Pipeline.parse(str(made))
 
     def _algorithm(self) -> PlanAlgorithm:
-        if self.algorithm is not None or not are_shares(self.ratios):
-            return self.algorithm or "auto"
-        return "fixed" if self.pins is not None and any(pin.preset for pin in load_pins(self.pins)) else "eliminate"
+        if self.algorithm is not None:
+            return self.algorithm
+        shares = are_shares(self.ratios)
+        searched = any(ways_of(name, value) <= WHOLE_PLANS for name, value in self.given.items())
+        if self.pins is not None and not searched and any(pin.preset for pin in load_pins(self.pins)):
+            return "fixed"
+        return "eliminate" if shares else "auto"
 
     def _search_plan(self) -> SearchPlanPass:
         """The pass that decides on everything that the user did not."""

@@ -100,8 +100,8 @@ def parallelize(
             rows: as in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
-        pins: a pin file, the name of a preset, or pins as TOML text. All else stays open to the search: of a preset the
-            mesh too, of pins that name axes or values it is the cluster's.
+        pins: a pin file, the name of a preset, or pins as TOML text. A preset beside options of the whole
+            plan (mesh, stages, ...) fixes the strategy alone; pins that name axes or values keep the cluster's mesh.
         dtype: to which floating-point parameters, buffers and batch items are converted; None keeps their own.
         algorithm: the search algorithm (`PlanOptions`).
         ratios: the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the

@@ -64,7 +64,7 @@ def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None)
 def ways_of(name: str, value: object) -> frozenset[Way]:
     """Return the ways of planning that obey an option with this value."""
     if name == "algorithm":
-        return _PLAN if value == "auto" else _STRATEGY
+        return WHOLE_PLANS if value == "auto" else _STRATEGY
     return _STRATEGY if name == "ratios" and are_shares(str(value)) else OPTIONS[name][0]
 
 
@@ -94,10 +94,11 @@ def _read_ratios(text: str) -> object:
 
 
 _ANY: frozenset[Way] = frozenset(WAYS)
-_PLAN: frozenset[Way] = frozenset({"search", "candidate"})
+WHOLE_PLANS: frozenset[Way] = frozenset({"search", "candidate"})
+"""The ways that decide on mesh, stages, micro-batches and duplex."""
 _STRATEGY: frozenset[Way] = frozenset({"strategy"})
 _SEARCH: frozenset[Way] = frozenset({"search"})
-_OURS = _PLAN | _STRATEGY
+_OURS = WHOLE_PLANS | _STRATEGY
 _ANYTHING: Values = "", lambda value: True
 _FLAG: Values = "True or False", lambda value: isinstance(value, bool)
 _COUNT = _number("a whole number above 0", 1)
@@ -111,14 +112,14 @@ OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
     "ratios": (_OURS, _text("'auto', 'even', 'balanced', or shares as '0.7,0.3'", _read_ratios)),
     "random": (_OURS, _one_of("exact", "independent")),
     "probe": (_ANY, _FLAG),
-    "mesh": (_PLAN, _text("sizes as '2x4' or named axes as 'dp=2,tp=4'", parse_mesh)),
-    "stages": (_PLAN, _COUNT),
-    "micro_batches": (_PLAN, _COUNT),
-    "duplex": (_PLAN, _one_of("auto", "yes", "no")),
+    "mesh": (WHOLE_PLANS, _text("sizes as '2x4' or named axes as 'dp=2,tp=4'", parse_mesh)),
+    "stages": (WHOLE_PLANS, _COUNT),
+    "micro_batches": (WHOLE_PLANS, _COUNT),
+    "duplex": (WHOLE_PLANS, _one_of("auto", "yes", "no")),
     "keep_activations": (_OURS, _number("a fraction between 0 and 1", 0, 1, float)),
     "budget": (_SEARCH, _number("seconds, at least 0", 0, kind=float)),
     "candidate": (frozenset({"candidate"}), _ANYTHING),
-    "adapt": (_PLAN, _FLAG),
+    "adapt": (WHOLE_PLANS, _FLAG),
     "compile": (_ANY, _FLAG),
     "processes": (_ANY, _COUNT),
     "measure": (_SEARCH, _COUNT),

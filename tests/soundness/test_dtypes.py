@@ -81,7 +81,8 @@ def test_promotion_is_that_of_torch(one: str):
             tensors = torch.ones(3, dtype=getattr(torch, one)), torch.ones(dims, dtype=getattr(torch, other))
             expected = str(torch.result_type(*tensors)).removeprefix("torch.")
             if expected != "complex32":
-                assert promoted([TypedOperand("self", one), TypedOperand("other", other, bool(dims))]) == expected, other
+                given = [TypedOperand("self", one), TypedOperand("other", other, bool(dims))]
+                assert promoted(given) == expected, other
     for number in (True, 2, 2.0):
         expected = str(torch.result_type(torch.ones(3, dtype=getattr(torch, one)), number)).removeprefix("torch.")
         assert promoted([TypedOperand("self", one)], [number]) == expected
