@@ -29,9 +29,9 @@ from .empty import Empties
 from .equal_layers import LayerCall
 from .equal_ops import ValueUses
 from .errors import EmitError, place
-from .layer_calls import call_of_layer, parameters_of, return_of
+from .layer_calls import call_of_layer, let_go, parameters_of, return_of
 from .layer_functions import SHORTEST_LIST, LayeredOps, LayerFunction, find_layers
-from .layout import INDENT, WIDTH, Doc, Group, assignment, call, filled, keyword, lines, literal, tuple_of
+from .layout import INDENT, WIDTH, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
 from .overwritten import Overwritten, overwritten_operands, summed_in_place
@@ -377,8 +377,7 @@ class Body:
     def free(self, values: Iterable[Named]) -> Iterator[str]:
         """`del` of the names that still stand for values that are freed: as many to a line as fit."""
         freed = [value for value in values if self.names.holds(value)]
-        names = list(dict.fromkeys(map(self.names.variable, freed)))
-        yield from (f"{INDENT}del {line}" for line in filled(names, len(f"{INDENT}del ")))
+        yield from let_go(self.names, freed)
         for value in freed:
             listed = self.names.list_of(value) is not None
             if listed or isinstance(value, PartOf) or isinstance(value.type, TokenType):

@@ -11,7 +11,7 @@ The calls of a layer's function, and the first and last lines of that function.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from xdsl.ir import SSAValue
 
@@ -20,7 +20,7 @@ from .equal_layers import LayerCall
 from .equal_ops import STREAM
 from .layer_functions import LayerFunction
 from .layout import INDENT, WIDTH, Group, assignment, call, filled, flat, lines, tuple_of
-from .names import Names
+from .names import Named, Names
 
 _UNUSED = "_"
 _MOVED = "moved"
@@ -51,8 +51,7 @@ def call_of_layer(function: LayerFunction, each: LayerCall, names: Names, first:
             yield from assignment(boxes[-1:], _list_of(names.listed(values)), INDENT)
         else:
             args.append(whole.text)
-    variables = list(dict.fromkeys(map(names.variable, moved)))
-    yield from (f"{INDENT}del {line}" for line in filled(variables, len(f"{INDENT}del ")))
+    yield from let_go(names, moved)
     names.forget(boxes)
     for value in moved:
         names.release(value)
@@ -127,3 +126,14 @@ def return_of(function: LayerFunction, names: Names) -> Iterator[str]:
 
 def _list_of(items: Sequence[str], prefix: str = "") -> Group:
     return Group(f"{prefix}[", tuple(items), "]", fill=True)
+
+
+def let_go(names: Names, values: Iterable[Named]) -> Iterator[str]:
+    """Yield statements that delete values; one that took the place of an argument in a list is overwritten there."""
+    variables: dict[str, None] = {}
+    for value in values:
+        if names.is_argument(value):
+            yield f"{INDENT}{names[value]} = None"
+        else:
+            variables[names.variable(value)] = None
+    yield from (f"{INDENT}del {line}" for line in filled(list(variables), len(f"{INDENT}del ")))

@@ -162,7 +162,10 @@ class Names:
 
     def release(self, value: Named) -> None:
         """Let another value have the name of `value`, which is not read again."""
-        if (named := self.list_of(value)) is not None:
+        if self.is_argument(value):
+            del self._lists[value]
+            del self._holders[self._names[value]]
+        elif (named := self.list_of(value)) is not None:
             for each in named.values:
                 self._lists.pop(each, None)
                 del self._holders[self._names[each]]
@@ -171,6 +174,10 @@ class Names:
             name = self._names[value]
             del self._holders[name]
             self._counts.pop(name, None)
+
+    def is_argument(self, value: Named) -> bool:
+        """Whether a value is called an element of a list of arguments, whose other elements may be read again."""
+        return (named := self.list_of(value)) is not None and not named.variable
 
     def _hold(self, value: Named, name: str) -> str:
         self._names[value], self._holders[name] = name, value

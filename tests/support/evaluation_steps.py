@@ -322,6 +322,8 @@ def cases() -> Iterator[tuple[str, Case]]:
     """All that is tested on several ranks."""
     for pins in ("dp", "zero3", "tp"):
         yield f"classifier on 2, {pins}", Case("classifier", "2", {"pins": pins}, declared=5)
+    searched = {"pins": "zero3", "algorithm": "auto"}
+    yield "classifier on 2, zero3 of a searched plan", Case("classifier", "2", searched, declared=5)
     yield "classifier on 2, searched", Case("classifier", "2", declared=3, counts=MANY)
     two_shares = {"algorithm": "eliminate", "ratios": "0.7,0.3"}
     yield "classifier on 2, uneven", Case("classifier", "2", two_shares, declared=5)
