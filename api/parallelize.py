@@ -172,8 +172,9 @@ def parallelize(
         keep_activations=keep_activations,
         budget=budget,
     )
-    beside = {"seed": seed, "compared": compared, "measure": measure if measure != 1 else None}
-    beside["replan_from"] = replan_from
+    # None is what each of them is by default.
+    several = None if measure == 1 else measure
+    beside = {"seed": seed, "compared": compared, "measure": several, "replan_from": replan_from}
     asked = {name: value for name, value in beside.items() if value is not None}
     if (why := refusal({**options.given, **asked})) is not None:
         raise PlanError(why)

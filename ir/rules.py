@@ -81,8 +81,7 @@ class Rule:
         return None
 
     def __str__(self) -> str:
-        text = f"({_values_text(self.operands)}) -> ({_values_text(self.results)})"
-        text += f" {{{', '.join(f'{f}={self.sizes[f]}' for f in self.factors)}}}" if self.factors else ""
+        sizes = {factor: self.sizes[factor] for factor in self.factors}
         reduced = (f if r is Reduction.SUM else f"{r} {f}" for f, r in self.reductions.items())
         sets: list[tuple[str, list[str]]] = [
             ("reduction", list(reduced)),
@@ -91,7 +90,19 @@ class Rule:
             ("additive", list(map(str, sorted(self.additive)))),
             ("indexed", [f"{factor}: {operand}" for factor, operand in self.indexed.items()]),
         ]
-        return text + "".join(f" {name}={{{', '.join(items)}}}" for name, items in sets if items)
+        return _rule_text(self.operands, self.results, sizes, sets)
+
+
+def _rule_text(
+    operands: Sequence[Value],
+    results: Sequence[Value],
+    sizes: Mapping[str, int],
+    sets: Iterable[tuple[str, Sequence[str]]],
+) -> str:
+    """Return the notation of a rule; sets without items are left out."""
+    text = f"({_values_text(operands)}) -> ({_values_text(results)})"
+    text += f" {{{', '.join(f'{factor}={size}' for factor, size in sizes.items())}}}" if sizes else ""
+    return text + "".join(f" {name}={{{', '.join(items)}}}" for name, items in sets if items)
 
 
 def _values_text(values: Iterable[Value]) -> str:
@@ -146,11 +157,8 @@ class Notation:
         groups = self.sets.get("linear", ())
         kept = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
         whole = tuple(dict.fromkeys((*self.sets.get("replicated", ()), *sorted(factors))))
-        sizes = {"": [f"{factor}={size}" for factor, size in self.sizes.items()]}
-        sets = {**sizes, **self.sets, "replicated": whole, "linear": kept}
-        rest = (f"{name}={{{', '.join(items)}}}" for name, items in sets.items() if items)
-        values = f"({_values_text(self.operands)}) -> ({_values_text(self.results)})"
-        return " ".join((values, *(each.removeprefix("=") for each in rest)))
+        sets = {**self.sets, "replicated": whole, "linear": kept}
+        return _rule_text(self.operands, self.results, self.sizes, sets.items())
 
     def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:
         if len(dim) == 1:

@@ -96,7 +96,7 @@ def _print(result: CheckResult) -> None:
         )
     if result.own:
         own = ", ".join(f"{kind} {error:.2g}" for kind, error in result.own.items())
-        parts.append(f"one device, with sums in other orders, differs from itself by {own}; ten times that is allowed")
+        parts.append(f"rounding changes a run on one device by {own}; so much is allowed")
     if not result.passed and case.dtype is torch.float32:
         parts.append(
             "in float32 rounding may turn a ReLU or a max-pool at a tie the other way: --dtype float64 tells"

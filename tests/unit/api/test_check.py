@@ -85,7 +85,7 @@ def test_a_result_is_as_good_as_its_largest_error(error: float):
 
 
 @pytest.mark.parametrize(("error", "passed"), [(1.1e-5, True), (1e-3, False)])
-def test_in_float32_what_orders_of_sums_differ_by_on_one_device_is_allowed(error: float, passed: bool):
+def test_in_float32_the_change_by_rounding_on_one_device_is_allowed(error: float, passed: bool):
     # Gradients that are zero but for rounding make full steps of Adam, of one device too: 1e-5 in its next gradients.
     case = CheckCase("vit-tiny", MESH, steps=4)
     found = result_of(case, {"gradient": Worst("gradient", error, "layers.0.attn.q.weight", 3)}, None)
@@ -93,9 +93,9 @@ def test_in_float32_what_orders_of_sums_differ_by_on_one_device_is_allowed(error
     assert found.passed is passed
 
 
-def test_orders_of_rows_do_not_count_where_they_draw_other_numbers():
+def test_rounding_changes_no_random_numbers():
     def dropping() -> TrainingStep:
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
         return TrainingStep(model, F.mse_loss, torch.optim.SGD, (torch.randn(8, 4), torch.randn(8, 2)))
 
-    assert own_error(CheckCase(dropping, MESH, steps=1), seed=0)["gradient"] < 1e-5
+    assert 0.0 < own_error(CheckCase(dropping, MESH, steps=1), seed=0)["gradient"] < 1e-5
