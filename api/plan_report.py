@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
+
+from ..dialects.compute import python_value
+from ..dialects.ratios import ratios_of
+from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
+from ..ir.cluster import Cluster
 from ..ir.units import seconds_text
+from ..passes.analysis.memory import MemoryPeak, peak_memory
+from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
 from ..passes.planning.records import CandidateRecord
-from ..passes.planning.summary import TriedRecord
+from ..passes.planning.summary import TriedRecord, read_plan
+from ..passes.step.step_view import cluster_of_module, step_views
 
 
 class RatiosReport(TypedDict):
@@ -79,3 +91,94 @@ class PlanReport(TypedDict):
     total_seconds: NotRequired[float]
     measured: NotRequired[list[MeasuredReport]]
     replan: NotRequired[dict[str, Any]]
+
+
+def versions() -> dict[str, str]:
+    """The versions of what makes a program."""
+    names = ("shardwright", "torch", "xdsl")
+    return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+
+def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:
+    """
+    What `plan.json` holds of a finished plan: times in seconds, sizes in bytes.
+
+    `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
+    of every other kind.
+
+    `bound_s` is a lower bound of the step of the plans that `bound_of` names, and `gap` how far from it the plan is at
+    most, as a part of its own step.
+    `search` is what `search-strategy` says where that was run by itself: sums over ops and collectives as if nothing
+    overlapped, which say nothing of the step. Of a pipeline the seconds of compute are those of the stage that
+    computes most, and the rest is exposed.
+    """
+    views = step_views(module)
+    (func,) = {view.func: None for view, _ in views}
+    whole = cluster_of_module(module)
+    found, again = func.attributes.get(SEARCH), func.attributes.get(CHOSEN)
+    search = found.data if isinstance(found, DictionaryAttr) else {}
+    plan = read_plan(func)
+    clusters = [cluster for _, cluster in views]
+    is_pipeline = views[0][0].stage is not None
+    timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
+    times = longest(timelines)
+    peaks = [peak_memory(func, cluster.mesh, stage=view.stage, blocks=cluster.blocks) for view, cluster in views]
+    kinds = {kind: None for timeline in timelines for kind in timeline.collective_bytes}
+    return {
+        "name": name,
+        "step": step_spec,
+        "mesh": {axis.name: axis.size for axis in whole.mesh.axes},
+        "ranks": whole.mesh.device_count,
+        "cluster": whole.name,
+        "stages": [cluster.mesh.device_count for view, cluster in views if view.stage is not None],
+        "ratios": [
+            {"mesh": cluster.mesh.name, "segment": segment, "axis": axis, "shares": list(shares)}
+            for _, cluster in views
+            for segment, ratios in ratios_of(func, cluster.mesh).items()
+            for axis, shares in ratios.shares
+        ],
+        "pass_seconds": dict(seconds),
+        "predicted_step_s": times["step"],
+        "predicted_range_s": _range(times, whole),
+        "predicted_compute_s": times["compute"],
+        "predicted_exposed_communication_s": times["exposed"],
+        "chosen": plan.chosen if plan is not None else None,
+        "bound_s": plan.bound if plan is not None else None,
+        "bound_of": plan.bound_of if plan is not None else None,
+        "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
+        "chosen_candidate": python_value(again) if again is not None else None,
+        "runners_up": python_value(others) if (others := func.attributes.get(RUNNERS_UP)) is not None else [],
+        "candidates": [each.as_dict() for each in plan.candidates] if plan is not None else [],
+        "search": {name: _number(search.get(name)) for name in ("cost", "lower_bound") if name in search},
+        "peak_bytes": [size for peak in peaks for size in peak.by_rank],
+        "peak": _peak_report(max(peaks, key=lambda peak: peak.bytes)),
+        "collective_bytes": {kind: sum(t.collective_bytes.get(kind, 0.0) for t in timelines) for kind in kinds},
+        "versions": versions(),
+    }
+
+
+def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
+    """
+    Return the least and the most seconds that are expected of a step, or None if the cluster was never measured.
+
+    Fits are off by a tenth, and ranks that share cores wait for each other up to three times as long as in the mean.
+    """
+    if not any(device.rates for device in cluster.devices):
+        return None
+    waits = 2 * times["exposed"] if cluster.interference.delays else 0.0
+    return [0.9 * times["step"], 1.1 * times["step"] + waits]
+
+
+def _peak_report(peak: MemoryPeak) -> PeakReport:
+    """Where memory is fullest: during which op, and what is held there, in bytes by what it is for and by value."""
+    made = peak.op.results[0].name_hint if peak.op.results else None
+    return {
+        "bytes": peak.bytes,
+        "at": f"{peak.op.name} %{made}" if made else peak.op.name,
+        "roles": {role.value: size for role, size in peak.by_role.items() if size},
+        "largest": [{"value": value.name, "bytes": value.bytes} for value in peak.alive],
+    }
+
+
+def _number(value: object) -> float | None:
+    return value.value.data if isinstance(value, FloatAttr) else None
