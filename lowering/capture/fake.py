@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -34,11 +34,18 @@ VALUE_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 """What fake tensors raise at an op that gives a number or a shape by the values of tensors."""
 
 
+_DTYPE_OF_INPUT = {torch.ops.aten.native_group_norm_backward.default: 1}
+"""
+Ops whose first result has the dtype of the numbered operand, where fake tensors promote it with the weight's instead.
+"""
+
+
 class _FakeTensorMode(FakeTensorMode):
     """
     Fake tensors that note, where an op needs values, which call it is the gradient of.
 
-    `needed_by` is the autograd sequence number of that call, None where the op is of the forward itself.
+    Results have the dtypes of torch's kernels. `needed_by` is the autograd sequence number of that call, None where the
+    op is of the forward itself.
     """
 
     needed_by: int | None = None
@@ -51,11 +58,17 @@ class _FakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, object] = MappingProxyType({}),
     ) -> object:
         try:
-            return super().dispatch(func, types, args, kwargs)
+            results = super().dispatch(func, types, args, kwargs)
         except VALUE_NEEDED:
             node = torch._C._current_autograd_node()
             self.needed_by = node._sequence_nr() if node is not None else None
             raise
+        operand = _DTYPE_OF_INPUT.get(func)
+        if operand is None:
+            return results
+        first, *others = cast("tuple[torch.Tensor | None, ...]", results)
+        with self:
+            return None if first is None else first.to(cast(torch.Tensor, args[operand]).dtype), *others
 
 
 class Fakes:

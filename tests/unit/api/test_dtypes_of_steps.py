@@ -53,6 +53,27 @@ def test_batch_norms_that_are_written_as_sums(precision: Literal["bf16-mixed"] |
         torch.testing.assert_close(found[name], value, rtol=rtol, atol=atol, msg=lambda text, at=name: f"{at}: {text}")
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("fp16-mixed", torch.float16)])
+def test_group_norm_in_mixed_precision(precision: Literal["bf16-mixed", "fp16-mixed"], dtype: torch.dtype):
+    """Fake tensors give the gradient of its input in float32, and torch's kernels in the dtype of the input."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten())
+    eager, batch = copy.deepcopy(model), (torch.randn(8, 3, 6, 6), torch.randint(16, (8,)))
+    step = sw.parallelize(
+        model, functional.cross_entropy, SGD, batch, split_cluster(Mesh.of(gpu=1)), precision=precision
+    )
+    assert "group_norm_backward" in step.program
+    loss, optimizer = step(batch), SGD(eager.parameters())
+    with torch.autocast("cpu", dtype):
+        expected = functional.cross_entropy(eager(batch[0]), batch[1])
+    expected.backward()
+    optimizer.step()
+    torch.testing.assert_close(loss, expected.detach(), rtol=2e-2, atol=2e-3)
+    found = step.state_dict()
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=2e-2, atol=2e-3, msg=lambda text, at=name: f"{at}: {text}")
+
+
 class LargeMean(nn.Module):
     def __init__(self) -> None:
         super().__init__()
