@@ -126,8 +126,8 @@ class Case:
             self.name,
         )
         whole = self.cluster(bandwidth)
-        first, second = (ranks[0] for ranks in self.ranks)
-        parts = subcluster(whole, self.source, first), subcluster(whole, self.target, second)
+        source, target = self.ranks
+        parts = subcluster(whole, self.source, source), subcluster(whole, self.target, target)
         module.body.block.add_ops(ClusterOp(each) for each in (whole, *parts))
         module.verify()
         return module

@@ -159,7 +159,10 @@ def outline_seconds(outline: Outline, cluster: Cluster) -> float:
 
     Of a stage with devices of several kinds the slowest bounds every stretch.
     """
-    stages = [subcluster(cluster, stage.mesh, stage.first) for stage in outline.stages]
+    stages = [
+        subcluster(cluster, stage.mesh, range(stage.first, stage.first + stage.mesh.device_count))
+        for stage in outline.stages
+    ]
     stretches = [
         [stretch_seconds(each, mine) for each in stage.stretches]
         for stage, mine in zip(outline.stages, stages, strict=True)

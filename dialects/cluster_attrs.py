@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from xdsl.ir import Data
@@ -141,10 +142,10 @@ class TopologyAttr(Data[Topology]):
 
     `#spmd.topology<levels = [<"nvlink", latency = 2.0e-6, bandwidth = 3.0e11>, <"nic", latency = 2.0e-5,
     bandwidth = 1.25e10, start = 1.0e-5, efficiency = {all_gather = 0.7}>], hosts = [2 x <8, inside = "nvlink",
-    nic = "nic", nics = 1>], switch = <1, 3.0>, first = 8>`
+    nic = "nic", nics = 1>], switch = <1, 3.0>, devices = [8, 9]>`
 
-    A level may be `shared`. The switch, with its number of hosts and oversubscription, and the device that rank 0 has
-    are left out where there is none, and where it is the first.
+    A level may be `shared`. The switch, with its number of hosts and oversubscription, is left out where there is none,
+    and the devices of the ranks where these have all of them in order.
     """
 
     name = "spmd.topology"
@@ -157,14 +158,15 @@ class TopologyAttr(Data[Topology]):
             levels = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _level(parser))
             _comma_and(parser, "hosts")
             hosts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _host(parser))
-            switch, first = None, 0
+            switch, devices = None, None
             while parser.parse_optional_punctuation(",") is not None:
-                if _named(parser, "switch", "first") == "switch":
+                if _named(parser, "switch", "devices") == "switch":
                     switch = _switch(parser)
                 else:
-                    first = _count(parser, DEVICES, 0)
+                    each = partial(_count, parser, DEVICES, 0)
+                    devices = tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, each))
         try:
-            return Topology(tuple(levels), tuple(hosts), switch, first)
+            return Topology(tuple(levels), tuple(hosts), switch, devices)
         except ValueError as error:
             parser.raise_error(str(error), at)
 
@@ -174,8 +176,8 @@ class TopologyAttr(Data[Topology]):
         text += f", hosts = [{', '.join(map(_host_text, topology.hosts))}]"
         if topology.switch is not None:
             text += f", switch = <{topology.switch.hosts}, {float_text(topology.switch.oversubscription)}>"
-        if topology.first:
-            text += f", first = {topology.first}"
+        if topology.devices is not None:
+            text += f", devices = {list(topology.devices)}"
         printer.print_string(text + ">")
 
 

@@ -102,7 +102,7 @@ def cluster_toml(cluster: Cluster) -> str:
     Raises:
         ValueError: the cluster is a part of another, which alone can be written.
     """
-    if cluster.topology is not None and cluster.topology.first:
+    if cluster.topology is not None and cluster.topology.devices is not None:
         raise ValueError(f"cluster @{cluster.name} is a part of another cluster; write that one")
     lines = ["version = 3", f"name = {_text(cluster.name)}"]
     lines.append("mesh = [" + ", ".join(_text(f"{a.name}={a.size}") for a in cluster.mesh.spatial) + "]")

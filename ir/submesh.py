@@ -29,18 +29,18 @@ def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
     return None
 
 
-def subcluster(cluster: Cluster, mesh: Mesh, first: int) -> Cluster:
+def subcluster(cluster: Cluster, mesh: Mesh, ranks: Sequence[int]) -> Cluster:
     """
-    The devices and links of a part of a cluster that begins at the rank `first`.
+    Return the devices and links of some ranks of a cluster, as a cluster on a mesh of its own.
 
     What was measured along axes that are cut holds for the part only where nothing else is known: without a topology.
     """
-    topology = cluster.topology.part(first) if cluster.topology is not None else None
+    topology = cluster.topology.part(ranks) if cluster.topology is not None else None
     return replace(
         cluster,
         name=f"{cluster.name}.{mesh.name}",
         mesh=mesh,
-        placement=cluster.placement[first : first + mesh.device_count],
+        placement=tuple(cluster.placement[rank] for rank in ranks),
         links=kept_links(cluster, mesh),
         topology=topology,
     )

@@ -109,7 +109,7 @@ class Topology:
     Hosts with the wires between them; ranks sit on their devices in order.
 
     Args:
-        first: the device that rank 0 has, where the cluster is a part of a larger one.
+        devices: the device of each rank, where the cluster is a part of a larger one; by default all in order.
 
     Raises:
         ValueError: a level that is not described, a host of several devices without one inside, several hosts of which
@@ -119,7 +119,7 @@ class Topology:
     levels: tuple[Level, ...]
     hosts: tuple[Host, ...]
     switch: Switch | None = None
-    first: int = 0
+    devices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         names = [level.name for level in self.levels]
@@ -141,23 +141,31 @@ class Topology:
                 raise ValueError(f"a host of {host.devices} devices needs the level between them (inside)")
             if several and not host.nic:
                 raise ValueError("each of several hosts needs the level of its NIC")
+        if (devices := self.devices) is not None:
+            if len(set(devices)) < len(devices) or not all(0 <= each < self._device_count for each in devices):
+                raise ValueError(f"devices {list(devices)} are not different ones of {self._device_count}")
 
     @property
     def size(self) -> int:
-        """How many devices there are from the first on."""
-        return sum(host.count * host.devices for host in self.hosts) - self.first
+        """How many devices there are."""
+        return len(self.devices) if self.devices is not None else self._device_count
+
+    @property
+    def _device_count(self) -> int:
+        return sum(host.count * host.devices for host in self.hosts)
 
     def seat(self, rank: int) -> Seat:
         """Where `rank` sits."""
-        return self._built[0][self.first + rank]
+        return self._built[0][rank if self.devices is None else self.devices[rank]]
 
     def one_host(self, ranks: Iterable[int]) -> bool:
         """Whether all of `ranks` are on one host."""
         return len({self.seat(rank).host for rank in ranks}) <= 1
 
-    def part(self, first: int) -> Topology:
-        """The same, for a mesh whose rank 0 is the rank `first` of this one."""
-        return replace(self, first=self.first + first)
+    def part(self, ranks: Sequence[int]) -> Topology:
+        """The same hosts and wires, for a cluster that has these ranks of this one, in this order."""
+        devices = tuple(ranks) if self.devices is None else tuple(self.devices[rank] for rank in ranks)
+        return replace(self, devices=devices)
 
     def resized(self, count: int) -> Topology:
         """
@@ -165,7 +173,7 @@ class Topology:
         without a NIC, has them all.
         """
         if not self.hosts[0].nic:
-            return replace(self, hosts=(replace(self.hosts[0], devices=count),), first=0)
+            return replace(self, hosts=(replace(self.hosts[0], devices=count),), devices=None)
         hosts: list[Host] = []
         while count:
             for each in self.hosts:
@@ -176,7 +184,7 @@ class Topology:
                 if rest:
                     hosts.append(replace(each, devices=rest, count=1))
                 count -= whole * each.devices + rest
-        return replace(self, hosts=tuple(hosts), first=0)
+        return replace(self, hosts=tuple(hosts), devices=None)
 
     def latency(self, sender: int, receiver: int) -> float:
         """Seconds until the first byte from one rank arrives at another: of the slower end."""

@@ -225,7 +225,7 @@ def stage_clusters(cluster: Cluster, counts: tuple[int, ...]) -> list[Cluster]:
     for index, (first, count) in enumerate(zip(itertools.accumulate(counts, initial=0), counts, strict=False)):
         mesh = submesh(cluster.mesh, first, count, f"stage{index}")
         assert mesh is not None
-        found.append(subcluster(cluster, mesh, first))
+        found.append(subcluster(cluster, mesh, range(first, first + count)))
     return found
 
 

@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",
     "decompose-cross-entropy": "decompose_cross_entropy:DecomposeCrossEntropyPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
+    "leave-idle": "leave_idle:LeaveIdlePass",
     "make-batch-major": "make_batch_major:MakeBatchMajorPass",
     "detach-factories": "detach_factories:DetachFactoriesPass",
     "sort-within-rows": "sort_within_rows:SortWithinRowsPass",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from xdsl.context import Context
@@ -21,6 +22,7 @@ from ..ir.pins import Pin
 from ..ir.text_file import read_text
 from .analysis.memory import size_text
 from .errors import fail
+from .leave_idle import leave_idle
 from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
 from .planning.candidates import Candidate, Layout, resized
@@ -28,6 +30,7 @@ from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed, impossible
 from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
+from .planning.subclusters import part_of_cluster, parts_of_cluster, step_on
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
@@ -35,6 +38,12 @@ from .search.pins import add_pins
 from .step.requirements import require_no_stages
 from .step.step_view import cluster_of_module, step_functions
 from .strip_resharding import strip_resharding
+
+WORTHWHILE = 0.99
+"""The part of the fastest step on all devices that one on some of them may take at most."""
+
+WORK_OF_PART = 0.25
+"""The part of the usual work that is done on each part of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,9 @@ class SearchPlanPass(ModulePass):
     """The fraction of the bytes that backward needs of forward that may be kept (`recompute`), 1 for all; by default
     less than all where that makes a faster plan fit."""
 
+    idle: Literal["auto", "no"] = "auto"
+    """Whether devices may idle: `auto` where the step is faster without them."""
+
     ratios: Literal["auto", "even", "balanced"] = "auto"
     """Whether devices that differ may have shares by their speed (`auto`), or must."""
 
@@ -172,6 +184,8 @@ class SearchPlanPass(ModulePass):
         found = self._found(bench, given, fixed)
         if isinstance(found, str):
             fail(funcs[0], found)
+        if (ranks := found.best.candidate.layout.ranks) is not None:
+            leave_idle(found.best.module, cluster, ranks)
         replace_module(op, found.best.module)
         for func in step_functions(op):
             func.attributes |= found.attributes(pins, cluster.mesh)
@@ -199,17 +213,39 @@ class SearchPlanPass(ModulePass):
     def _searched(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
         """What a search finds, or why it finds nothing."""
         work = float("inf") if self.budget is not None else float(self.work)
-        explorer = Explorer(bench, fixed, Allowance(work, self.budget), processes=self.processes)
-        best = explorer.run()
+        allowance = Allowance(work, self.budget)
+        explorer = Explorer(bench, fixed, allowance, processes=self.processes)
+        best, where = explorer.run(), bench
+        for ranks, part in self._parts(bench, fixed):
+            own = Workbench(step_on(bench.given, part), part)
+            worth = WORTHWHILE * best.seconds if best is not None else inf
+            if allowance.is_late or own.least_seconds(Layout(part.mesh)) >= worth:
+                continue
+            mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
+            inside = Explorer(own, fixed, mine, processes=self.processes, ranks=ranks, worth=worth)
+            found = inside.run()
+            explorer.notes += inside.notes
+            best, where = (found, own) if found is not None else (best, where)
         if best is None:
             return _why_none(explorer.notes, fixed, bench)
+        bench = where
         if (layout := best.candidate.layout).parts > 1:
             cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
         return _FoundPlan(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
 
+    def _parts(self, bench: Workbench, fixed: Fixed) -> list[tuple[tuple[int, ...], Cluster]]:
+        """Return the parts of the cluster that the step may run on alone."""
+        if self.idle == "no" or fixed.mesh is not None or bench.is_pinned:
+            return []
+        return parts_of_cluster(bench.cluster, bench.seconds_by_kind)
+
     def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
         """The plan of a candidate that is given, or why there is none."""
+        if (ranks := candidate.layout.ranks) is not None:
+            if (part := part_of_cluster(step.cluster, ranks)) is None:
+                return f"{candidate.name}: cluster {step.cluster.name!r} has no links between these ranks alone"
+            step = Workbench(step_on(step.given, part), part)
         bench = step.keeping(candidate.layout.keep)
         try:
             made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
@@ -232,10 +268,10 @@ class SearchPlanPass(ModulePass):
                 f"{self._source}: cannot read a candidate ({type(error).__name__}: {error}); expected the plan.json"
                 " of a plan that was searched for, or its entry chosen_candidate"
             ) from error
-        mesh = given.candidate.layout.mesh
-        if not self.adapt and mesh.device_count != cluster.mesh.device_count:
+        count = given.own_mesh.device_count
+        if not self.adapt and count != cluster.mesh.device_count:
             raise ValueError(
-                f"{self._source}: the candidate is for {mesh.device_count} devices, cluster {cluster.name!r} has"
+                f"{self._source}: the candidate is for {count} devices, cluster {cluster.name!r} has"
                 f" {cluster.mesh.device_count}; search again"
             )
         return given

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Literal
 
 from ...ir.mesh import Mesh
@@ -28,6 +30,7 @@ class Layout:
         keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
         chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
         chunks: how many chunks of layers each stage of a pipeline has at most.
+        ranks: the ranks of the cluster that form the mesh, in its order; None for all. The others idle.
     """
 
     mesh: Mesh
@@ -39,6 +42,7 @@ class Layout:
     keep: float = 1.0
     chunked: bool = False
     chunks: int = 1
+    ranks: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -47,6 +51,7 @@ class Layout:
         also = ", fused batch-norm" if self.fused else ""
         also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
         also += ", products in parts" if self.chunked else ""
+        also += f" on ranks {_ranges(self.ranks)} alone" if self.ranks is not None else ""
         match self.mode:
             case "whole":
                 return sizes + also
@@ -65,6 +70,12 @@ class Layout:
         """What it shares with the layouts that differ in micro-batches, their schedule and what comes after it."""
         mode: Mode = "pipeline" if self.stages > 1 else "whole"
         return replace(self, mode=mode, parts=1, schedule=None, chunked=False)
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Return numbers as text: `0-3, 8`."""
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda each: each[1] - each[0])]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 @dataclass(frozen=True)
@@ -149,7 +160,7 @@ def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candida
     found: list[Candidate] = []
     for each in sizes:
         made = tuple(replace(axis, size=size) for axis, size in zip(axes, each, strict=True))
-        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=made))
+        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=made), ranks=None)
         for shares in (True, False) if balanced else (False,):
             found.append(Candidate(layout, replace(candidate.choice, balanced=shares)))
     return list(dict.fromkeys(found))

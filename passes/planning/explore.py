@@ -88,10 +88,22 @@ class Explorer:
 
     Args:
         processes: in how many processes at most; what is found does not depend on it.
+        ranks: the ranks of the job that the cluster of the workbench has; None for all.
+        worth: seconds of a step that is known; slower ones are of no interest.
     """
 
-    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, processes: int = 1) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        fixed: Fixed,
+        allowance: Allowance,
+        *,
+        processes: int = 1,
+        ranks: tuple[int, ...] | None = None,
+        worth: float = inf,
+    ) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
+        self.ranks, self.worth = ranks, worth
         self.shares = len(bench.cluster.kinds_used) > 1 and fixed.balanced is None
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
@@ -123,7 +135,7 @@ class Explorer:
             self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)])
             if self._is_over:
                 break
-        if not self.allowance.is_late:
+        if not self.allowance.is_late and (self.best is not None or self.worth == inf):
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
@@ -184,6 +196,8 @@ class Explorer:
 
     def _as_asked(self, candidate: Candidate) -> Candidate:
         """A candidate that keeps of its activations, and has the shares, that the user has decided."""
+        if self.ranks is not None:
+            candidate = replace(candidate, layout=replace(candidate.layout, ranks=self.ranks))
         if self.fixed.balanced:
             candidate = replace(candidate, choice=replace(candidate.choice, balanced=True))
         return candidate if self.fixed.keep is None else _keeping(candidate, self.fixed.keep)
@@ -200,7 +214,7 @@ class Explorer:
         Where devices differ, layouts and shares decide how much there is to compute, so nobody knows.
         """
         if self.to_gain is None:
-            return False
+            return self.worth < inf and self.allowance.is_over(LEAST_EFFORT)
         effort = max(MOST_EFFORT * self.to_gain, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
         return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
 
@@ -404,7 +418,7 @@ class Explorer:
 
     def _judge(self, attempts: list[Attempt]) -> None:
         """Make programs of some candidates, and keep what is best."""
-        worth = self.best.seconds if self.best is not None else inf
+        worth = self.best.seconds if self.best is not None else self.worth
         for attempt, found in zip(attempts, self.trials.judge(attempts, worth), strict=True):
             if isinstance(found, str):
                 self._log(Note(attempt.candidate, None, found))
@@ -440,7 +454,8 @@ class Explorer:
     def _take(self, attempt: Attempt, judged: Judged) -> None:
         """Keep a program if it is the fastest that fits; how much a slower one holds is of no interest."""
         self.tried.add(judged.candidate)
-        if judged.peak is None or (self.best is not None and judged.seconds >= self.best.seconds):
+        best = self.best.seconds if self.best is not None else self.worth
+        if judged.peak is None or judged.seconds >= best:
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
             return
         if judged.fault:
@@ -467,8 +482,8 @@ class Explorer:
         return self.bench.least_seconds(Layout(self.meshes[0]))
 
     def _is_worse(self, least: float) -> bool:
-        known = [*([self.best.seconds] if self.best is not None else []), *self.estimates.values()]
-        return bool(known) and least >= min(known)
+        best = self.best.seconds if self.best is not None else self.worth
+        return least >= min([best, *self.estimates.values()])
 
     def _log(self, note: Note) -> None:
         """Keep a note, and say it."""

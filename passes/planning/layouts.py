@@ -21,7 +21,7 @@ DUPLEX_PARTS = (2, 3, 4)
 _FEW = 8
 """Up to how many devices stages need not have as many each: of more there are too many ways."""
 
-_AXES = ("outer", "inner")
+AXES = ("outer", "inner")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def meshes(cluster: Cluster) -> list[Mesh]:
     count, names = own.device_count, own.names
     if any(link.points for link in cluster.links) or (cluster.topology is None and len(own.axes) > 1) or count == 1:
         return [own]
-    pair = names if len(names) == 2 else _AXES
+    pair = names if len(names) == 2 else AXES
     found = [own, Mesh((Axis(names[-1], count),), own.name)]
     found += [Mesh((Axis(pair[0], a), Axis(pair[1], count // a)), own.name) for a in divisors(count) if 1 < a < count]
     by_sizes: dict[tuple[int, ...], Mesh] = {}

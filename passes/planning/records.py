@@ -66,6 +66,7 @@ class CandidateRecord(TypedDict):
     keep: NotRequired[float]
     chunked: NotRequired[bool]
     chunks: NotRequired[int]
+    ranks: NotRequired[list[int]]
 
 
 class FamilyRecord(TypedDict):
@@ -118,6 +119,8 @@ class Chosen:
             found["chunked"] = True
         if layout.chunks > 1:
             found["chunks"] = layout.chunks
+        if layout.ranks is not None:
+            found["ranks"] = list(layout.ranks)
         return found
 
     @staticmethod
@@ -134,6 +137,7 @@ class Chosen:
             record.get("keep", 1.0),
             record.get("chunked", False),
             record.get("chunks", 1),
+            tuple(record["ranks"]) if "ranks" in record else None,
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])

@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import PassFailedException
 from ...dialects import train
 from ...dialects.compute import ComputeOp
 from ...dialects.ratios import ratios_of, set_ratios
-from ...ir.cluster import Cluster
+from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ...ir.signatures import Choice
@@ -114,7 +114,7 @@ class Workbench:
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         self._folding = folding
-        self._given, self._keeping = module, dict[float, Workbench]()
+        self.given, self._keeping = module, dict[float, Workbench]()
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
@@ -128,7 +128,7 @@ class Workbench:
         if keep == self.keep:
             return self
         if keep not in self._keeping:
-            made = Workbench(self._given, self.cluster, tables=self._tables, keep=keep)
+            made = Workbench(self.given, self.cluster, tables=self._tables, keep=keep)
             self._keeping[keep] = made
         return self._keeping[keep]
 
@@ -186,9 +186,20 @@ class Workbench:
         """About the least that the step of a solved candidate can take."""
         return solved.optimistic_seconds(self._slowest)
 
-    @cached_property
+    @property
+    def seconds_by_kind(self) -> Mapping[Device, float]:
+        """Return the seconds that one device of each kind takes for the whole step, by itself."""
+        return dict(zip(self.cluster.kinds_used, self._alone[0], strict=True))
+
+    @property
     def _slowest(self) -> float:
         """What the slowest kind of device takes for all ops, as a part of what the slowest at each op would."""
+        totals, worst = self._alone
+        return max(totals) / worst if worst else 1.0
+
+    @cached_property
+    def _alone(self) -> tuple[list[float], float]:
+        """By kind of device, the seconds of all ops on one; and the sum of the slowest kind's at each op."""
         kinds = self.cluster.kinds_used
         totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
         parts = {op: part for view in self.views for op, part in least_parts(view.func).items()}
@@ -198,7 +209,7 @@ class Workbench:
                 known[key] = [op_seconds(kind, work) for kind in kinds]
             totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
             worst += max(known[key])
-        return max(totals) / worst if worst else 1.0
+        return totals, worst
 
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
         """Why the batch cannot be cut into parts; None where it can."""

@@ -65,9 +65,16 @@ class Simulation:
 
     @cached_property
     def seconds(self) -> float:
-        """From the begin of the step until all have ended, and all that they sent has arrived."""
-        ends = (entry.end for entries in self.execution.entries for entry in entries)
-        return max((*ends, *(run.end for run in self.execution.traffic)), default=0.0)
+        """
+        Return the seconds from the begin of the step until all ranks that compute have ended, and all that they receive
+        has arrived. The next step does not wait for ranks that only receive its loss.
+        """
+        classes = [each.number for each in self.classes]
+        working = [number for number in classes if next(self.spans(number), None) is not None] or classes
+        ends = (entry.end for number in working for entry in self.execution.entries[number])
+        idle = set(classes).difference(working)
+        arrivals = (run.end for run in self.execution.traffic if not idle.issuperset(run.traffic.ends[-1].numbers))
+        return max((*ends, *arrivals), default=0.0)
 
     def compute_seconds(self, number: int) -> float:
         """How long the compute stream of a class works."""

@@ -68,10 +68,10 @@ def simulate_module(module: ModuleOp, cluster: Cluster | None = None, *, every_r
     """
     whole = cluster if cluster is not None else cluster_of_module(module)
     found: dict[FuncOp, list[Cluster]] = {}
+    ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
     for view, own in step_views(module):
         clusters = found.setdefault(view.func, [])
-        first = sum(each.mesh.device_count for each in clusters)
-        given = whole if view.stage is None else subcluster(whole, view.mesh, first)
+        given = whole if view.stage is None else subcluster(whole, view.mesh, ranks[view.mesh.name])
         clusters.append(own if cluster is None else given)
     return [simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()]
 

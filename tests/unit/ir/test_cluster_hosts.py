@@ -200,7 +200,7 @@ def test_a_part_of_a_cluster_cannot_be_written():
     cluster = parse_cluster(GOOD)
     mesh = submesh(cluster.mesh, 4, 8, "stage1")
     assert mesh is not None
-    part = subcluster(cluster, mesh, 4)
+    part = subcluster(cluster, mesh, range(4, 12))
     assert part.route(0, 4).ports == ("host1.nic0.out", "switch0.out", "switch1.in", "host2.nic0.in")
     assert part.links == ()
     with pytest.raises(ValueError, match="is a part of another cluster"):

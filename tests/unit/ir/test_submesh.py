@@ -49,5 +49,5 @@ def test_a_part_of_a_cluster_keeps_its_devices_and_links():
     cluster = Cluster("c", GRID, kinds, (0,) * 4 + (1,) * 8, links)
     mesh = submesh(GRID, 2, 2, "stage1")
     assert mesh is not None
-    found = subcluster(cluster, mesh, 2)
+    found = subcluster(cluster, mesh, (2, 3))
     assert (found.name, found.placement, found.links) == ("c.stage1", (0, 0), (links[1],))

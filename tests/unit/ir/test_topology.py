@@ -181,10 +181,13 @@ def test_a_route_has_what_it_shares():
 
 
 def test_a_part_keeps_its_seats():
-    part = hosts(nics=2).part(12)
+    part = hosts(nics=2).part(range(12, 16))
     assert part.size == 4
     assert part.route(0, 1).ports == ("device12.out", "device13.in")
     assert part.seat(0).nic == 1
+    assert part.part((3, 0)).devices == (15, 12)
+    with pytest.raises(ValueError, match=r"devices \[0, 0\] are not different ones of 16"):
+        hosts(nics=2).part((0, 0))
 
 
 @pytest.mark.parametrize(

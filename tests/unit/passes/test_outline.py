@@ -55,7 +55,10 @@ def test_it_takes_as_long_as_the_simulation(cluster: Cluster | None):
     (func,) = step_functions(module)
     whole = cluster or cluster_of_module(module)
     outline = outline_of(module, func)
-    clusters = [subcluster(whole, stage.mesh, stage.first) for stage in outline.stages]
+    clusters = [
+        subcluster(whole, stage.mesh, range(stage.first, stage.first + stage.mesh.device_count))
+        for stage in outline.stages
+    ]
     simulated = simulate(func, places_of(func, clusters, whole)).seconds
     assert outline_seconds(outline, whole) == pytest.approx(simulated, rel=1e-9)
 

@@ -102,7 +102,7 @@ def case_4(order: Order) -> ModuleOp:
     """The fourth case of the paper's Table 2, planned."""
     module, whole = parse_module(full_context(), CASE_4, "case4"), cluster(4, 4)
     stages = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
-    clusters = [whole, *(subcluster(whole, mesh, 8 * stage) for stage, mesh in enumerate(stages))]
+    clusters = [whole, *(subcluster(whole, mesh, range(8 * stage, 8 * stage + 8)) for stage, mesh in enumerate(stages))]
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_ops_before([MeshOp(whole.mesh), *map(ClusterOp, clusters)], first)

@@ -18,10 +18,10 @@ spmd.cluster @hosts on @mesh devices [#cpu] placement [0, 0, 0, 0] links []
 
 // CHECK: spmd.cluster @part on @stage devices
 // CHECK-SAME: links [#spmd.link<"gpu", alpha = 0.0, beta = 0.0, all_reduce = (9.0e-06, 4.0e-12), points = {"all_gather" = [(1024.0, 1.0e-05), (2048.0, 1.5e-05)], "all_gather:grouped_broadcast" = [(1024.0, 2.0e-05)]}>]
-// CHECK-SAME: hosts = [2 x <2, inside = "wire", nic = "wire", nics = 2>], first = 2>
+// CHECK-SAME: hosts = [2 x <2, inside = "wire", nic = "wire", nics = 2>], devices = [2, 3]>
 spmd.mesh @stage = <["gpu"=2]>
 spmd.cluster @part on @stage devices [#cpu] placement [0, 0] links [
     #spmd.link<"gpu", alpha = 0.0, beta = 0.0, all_reduce = (9.0e-6, 4.0e-12), points = {
       "all_gather" = [(1024.0, 1.0e-5), (2048.0, 1.5e-5)], "all_gather:grouped_broadcast" = [(1024.0, 2.0e-5)]}>]
   topology <levels = [<"wire", latency = 5.0e-6, bandwidth = 1.2e10>],
-            hosts = [2 x <2, inside = "wire", nic = "wire", nics = 2>], first = 2>
+            hosts = [2 x <2, inside = "wire", nic = "wire", nics = 2>], devices = [2, 3]>

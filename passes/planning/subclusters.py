@@ -1,0 +1,79 @@
+"""The parts of a cluster that a step may run on by itself, while the other devices idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ...ir.cluster import Cluster, Device
+from ...ir.mesh import Axis, Mesh
+from ...ir.submesh import subcluster, submesh
+from ..add_cluster import add_cluster
+from .layouts import AXES
+
+
+def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[tuple[tuple[int, ...], Cluster]]:
+    """
+    Return the parts of a cluster that a step may run on, the smallest first: their ranks, and a cluster of these.
+
+    A part has all devices that are at least as fast as some kind; of these the fastest hosts, as many as a power of two
+    or all but one; or of the fastest host a power of two of devices.
+
+    Args:
+        seconds: by kind of device, the seconds that one takes for the step.
+    """
+    found = {tuple(sorted(ranks)) for ranks in _choices(cluster, seconds)}
+    found.discard(tuple(range(cluster.mesh.device_count)))
+    made = ((ranks, part_of_cluster(cluster, ranks)) for ranks in sorted(found, key=lambda ranks: (len(ranks), ranks)))
+    return [(ranks, part) for ranks, part in made if part is not None]
+
+
+def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequence[int]]:
+    speeds = [1.0 / seconds[cluster.device(rank)] for rank in range(cluster.mesh.device_count)]
+    topology = cluster.topology
+    for least in sorted(set(speeds)):
+        hosts: dict[int, list[int]] = {}
+        for rank, speed in enumerate(speeds):
+            if speed >= least:
+                hosts.setdefault(topology.seat(rank).host if topology is not None else 0, []).append(rank)
+        fastest = sorted(hosts.values(), key=lambda ranks: -sum(speeds[rank] for rank in ranks))
+        for count in _counts(len(fastest)):
+            yield [rank for ranks in fastest[:count] for rank in ranks]
+        alone = sorted(fastest[0], key=lambda rank: -speeds[rank])
+        yield from (alone[:count] for count in _counts(len(alone)))
+
+
+def _counts(most: int) -> list[int]:
+    """Return the powers of two below a number, the number less one, and the number."""
+    powers = [2**power for power in range(most.bit_length()) if 2**power < most]
+    return [*powers, most - 1, most] if most > 1 else [most]
+
+
+def part_of_cluster(cluster: Cluster, ranks: tuple[int, ...]) -> Cluster | None:
+    """Return some ranks as a cluster; None where nothing is known of the links between them."""
+    own = cluster.mesh
+    if cluster.topology is None:
+        # What links are known are those along axes.
+        mesh = submesh(own, ranks[0], len(ranks), own.name) if ranks[-1] - ranks[0] == len(ranks) - 1 else None
+        if mesh is None and len(own.spatial) == 1:
+            mesh = Mesh((Axis(own.spatial[0].name, len(ranks)),), own.name)
+        return subcluster(cluster, mesh, ranks) if mesh is not None else None
+    hosts: dict[int, int] = {}
+    for rank in ranks:
+        host = cluster.topology.seat(rank).host
+        hosts[host] = hosts.get(host, 0) + 1
+    names = own.names if len(own.spatial) == 2 else AXES
+    inside = next(iter(hosts.values()))
+    if len(hosts) > 1 and inside > 1 and set(hosts.values()) == {inside}:
+        mesh = Mesh((Axis(names[0], len(hosts)), Axis(names[1], inside)), own.name)
+    else:
+        mesh = Mesh((Axis(own.spatial[-1].name, len(ranks)),), own.name)
+    return subcluster(cluster, mesh, ranks)
+
+
+def step_on(module: ModuleOp, part: Cluster) -> ModuleOp:
+    """Return a copy of a step that is placed on a part of its cluster."""
+    made = module.clone()
+    add_cluster(made, part)
+    return made
