@@ -191,13 +191,15 @@ DATA_PARALLEL = ("dp", "zero1", "zero3")
 
 
 def presets(mesh: Mesh) -> list[Choice]:
-    """What people write by hand on a mesh of one or two axes: data parallelism, with tensor parallelism inside."""
+    """
+    Return the strategies that people write by hand: data parallelism over the outer axes, of which the innermost may
+    have the parameters in parts, and tensor parallelism over the inner ones.
+    """
     axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
-    found = [preset((name, axes)) for name in DATA_PARALLEL]
-    if len(axes) == 2:
-        outer, inner = axes[:1], axes[1:]
-        found.append(preset(("dp", outer), ("zero3", inner)))
-        found += [preset((name, outer), ("tp", inner)) for name in DATA_PARALLEL]
-    if axes:
-        found.append(preset(("tp", axes)))
-    return found
+    found: list[Choice] = []
+    for count in range(len(axes), 0, -1):
+        outer, inner = axes[:count], axes[count:]
+        inside = [("tp", inner)] if inner else []
+        found += [preset((name, outer), *inside) for name in DATA_PARALLEL]
+        found += [preset(("dp", outer[:at]), ("zero3", outer[at:]), *inside) for at in range(1, count)]
+    return [*found, preset(("tp", axes))] if axes else [preset(("dp", axes))]

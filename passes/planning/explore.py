@@ -11,7 +11,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .chunked_plan import chunked
-from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
+from .layouts import Fixed, accumulations, duplexes, finer_meshes, meshes, pipelines
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
 from .stages_in_chunks import best_pipeline, in_chunks
 from .trials import Attempt, Judged, Trials
@@ -245,6 +245,7 @@ class Explorer:
             yield from self._keeping_less()
         yield [replace(leader, choice=choice) for leader in self._leaders(REFINED) for choice in FIRST]
         yield list(self._balanced())
+        yield list(self._on_three_axes())
         yield list(self._over_time())
         yield list(self._fused())
         yield from self._keeping_less()
@@ -269,6 +270,14 @@ class Explorer:
         if dp is None or dp.seconds is None or dp.exposed is None or dp.exposed <= MUCH * dp.seconds:
             return FIRST[0]
         return FIRST[1]
+
+    def _on_three_axes(self) -> Iterator[Candidate]:
+        """The meshes that divide an axis of the best mesh of two, where more than one axis can be measured or known."""
+        if len(self.meshes) == 1:
+            return
+        best = next((each.layout.mesh for each in self._leaders(len(self.notes)) if len(each.layout.mesh.axes) == 2), None)
+        for mesh in finer_meshes(best) if best is not None else ():
+            yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""

@@ -25,10 +25,11 @@ from ...dialects.ratios import PIECES, RATIOS, ratios_of
 from ...dialects.staged import Stages
 from ...dialects.step import CHOSEN, merge_argument_attributes, sharding_of
 from ...ir.cluster import Cluster
-from ...ir.mesh import AxisKind, Mesh
+from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.pins import ShardingLimit
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
+from ...ir.submesh import subcluster
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
 from ..agree_on_choices import AgreeOnChoicesPass
@@ -36,6 +37,7 @@ from ..analysis.compute import local_bytes
 from ..errors import PassError, fail
 from ..insert_resharding import InsertReshardingPass
 from ..join_updates import JoinUpdatesPass
+from ..leave_idle import IDLE, leave_idle
 from ..overlap import OverlapPass
 from ..partition_stages import add_stages
 from ..pipeline import run_passes
@@ -59,6 +61,9 @@ from .records import CandidateRecord
 from .workbench import BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
+PLANNED = "planned"
+"""The name of the mesh of the ranks that do not idle, where these are in stages."""
+
 _ROUNDS = 8
 """How often boundaries are compared with those of the plan: each round may divide more dims that are tied."""
 
@@ -72,7 +77,7 @@ class Homes:
     Where a plan keeps what lasts.
 
     Args:
-        cluster: of the whole plan, on its mesh.
+        cluster: of the ranks that do not idle, on the mesh of the plan.
         stages: the clusters of its stages; none where it is no pipeline.
         shardings: of parameters, states, buffers, and of batch items with their shapes.
         at: the stage of each of these.
@@ -83,6 +88,8 @@ class Homes:
         held: the bytes on a device that has most of parameters, states and buffers.
         fused: whether batch-norms are single ops.
         keep: what part of activations is kept at most (`recompute`).
+        job: the cluster of the job where some of its ranks idle.
+        used: the ranks of that job that do not idle.
     """
 
     cluster: Cluster
@@ -96,14 +103,16 @@ class Homes:
     held: int = 0
     fused: bool = True
     keep: float = 1.0
+    job: Cluster | None = None
+    used: tuple[int, ...] = ()
     _context: Context = field(default_factory=Context, repr=False, compare=False)
 
     @staticmethod
     def of(module: ModuleOp) -> Homes:
         """Those of a finished plan."""
         (func,) = step_functions(module)
-        stages, names = Stages(func), Stages(func).names
-        mesh = mesh_of_module(module)
+        stages, mesh = Stages(func), mesh_of_module(module)
+        names = tuple(name for name in stages.names if name != IDLE)
         whole = StepView(func, mesh)
         given = [each for each in whole.inputs if each.role in (*_KEPT, train.BATCH)]
         keyed = {_key(each, stages.of_value(each.argument)): each for each in given}
@@ -115,13 +124,20 @@ class Homes:
         times = [axis.size for axis in meshes[mesh.name].axes if axis.kind is AxisKind.TEMPORAL]
         times += [axis.size for name in names for axis in meshes[name].axes if axis.kind is AxisKind.TEMPORAL]
         by_name = {name: clusters[name].cluster(each) for name, each in spatial.items() if name in clusters}
+        cluster, job, used = by_name[mesh.name], None, tuple[int, ...]()
+        if IDLE in stages.names:
+            ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
+            job, used = cluster, tuple(rank for name in names for rank in ranks[name])
+            alone = Mesh((Axis(mesh.spatial[-1].name, len(used)),), PLANNED)
+            cluster = by_name[names[0]] if len(names) == 1 else subcluster(job, alone, used)
+            names = names if len(names) > 1 else ()
         held: dict[int, int] = {}
         for key, each in keyed.items():
             if each.role != train.BATCH:
-                here = spatial[names[at[key]] if names else mesh.name]
+                here = spatial[names[at[key]] if names else cluster.mesh.name]
                 held[at[key]] = held.get(at[key], 0) + local_bytes(each.argument, homes[key], here)
         return Homes(
-            by_name[mesh.name],
+            cluster,
             tuple(by_name[name] for name in names),
             homes,
             at,
@@ -132,6 +148,8 @@ class Homes:
             max(held.values(), default=0),
             any(op.name in BATCH_NORMS for op in func.walk()),
             _kept_part(func),
+            job,
+            used,
         )
 
     def plan_forward(self, module: ModuleOp) -> ModuleOp:
@@ -146,7 +164,7 @@ class Homes:
         """
         self._place(module)
         run_passes(self._context, module, self._finishing(1), verify_each=False)
-        return module
+        return self._in_job(module)
 
     def plan_step(self, module: ModuleOp) -> ModuleOp:
         """
@@ -167,11 +185,17 @@ class Homes:
             made = module.clone()
             try:
                 run_passes(self._context, made, self._finishing(parts), verify_each=False)
-                return made
+                return self._in_job(made)
             except PassError as error:
                 first = first or error
         assert first is not None
         raise first
+
+    def _in_job(self, module: ModuleOp) -> ModuleOp:
+        """Leave the ranks idle that idle in the plan."""
+        if self.job is not None:
+            leave_idle(module, self.job, self.used)
+        return module
 
     def _finishing(self, parts: int) -> list[ModulePass]:
         """What makes a program of a strategy."""

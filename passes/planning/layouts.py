@@ -22,6 +22,7 @@ _FEW = 8
 """Up to how many devices stages need not have as many each: of more there are too many ways."""
 
 AXES = ("outer", "inner")
+FINER_AXES = ("outer", "middle", "inner")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,16 @@ def meshes(cluster: Cluster) -> list[Mesh]:
     for mesh in found:
         by_sizes.setdefault(tuple(axis.size for axis in mesh.axes), mesh)
     return list(by_sizes.values())
+
+
+def finer_meshes(mesh: Mesh) -> list[Mesh]:
+    """Return the meshes of three axes that divide an axis of a mesh of two."""
+    if len(mesh.spatial) != 2:
+        return []
+    outer, inner = (axis.size for axis in mesh.spatial)
+    sizes = [(part, outer // part, inner) for part in divisors(outer)[1:-1]]
+    sizes += [(outer, part, inner // part) for part in divisors(inner)[1:-1]]
+    return [Mesh(tuple(map(Axis, FINER_AXES, each)), mesh.name) for each in dict.fromkeys(sizes)]
 
 
 def divisors(number: int) -> list[int]:

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from split_cluster import split_cluster
+from split_cluster import one_useless_cluster, split_cluster
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.data import TensorDataset
 
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
-from shardwright.ir.mesh import parse_mesh
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.runtime.plan import PlanError
 from shardwright.runtime.sampler import ShareSampler
 
@@ -153,6 +154,7 @@ class Case:
         declared: the rows of a further shape that is trained on; 0 for none.
         from_function: whether the model is given as a function.
         counts: the rows of what is evaluated.
+        cluster: makes the cluster on the mesh.
     """
 
     kind: str
@@ -161,6 +163,7 @@ class Case:
     declared: int = 0
     from_function: bool = False
     counts: tuple[int, ...] = COUNTS
+    cluster: Callable[[Mesh], Cluster] = split_cluster
 
 
 @dataclass
@@ -232,7 +235,7 @@ def planned(case: Case, kind: Kind, model: nn.Module) -> DistributedStep:
         kind.loss,
         kind.optimizer,
         kind.batch(ROWS, 0),
-        split_cluster(parse_mesh(case.mesh)),
+        case.cluster(parse_mesh(case.mesh)),
         metrics=kind.metrics,
         shapes=shapes,
         **case.options,
@@ -325,6 +328,12 @@ def cases() -> Iterator[tuple[str, Case]]:
     searched = {"pins": "zero3", "algorithm": "auto"}
     yield "classifier on 2, zero3 of a searched plan", Case("classifier", "2", searched, declared=5)
     yield "classifier on 2, searched", Case("classifier", "2", declared=3, counts=MANY)
+    without_first = partial(Case, mesh="3", declared=5, counts=MANY, cluster=one_useless_cluster)
+    yield "classifier on 2 of 3", without_first("classifier")
+    yield "language on 2 of 3, in stages", without_first("language", options={"stages": 2, "micro_batches": 4})
+    accumulated = {"stages": 1, "micro_batches": 2, "duplex": "no"}
+    yield "language on 2 of 3, accumulated", without_first("language", options=accumulated)
+    yield "language on 2 of 3, duplex", without_first("language", options={"duplex": "yes"})
     two_shares = {"algorithm": "eliminate", "ratios": "0.7,0.3"}
     yield "classifier on 2, uneven", Case("classifier", "2", two_shares, declared=5)
     yield "language on 2, zero3 of a function", Case("language", "2", {"pins": "zero3"}, from_function=True)

@@ -30,6 +30,16 @@ def unequal_cluster(mesh: Mesh) -> Cluster:
     return replace(cluster, devices=(fast, slow), placement=tuple(int(rank == last) for rank in range(last + 1)))
 
 
+def one_useless_cluster(mesh: Mesh) -> Cluster:
+    """The slow devices, but for the first, which is so much slower that every step is faster without it."""
+    cluster = split_cluster(mesh)
+    (device,) = cluster.devices
+    rates = tuple((dtype, rate / 1e3) for dtype, rate in device.flops)
+    useless = replace(device, kind="useless", flops=rates, memory_bandwidth=device.memory_bandwidth / 1e3)
+    placement = (1, *(0,) * (mesh.device_count - 1))
+    return replace(cluster, devices=(device, useless), placement=placement)
+
+
 def mixed_cluster(mesh: Mesh) -> Cluster:
     """The same, but for the last device, which takes three times as long."""
     slow = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
