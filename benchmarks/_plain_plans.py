@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Axis, Mesh
-from shardwright.ir.submesh import is_division, on_mesh, submesh
+from shardwright.ir.submesh import is_division, on_mesh, subcluster, submesh
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
@@ -53,6 +53,7 @@ class Plain:
             strategy is that of `search-strategy`.
         finish: the passes that make the program.
         is_fused: whether batch-norms stay single ops, which only matters where there are any.
+        ranks: the ranks that form the mesh, where the others idle.
     """
 
     family: str
@@ -63,11 +64,12 @@ class Plain:
     before: str = ""
     after: str = ""
     is_fused: bool = False
+    ranks: tuple[int, ...] | None = None
 
     @property
     def decides(self) -> tuple[object, ...]:
         """Equal for plans that share all but the passes that make the program."""
-        return self.mesh, self.pins, self.before, self.after, self.is_fused
+        return self.mesh, self.pins, self.before, self.after, self.is_fused, self.ranks
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ def plain_plans(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
     """All of them, those that are written most first."""
     yield from _data_parallel(prepared, cluster)
     yield from _nested(cluster)
+    yield from _on_three_axes(cluster)
+    yield from _on_parts(cluster)
     if len(cluster.kinds_used) > 1:
         yield from _proportional(cluster)
     layers = min(len(find_layers(view).names) for view in _views(prepared, cluster))
@@ -193,6 +197,52 @@ def _nested(cluster: Cluster) -> Iterator[Plain]:
             name, pins = _nested_name(preset, "tp", mesh, inner), ((preset, outer), ("tp", inner))
             yield Plain("tensor parallel", name, mesh, pins)
         yield Plain("hybrid", _nested_name("dp", "zero3", mesh, inner), mesh, (("dp", outer), ("zero3", inner)))
+
+
+def _on_three_axes(cluster: Cluster) -> Iterator[Plain]:
+    """dp around zero3 or zero1, around tensor parallelism, at all degrees of both."""
+    if not any_mesh_will_do(cluster):
+        return
+    count, name = cluster.mesh.device_count, cluster.mesh.name
+    for inner, middle in product(divisors(count)[1:], repeat=2):
+        outer, rest = divmod(count, inner * middle)
+        if rest or outer == 1:
+            continue
+        mesh = Mesh((Axis("outer", outer), Axis("middle", middle), Axis("inner", inner)), name)
+        for preset, inside in product(("zero3", "zero1"), ("tp", "zero3")):
+            pins = (("dp", ("outer",)), (preset, ("middle",)), (inside, ("inner",)))
+            if preset != inside:
+                yield Plain("three axes", f"{inside} inside {preset} inside dp on {_sizes(mesh)}", mesh, pins)
+
+
+def _on_parts(cluster: Cluster) -> Iterator[Plain]:
+    """Data parallelism, ZeRO and tensor parallelism on some kinds of devices, some hosts or one device."""
+    own = cluster.mesh
+    if cluster.topology is None and (len(own.axes) > 1 or any(link.points for link in cluster.links)):
+        return
+    places = range(own.device_count)
+    hosts = [cluster.topology.seat(rank).host if cluster.topology is not None else rank for rank in places]
+    kinds = sorted(set(cluster.placement))
+    chosen: dict[tuple[int, ...], None] = {}
+    for size in range(1, len(kinds) + 1):
+        for kept in combinations(kinds, size):
+            ranks = [rank for rank in places if cluster.placement[rank] in kept]
+            there = list(dict.fromkeys(hosts[rank] for rank in ranks))
+            for few in {1, 2, len(there) // 2, len(there) - 1, len(there)}:
+                chosen[tuple(rank for rank in ranks if hosts[rank] in there[:few])] = None
+            chosen[tuple(ranks[:1])] = None
+    for ranks in (ranks for ranks in chosen if 0 < len(ranks) < own.device_count):
+        rows = len({hosts[rank] for rank in ranks})
+        flat = Mesh((Axis(own.names[-1], len(ranks)),), own.name)
+        yield from (
+            Plain("part", f"{preset} on ranks {list(ranks)}", flat, ((preset, flat.names),), ranks=ranks)
+            for preset in ("dp", "zero1", "zero3", "tp")
+        )
+        if rows > 1 and len(ranks) % rows == 0 and len(ranks) > rows:
+            mesh = Mesh((Axis("outer", rows), Axis("inner", len(ranks) // rows)), own.name)
+            for outer, inner in (("dp", "tp"), ("zero3", "tp"), ("dp", "zero3")):
+                pins = ((outer, ("outer",)), (inner, ("inner",)))
+                yield Plain("part", f"{inner} inside {outer} on ranks {list(ranks)}", mesh, pins, ranks=ranks)
 
 
 def _proportional(cluster: Cluster) -> Iterator[Plain]:
@@ -298,7 +348,9 @@ class Workshop:
     def _decide(self, plan: Plain) -> ModuleOp | str:
         """The step with its decisions in the IR, or why there are none."""
         module = (self.prepared.fused if plan.is_fused else self.prepared.decomposed).clone()
-        add_cluster(module, on_mesh(self.cluster, plan.mesh))
+        whole = self.cluster
+        placed = on_mesh(whole, plan.mesh) if plan.ranks is None else subcluster(whole, plan.mesh, plan.ranks)
+        add_cluster(module, placed)
         pins = "".join(_pin(preset, axes) for preset, axes in plan.pins)
         search = SearchStrategyPass("fixed", pins) if pins else SearchStrategyPass()
         passes = Pipeline.of(Pipeline.parse(plan.before.rstrip(",")), search, Pipeline.parse(plan.after))

@@ -135,13 +135,13 @@ _FAMILIES = {"mlp": _mlp, "gpt2": _gpt2, "bert": _bert, "llama": _llama, "vit": 
 
 def random_cluster(number: int, need: float) -> str:
     """
-    The text of a cluster file: 1 to 64 devices of 1 to 3 kinds, in hosts or on flat axes, links over four orders.
+    The text of a cluster file: 1 to 64 devices of 1 to 4 kinds, in hosts or on flat axes, links over five orders.
 
     Args:
         need: the bytes that the step takes on one device; all devices together have from about that to fifty times it.
     """
     generator = random.Random(f"cluster {number}")
-    kinds = generator.choice((1, 1, 1, 2, 2, 3))
+    kinds = generator.choice((1, 1, 1, 1, 2, 2, 3, 4))
     parts = _hosts(generator, kinds) if generator.random() < 0.65 else _flat(generator, kinds)
     count, lines = parts
     # Between what hardly fits when it is split over all devices, and what one device holds with ease.
@@ -149,7 +149,7 @@ def random_cluster(number: int, need: float) -> str:
     flops = _log(generator, 1e11, 1e15)
     found = ["version = 3", f'name = "{PREFIX}{number}"']
     for kind in range(kinds):
-        slower = 1.0 if kind == 0 else _log(generator, 1.0, 8.0)
+        slower = 1.0 if kind == 0 else _log(generator, 1.0, generator.choice((8.0, 8.0, 60.0)))
         found.append(_device(generator, kind, flops / slower, memory * (1.0 if kind == 0 else _log(generator, 1, 2))))
     # `mesh` belongs to the head of the file, before the first table.
     head = [line for line in lines if line.startswith("mesh")]
@@ -175,18 +175,18 @@ def _device(generator: random.Random, kind: int, flops: float, memory: float) ->
 def _hosts(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
     """How many devices, and the tables of hosts and levels."""
     total, lines = 0, list[str]()
-    inside = generator.choice((1, 2, 4, 4, 8, 8, 3, 16))
+    inside = generator.choice((1, 1, 2, 4, 4, 8, 8, 3, 6, 16))
     is_uneven = generator.random() < 0.15
     for kind in range(kinds):
         devices = generator.choice((2, 4, 8)) if is_uneven else inside
         room = (MOST_DEVICES - total - (kinds - 1 - kind) * 16) // devices
-        count = max(1, min(generator.choice((1, 1, 2, 2, 3, 4, 8)), room))
+        count = max(1, min(generator.choice((1, 1, 2, 2, 3, 4, 5, 7, 8)), room))
         total += devices * count
         nics = generator.choice((1, 1, devices))
         lines += ["[[host]]", f"count = {count}", f"devices = {devices}", f'device = "kind{kind}"']
         lines += [f'inside = "inside{kind}"', f'nic = "nic{kind}"', f"nics = {nics}"]
     for kind in range(kinds):
-        between = _log(generator, 2e7, 5e10)
+        between = _log(generator, 1e6, 1e11)
         fast = min(4e11, between * _log(generator, 1.0, 300.0))
         shared = generator.random() < 0.2
         lines += _level(generator, f"inside{kind}", fast, shared) + _level(generator, f"nic{kind}", between, False)
@@ -194,7 +194,7 @@ def _hosts(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
 
 
 def _level(generator: random.Random, name: str, bandwidth: float, shared: bool) -> list[str]:
-    latency, start = _log(generator, 5e-7, 5e-4), generator.choice((0.0, 0.0, 5e-6, 1e-4))
+    latency, start = _log(generator, 5e-7, 2e-2), generator.choice((0.0, 0.0, 5e-6, 1e-4))
     lines = [f"[level.{name}]", f"latency = {latency!r}", f"bandwidth = {_rounded(bandwidth)!r}", f"start = {start!r}"]
     return [*lines, "shared = true"] if shared else lines
 
@@ -213,14 +213,17 @@ def _flat(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
         generator.shuffle(kind_of)
     for kind in kind_of:
         lines += ["[[place]]", f'device = "kind{kind}"', "count = 1"]
-    bandwidth = _log(generator, 2e7, 2e11)
+    bandwidth = _log(generator, 2e6, 2e11)
     for name in names:
         lines += [f"[link.{name}]", f"latency = {_log(generator, 5e-7, 1e-3)!r}", f"bandwidth = {bandwidth!r}"]
         bandwidth = _rounded(min(4e11, bandwidth * _log(generator, 1.0, 30.0)))
     return count, lines
 
 
-_FLAT = ((1,), (2,), (3,), (4,), (4,), (6,), (8,), (16,), (2, 2), (2, 4), (4, 4), (8, 8), (2, 2, 2))
+_FLAT = (
+    *((count,) for count in (1, 2, 3, 4, 4, 5, 6, 7, 8, 12, 16, 24)),
+    *((2, 2), (2, 4), (4, 4), (8, 8), (2, 12), (3, 8), (2, 2, 2)),
+)
 
 
 def _log(generator: random.Random, low: float, high: float) -> float:

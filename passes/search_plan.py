@@ -222,7 +222,9 @@ class SearchPlanPass(ModulePass):
             if allowance.is_late or own.least_seconds(Layout(part.mesh)) >= worth:
                 continue
             mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
-            inside = Explorer(own, fixed, mine, processes=self.processes, ranks=ranks, worth=worth)
+            inside = Explorer(
+                own, fixed, mine, processes=self.processes, ranks=ranks, worth=worth, plain=explorer.plain
+            )
             found = inside.run()
             explorer.notes += inside.notes
             best, where = (found, own) if found is not None else (best, where)

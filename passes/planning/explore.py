@@ -90,6 +90,7 @@ class Explorer:
         processes: in how many processes at most; what is found does not depend on it.
         ranks: the ranks of the job that the cluster of the workbench has; None for all.
         worth: seconds of a step that is known; slower ones are of no interest.
+        plain: seconds of a plain plan (`plain`) on all ranks, which one on these ranks must beat.
     """
 
     def __init__(
@@ -101,9 +102,12 @@ class Explorer:
         processes: int = 1,
         ranks: tuple[int, ...] | None = None,
         worth: float = inf,
+        plain: float = inf,
     ) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
-        self.ranks, self.worth = ranks, worth
+        self.ranks, self.worth, self.to_beat = ranks, worth, plain
+        self.plain = inf
+        """The seconds of the faster of data parallelism and the usual search, both on the cluster's own mesh."""
         self.shares = len(bench.cluster.kinds_used) > 1 and fixed.balanced is None
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
@@ -239,7 +243,11 @@ class Explorer:
         if self.shares:
             yield [self._data_parallel(balanced=True)]
         usual = self._usual()
-        yield [Candidate(Layout(mesh), usual) for mesh in self.meshes]
+        yield [Candidate(own, usual)]
+        self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
+        if self.plain >= self.to_beat < inf:
+            return
+        yield [Candidate(Layout(mesh), usual) for mesh in self.meshes[1:]]
         yield [Candidate(own, choice) for choice in presets(own.mesh)]
         if self.best is None and not self.estimates:
             yield from self._keeping_less()
@@ -275,7 +283,8 @@ class Explorer:
         """The meshes that divide an axis of the best mesh of two, where more than one axis can be measured or known."""
         if len(self.meshes) == 1:
             return
-        best = next((each.layout.mesh for each in self._leaders(len(self.notes)) if len(each.layout.mesh.axes) == 2), None)
+        leaders = (each.layout.mesh for each in self._leaders(len(self.notes)))
+        best = next((mesh for mesh in leaders if len(mesh.axes) == 2), None)
         for mesh in finer_meshes(best) if best is not None else ():
             yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
 

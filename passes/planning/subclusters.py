@@ -17,8 +17,8 @@ def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[
     """
     Return the parts of a cluster that a step may run on, the smallest first: their ranks, and a cluster of these.
 
-    A part has all devices that are at least as fast as some kind; of these the fastest hosts, as many as a power of two
-    or all but one; or of the fastest host a power of two of devices.
+    Of the devices that are at least as fast as some kind, a part has those of the fastest hosts, or the fastest ones of
+    the fastest host: all, as many as a power of two, or all but the slowest.
 
     Args:
         seconds: by kind of device, the seconds that one takes for the step.
@@ -38,16 +38,17 @@ def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequ
             if speed >= least:
                 hosts.setdefault(topology.seat(rank).host if topology is not None else 0, []).append(rank)
         fastest = sorted(hosts.values(), key=lambda ranks: -sum(speeds[rank] for rank in ranks))
-        for count in _counts(len(fastest)):
-            yield [rank for ranks in fastest[:count] for rank in ranks]
         alone = sorted(fastest[0], key=lambda rank: -speeds[rank])
-        yield from (alone[:count] for count in _counts(len(alone)))
+        for members in ([[rank] for rank in alone], fastest):
+            for count in _counts([sum(speeds[rank] for rank in ranks) for ranks in members]):
+                yield [rank for ranks in members[:count] for rank in ranks]
 
 
-def _counts(most: int) -> list[int]:
-    """Return the powers of two below a number, the number less one, and the number."""
+def _counts(speeds: Sequence[float]) -> list[int]:
+    """Return the powers of two below the length, the length, and the length less one where the last is slower."""
+    most = len(speeds)
     powers = [2**power for power in range(most.bit_length()) if 2**power < most]
-    return [*powers, most - 1, most] if most > 1 else [most]
+    return [*powers, *([most - 1] if speeds[-1] < speeds[0] else []), most]
 
 
 def part_of_cluster(cluster: Cluster, ranks: tuple[int, ...]) -> Cluster | None:

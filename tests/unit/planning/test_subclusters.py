@@ -1,0 +1,117 @@
+"""Plans that leave devices idle where the step is faster without them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from split_cluster import hosts_cluster, one_useless_cluster, split_cluster
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.compile import import_training_step
+from shardwright.dialects.compute import python_value
+from shardwright.dialects.mesh_ops import MeshOp
+from shardwright.dialects.step import CHOSEN
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.models.mlp import mlp_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.records import Chosen
+from shardwright.passes.planning.subclusters import parts_of_cluster
+from shardwright.passes.planning.summary import read_plan
+from shardwright.passes.search_plan import SearchPlanPass
+from shardwright.passes.step.step_view import step_functions
+from shardwright.passes.verification import first_fault
+
+
+def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass()) -> ModuleOp:
+    module = import_training_step(mlp_step((16, 64, 64, 8), batch=64))
+    run_pipeline(Context(), module, "decompose-mean,canonicalize,cse,dce", verify_each=False)
+    add_cluster(module, cluster)
+    search.apply(Context(), module)
+    assert first_fault(module) is None
+    return module
+
+
+def ranks_by_mesh(module: ModuleOp) -> dict[str, tuple[int, ...]]:
+    return {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
+
+
+def seconds(module: ModuleOp) -> float:
+    return sum(each.seconds for each in simulate_module(module))
+
+
+def test_parts_are_the_fastest_kinds_hosts_and_devices():
+    def ranks(cluster: Cluster, *speeds: float) -> list[tuple[int, ...]]:
+        times = {device: 1.0 / speed for device, speed in zip(cluster.kinds_used, speeds, strict=True)}
+        return [ranks for ranks, _ in parts_of_cluster(cluster, times)]
+
+    assert ranks(one_useless_cluster(Mesh.of(gpu=4)), 1000.0, 1.0) == [(1,), (1, 2), (1, 2, 3)]
+    hosts = hosts_cluster(Mesh.of(node=4, gpu=4))
+    assert ranks(hosts, 1.0) == [(0,), (0, 1), (0, 1, 2, 3), tuple(range(8))]
+    parts = dict(parts_of_cluster(hosts, {hosts.devices[0]: 1.0}))
+    assert [(axis.name, axis.size) for axis in parts[tuple(range(8))].mesh.axes] == [("node", 2), ("gpu", 4)]
+    # Of links along axes, those of whole rows alone are known.
+    assert ranks(split_cluster(Mesh.of(node=2, gpu=2)), 1.0) == [(0,), (0, 1)]
+
+
+@pytest.mark.parametrize("options", [{}, {"stages": 2, "micro_batches": 4}, {"micro_batches": 2, "stages": 1}])
+def test_a_useless_device_idles(options: dict[str, int]):
+    cluster = one_useless_cluster(Mesh.of(gpu=3))
+    module = planned(cluster, SearchPlanPass(**options))
+    idle = ranks_by_mesh(module)
+    assert idle.pop("job") == (0, 1, 2)
+    assert idle.pop("idle") == (0,)
+    assert sorted(rank for ranks in idle.values() for rank in ranks) == [1, 2]
+    (func,) = step_functions(module)
+    plan = read_plan(func)
+    assert plan is not None
+    assert plan.step == pytest.approx(seconds(module), rel=1e-9)
+    assert plan.chosen.endswith("on ranks 1-2 alone")
+
+    chosen = python_value(func.attributes[CHOSEN])
+    assert Chosen.read(chosen).candidate.layout.ranks == (1, 2)
+    again = planned(cluster, SearchPlanPass(candidate=json.dumps(chosen)))
+    assert seconds(again) == seconds(module)
+    assert ranks_by_mesh(again) == ranks_by_mesh(module)
+
+    whole = planned(cluster, SearchPlanPass(idle="no", **options))
+    assert "idle" not in ranks_by_mesh(whole)
+    assert seconds(whole) > 2 * seconds(module)
+
+
+def test_alike_devices_all_work():
+    assert "idle" not in ranks_by_mesh(planned(split_cluster(Mesh.of(gpu=4))))
+
+
+def test_a_plan_with_idle_ranks_is_put_on_other_devices():
+    module = planned(one_useless_cluster(Mesh.of(gpu=3)))
+    (func,) = step_functions(module)
+    chosen = json.dumps(python_value(func.attributes[CHOSEN]))
+    moved = planned(split_cluster(Mesh.of(gpu=4)), SearchPlanPass(candidate=chosen, adapt=True))
+    assert "idle" not in ranks_by_mesh(moved)
+
+
+def test_a_candidate_whose_ranks_have_no_known_links_is_refused():
+    module = planned(one_useless_cluster(Mesh.of(gpu=3)))
+    (func,) = step_functions(module)
+    record = python_value(func.attributes[CHOSEN]) | {"ranks": [0, 3], "own_mesh": {"node": 2, "gpu": 2}}
+    search = SearchPlanPass(candidate=json.dumps(record))
+    with pytest.raises(Exception, match="has no links between these ranks alone"):
+        planned(split_cluster(Mesh.of(node=2, gpu=2)), search)
+
+
+def test_it_does_not_depend_on_the_number_of_processes():
+    cluster = one_useless_cluster(Mesh.of(gpu=3))
+    one, two = (planned(cluster, SearchPlanPass(processes=count)) for count in (1, 2))
+    assert one.is_structurally_equivalent(two)
+
+
+def test_the_shipped_clusters_have_parts():
+    cluster = find_cluster("hap-8x8")
+    parts = parts_of_cluster(cluster, dict.fromkeys(cluster.kinds_used, 1.0))
+    assert all(part.mesh.device_count == len(ranks) for ranks, part in parts)
