@@ -30,7 +30,7 @@ from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed, impossible
 from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
-from .planning.subclusters import part_of_cluster, parts_of_cluster, step_on
+from .planning.subclusters import part_of_cluster, parts_of_cluster
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
@@ -217,7 +217,7 @@ class SearchPlanPass(ModulePass):
         explorer = Explorer(bench, fixed, allowance, processes=self.processes)
         best, where = explorer.run(), bench
         for ranks, part in self._parts(bench, fixed):
-            own = Workbench(step_on(bench.given, part), part)
+            own = bench.on(part)
             worth = WORTHWHILE * best.seconds if best is not None else inf
             if allowance.is_late or own.least_seconds(Layout(part.mesh)) >= worth:
                 continue
@@ -247,7 +247,7 @@ class SearchPlanPass(ModulePass):
         if (ranks := candidate.layout.ranks) is not None:
             if (part := part_of_cluster(step.cluster, ranks)) is None:
                 return f"{candidate.name}: cluster {step.cluster.name!r} has no links between these ranks alone"
-            step = Workbench(step_on(step.given, part), part)
+            step = step.on(part)
         bench = step.keeping(candidate.layout.keep)
         try:
             made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from xdsl.dialects.builtin import ModuleOp
-
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Axis, Mesh
 from ...ir.submesh import subcluster, submesh
-from ..add_cluster import add_cluster
 from .layouts import AXES
 
 
@@ -71,10 +68,3 @@ def part_of_cluster(cluster: Cluster, ranks: tuple[int, ...]) -> Cluster | None:
     else:
         mesh = Mesh((Axis(own.spatial[-1].name, len(ranks)),), own.name)
     return subcluster(cluster, mesh, ranks)
-
-
-def step_on(module: ModuleOp, part: Cluster) -> ModuleOp:
-    """Return a copy of a step that is placed on a part of its cluster."""
-    made = module.clone()
-    add_cluster(made, part)
-    return made

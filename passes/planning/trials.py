@@ -8,7 +8,7 @@ from functools import partial
 from .candidates import Candidate
 from .notes import Refused, dropped_if_faulty, verify
 from .processes import side_by_side
-from .shrink import extrapolated, short_steps
+from .shrink import extrapolated
 from .workbench import Finished, PackedSolved, Solved, Workbench
 
 STATE = 0.1
@@ -260,7 +260,7 @@ def _without_programs(found: list[Judged] | str) -> list[Judged] | str:
 
 
 def _short_benches(bench: Workbench) -> _ShortBenches | None:
-    found = short_steps(bench.fused)
+    found = bench.short_steps
     if found is None:
         return None
     *modules, left_out = found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
@@ -59,6 +60,7 @@ from .finishes import AXIS, passes_beside, passes_to_collectives
 from .fold import Folder, Folding
 from .fold import folding as folding_of
 from .notes import Refused
+from .shrink import short_steps
 from .solutions import BUBBLE_AT_BEST, Finished, LaidOut, PackedSolved, Solved
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
@@ -114,7 +116,7 @@ class Workbench:
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         self._folding = folding
-        self.given, self._keeping = module, dict[float, Workbench]()
+        self._given, self._keeping = module, dict[float, Workbench]()
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
@@ -128,9 +130,24 @@ class Workbench:
         if keep == self.keep:
             return self
         if keep not in self._keeping:
-            made = Workbench(self.given, self.cluster, tables=self._tables, keep=keep)
+            made = Workbench(self._given, self.cluster, tables=self._tables, keep=keep)
             self._keeping[keep] = made
         return self._keeping[keep]
+
+    def on(self, cluster: Cluster) -> Workbench:
+        """Return a workbench of the same step on another cluster, which shares what does not depend on that."""
+        made = copy(self)
+        made.cluster, made.views = cluster, [StepView(view.func, cluster.mesh) for view in self.views]
+        made._keeping, made._laid_out, made._folders, made._cannot, made._problems = {}, {}, {}, {}, {}
+        made._states = 0
+        for name in ("_short", "_alone"):
+            made.__dict__.pop(name, None)
+        return made
+
+    @cached_property
+    def short_steps(self) -> tuple[ModuleOp, ModuleOp, int] | None:
+        """Return two short steps that judge this one, the longer first, and how many layers the longer lacks."""
+        return short_steps(self.fused)
 
     @cached_property
     def folding(self) -> Folding | None:
