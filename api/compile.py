@@ -110,8 +110,8 @@ class PlanOptions:
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
         random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
-        mesh, stages, micro_batches, duplex, keep_activations, budget: what `search-plan` is not to decide, and its
-            seconds; see there.
+        mesh, stages, micro_batches, duplex, idle, keep_activations, budget: what `search-plan` is not to decide, and
+            its seconds; see there.
         candidate: what `search-plan` makes again, in the place of a search: a file, the `plan.json` of another plan,
             say, or the JSON text of it.
         adapt: whether the candidate may be of another cluster, and is put on this one.
@@ -135,6 +135,7 @@ class PlanOptions:
     stages: int | None = None
     micro_batches: int | None = None
     duplex: Literal["auto", "yes", "no"] = "auto"
+    idle: Literal["auto", "no"] = "auto"
     keep_activations: float | None = None
     budget: float | None = None
     candidate: str | None = None
@@ -196,6 +197,7 @@ class PlanOptions:
             stages=self.stages,
             micro_batches=self.micro_batches,
             duplex=self.duplex,
+            idle=self.idle,
             keep_activations=self.keep_activations,
             ratios=self.ratios,  # pyright: ignore[reportArgumentType]
             budget=self.budget,

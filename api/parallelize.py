@@ -70,6 +70,7 @@ def parallelize(
     stages: int | None = None,
     micro_batches: int | None = None,
     duplex: Literal["auto", "yes", "no"] = "auto",
+    idle: Literal["auto", "no"] = "auto",
     keep_activations: float | None = None,
     budget: float | None = None,
     compared: int = 10,
@@ -109,14 +110,15 @@ def parallelize(
         random: ``exact``, the same random numbers as on one device, however the step is sharded; or ``independent``,
             each rank draws its part by itself, with numbers that depend on the sharding.
         pipeline: a pass pipeline in place of the usual one; the passes' options then take the place of pins, algorithm,
-            ratios, random, mesh, stages, micro_batches, duplex, keep_activations and budget, which may not be given
-            too (`docs/options.md`).
+            ratios, random, mesh, stages, micro_batches, duplex, idle, keep_activations and budget, which may not be
+            given too (`docs/options.md`).
         seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
         mesh: of all devices, as ``4x16``; this and the next four are searched for if not given.
         stages: number of pipeline stages, 1 for no pipeline.
         micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
             through the stages of a pipeline. A step is still one update, by the full batch.
         duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
+        idle: whether ranks may idle: `auto` where the step is faster without them. They receive the loss and metrics.
         keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
             between layers only; the rest is recomputed. By default as many as fit in memory. What the model itself
             runs under `torch.utils.checkpoint` is recomputed in any case.
@@ -169,6 +171,7 @@ def parallelize(
         stages=stages,
         micro_batches=micro_batches,
         duplex=duplex,
+        idle=idle,
         keep_activations=keep_activations,
         budget=budget,
     )

@@ -116,6 +116,7 @@ OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
     "stages": (WHOLE_PLANS, _COUNT),
     "micro_batches": (WHOLE_PLANS, _COUNT),
     "duplex": (WHOLE_PLANS, _one_of("auto", "yes", "no")),
+    "idle": (WHOLE_PLANS, _one_of("auto", "no")),
     "keep_activations": (_OURS, _number("a fraction between 0 and 1", 0, 1, float)),
     "budget": (_SEARCH, _number("seconds, at least 0", 0, kind=float)),
     "candidate": (frozenset({"candidate"}), _ANYTHING),

@@ -70,7 +70,7 @@ _CALLED = {"pin": "pins", "pass_pipeline": "pipeline"}
 """Map flags to the names of their options in Python, if these differ."""
 
 _USUAL: dict[str, object] = {
-    **{"ratios": "auto", "duplex": "auto", "random": "exact", "measure": 1, "probe": True},
+    **{"ratios": "auto", "duplex": "auto", "idle": "auto", "random": "exact", "measure": 1, "probe": True},
     **{"compile": False, "gradients": False, "profile": False},
 }
 """The defaults of options whose default is not None."""
@@ -222,6 +222,8 @@ def _decisions(add: _Add) -> None:
     add("--micro-batches", type=_positive, metavar="N", help=parts_help)
     duplex_help = "parts of the batch compute while others communicate; auto: if simulated faster (%(default)s)"
     add("--duplex", choices=("auto", "yes", "no"), default="auto", help=duplex_help)
+    idle_help = "whether devices may idle; auto: if the step is faster without them (%(default)s)"
+    add("--idle", choices=("auto", "no"), default="auto", help=idle_help)
     budget_help = "end the search after so long with the best plan so far; by default it does not depend on time"
     add("--budget", type=float, metavar="SECONDS", help=budget_help)
     measure_help = "run the N best plans of different kinds on processes of this machine, and take the fastest"

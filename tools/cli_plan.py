@@ -48,6 +48,7 @@ _DECISIONS: dict[str, Any] = {
     "stages": None,
     "micro_batches": None,
     "duplex": "auto",
+    "idle": "auto",
     "keep_activations": None,
     "budget": None,
     "candidate": None,

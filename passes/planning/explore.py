@@ -255,6 +255,7 @@ class Explorer:
         yield list(self._balanced())
         yield list(self._on_three_axes())
         yield list(self._over_time())
+        yield list(self._in_stages())
         yield list(self._fused())
         yield from self._keeping_less()
         yield list(self._within_memory())
@@ -292,7 +293,9 @@ class Explorer:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
-            yield from self._promising(pipelines(own, rows, self.bench.layers, self.fixed), MOST_PIPELINES)
+            best = next((each.layout.mesh for each in self._leaders(1)), own)
+            for mesh in dict.fromkeys((own, best)):
+                yield from self._promising(pipelines(mesh, rows, self.bench.layers, self.fixed), MOST_PIPELINES)
             yield from self._promising(accumulations(own, rows, self.fixed), REFINED)
         else:
             parts, stages = self.fixed.micro_batches or 2, max(self.fixed.stages or 2, 2)
@@ -302,6 +305,15 @@ class Explorer:
             yield from self._duplexed(own)
         else:
             self._refuse((Layout(own, "duplex", 2),), refusal)
+
+    def _in_stages(self) -> Iterator[Candidate]:
+        """The best pipelines with presets in their stages, over the axes that all stages have."""
+        pipelines = [each for each in self._leaders(len(self.notes)) if each.layout.mode == "pipeline"]
+        for leader in pipelines[:REFINED]:
+            meshes = [view.mesh for view, _ in self.bench.keeping(leader.layout.keep).laid_out(leader.layout)]
+            common = [axis for axis in meshes[0].spatial if all(axis in mesh.spatial for mesh in meshes)]
+            for choice in presets(Mesh(tuple(common))) if common else ():
+                yield replace(leader, choice=choice)
 
     def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
         """

@@ -71,8 +71,8 @@ EFFECTS: dict[str, tuple[object, Callable[[CompiledStep], bool]]] = {
 }
 """A value of each option that decides what a plan is, and whether a plan shows it."""
 
-NOT_IN_THE_PROGRAM = {"probe", "processes", "candidate", "adapt"}
-"""Of ops without a rule, of how fast a plan is found, and of a plan that was made before: tests of their own."""
+NOT_IN_THE_PROGRAM = {"probe", "processes", "candidate", "adapt", "idle"}
+"""Options of unknown ops, of how fast a plan is found, of earlier plans and of unequal devices: tests of their own."""
 
 
 def test_every_option_is_in_the_table():
@@ -154,6 +154,7 @@ FLAGS = {
     "--stages": "2",
     "--micro-batches": "4",
     "--duplex": "yes",
+    "--idle": "no",
     "--keep-activations": "0.5",
     "--budget": "1",
     "--candidate": "plan.json",
