@@ -10,7 +10,10 @@ from typing import Any, NotRequired, TypedDict
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
 
 from ..dialects.compute import python_value
+from ..dialects.mesh_ops import MeshOp
+from ..dialects.pipe import IDLE
 from ..dialects.ratios import ratios_of
+from ..dialects.staged import Stages
 from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..ir.cluster import Cluster
 from ..ir.units import seconds_text
@@ -69,6 +72,7 @@ class PlanReport(TypedDict):
     ranks: int
     cluster: str
     stages: list[int]
+    idle: list[int]
     ratios: list[RatiosReport]
     pass_seconds: dict[str, float]
     predicted_step_s: float
@@ -103,6 +107,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     """
     What `plan.json` holds of a finished plan: times in seconds, sizes in bytes.
 
+    `stages` has the number of devices of each, and `idle` the ranks that compute nothing.
     `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
     of every other kind.
 
@@ -119,6 +124,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     search = found.data if isinstance(found, DictionaryAttr) else {}
     plan = read_plan(func)
     clusters = [cluster for _, cluster in views]
+    meshes = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
+    stages = [meshes[name] for name in Stages(func).names]
     is_pipeline = views[0][0].stage is not None
     timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
     times = longest(timelines)
@@ -130,7 +137,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "mesh": {axis.name: axis.size for axis in whole.mesh.axes},
         "ranks": whole.mesh.device_count,
         "cluster": whole.name,
-        "stages": [cluster.mesh.device_count for view, cluster in views if view.stage is not None],
+        "stages": [len(mesh.ranks) for mesh in stages if mesh.sym_name.data != IDLE],
+        "idle": [rank for mesh in stages if mesh.sym_name.data == IDLE for rank in mesh.ranks],
         "ratios": [
             {"mesh": cluster.mesh.name, "segment": segment, "axis": axis, "shares": list(shares)}
             for _, cluster in views

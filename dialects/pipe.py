@@ -64,6 +64,9 @@ STAGE = "pipe.stage"
 STAGES = "pipe.stages"
 """On a function: the names of the stages' meshes, in order."""
 
+IDLE = "idle"
+"""The name of the mesh, and stage, of ranks that compute nothing (`leave-idle`)."""
+
 SCHEDULE = "pipe.schedule"
 """On a function: per stage the list of `#pipe.slot`s, in the order in which its ranks go through them."""
 

@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import PassFailedException
 from ..dialects.compute import shape_of
 from ..dialects.kinds import entries_of
 from ..dialects.mesh_ops import ClusterOp, MeshOp
-from ..dialects.pipe import SCHEDULE, STAGE, STAGES, Action, FragmentOp, Slot, SlotAttr, TransferOp
+from ..dialects.pipe import IDLE, SCHEDULE, STAGE, STAGES, Action, FragmentOp, Slot, SlotAttr, TransferOp
 from ..dialects.sharding_attrs import ShardingAttr
 from ..dialects.staged import Stages
 from ..dialects.step import SHARDING, merge_argument_attributes, sharding_of
@@ -28,8 +28,8 @@ from .errors import fail
 from .plan_transfers import PlanTransfersPass
 from .step.step_view import StepView, mesh_of_module, step_functions
 
-JOB, IDLE = "job", "idle"
-"""The names of the mesh of all ranks, and of that of ranks that compute nothing."""
+JOB = "job"
+"""The name of the mesh of all ranks."""
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ def summary(report: PlanReport) -> Table:
     rows = {
         "predicted step": step_text(report),
         "of it compute": seconds_text(report["predicted_compute_s"]),
+        **({"ranks that idle": ", ".join(map(str, report["idle"]))} if report["idle"] else {}),
         "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
         "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
         **{f"of it {role}": bytes_text(size) for role, size in peak["roles"].items()},

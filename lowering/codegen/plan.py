@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import dtype_of, python_value, shape_of
+from ...dialects.pipe import IDLE
 from ...dialects.step import sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
@@ -43,9 +44,13 @@ def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping
     """The docstring of the program of `func`; it has a stage on each of `meshes`."""
     version = versions.get("shardwright")
     planner = f"shardwright {remark(version)}" if version else "shardwright"
-    stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
+    idle = sum(mesh.device_count for mesh in meshes if mesh.name == IDLE)
+    used = [mesh for mesh in meshes if mesh.name != IDLE]
+    stages = f"in {len(used)} stages " if len(used) > 1 else ""
+    others = f" ({idle} ranks idle)" if idle else ""
     what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
-    text = f"{remark(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
+    where = " and ".join(map(_mesh_text, used))
+    text = f"{remark(name)} {stages}on {where}{others}: {what}, as planned by {planner}."
     ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -20,7 +20,7 @@ from xdsl.utils.exceptions import DiagnosticException
 from ...dialects import train
 from ...dialects.compute import plain_attribute, python_value, shape_of
 from ...dialects.mesh_ops import ClusterOp, MeshOp
-from ...dialects.pipe import SCHEDULE
+from ...dialects.pipe import IDLE, SCHEDULE
 from ...dialects.ratios import PIECES, RATIOS, ratios_of
 from ...dialects.staged import Stages
 from ...dialects.step import CHOSEN, merge_argument_attributes, sharding_of
@@ -37,7 +37,7 @@ from ..analysis.compute import local_bytes
 from ..errors import PassError, fail
 from ..insert_resharding import InsertReshardingPass
 from ..join_updates import JoinUpdatesPass
-from ..leave_idle import IDLE, leave_idle
+from ..leave_idle import leave_idle
 from ..overlap import OverlapPass
 from ..partition_stages import add_stages
 from ..pipeline import run_passes

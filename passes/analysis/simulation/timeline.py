@@ -104,9 +104,10 @@ def timeline(simulation: Simulation, stage: int | None) -> Timeline:
 def longest(timelines: Sequence[Timeline]) -> Mapping[str, float]:
     """
     The seconds of a step and how they are spent: computing, on the stage that computes most, and waiting for
-    collectives, transfers and other stages there.
+    collectives, transfers and other stages there. Idle ranks do not count.
     """
-    seconds = max(timeline.seconds for timeline in timelines)
+    working = [timeline for timeline in timelines if timeline.compute_seconds] or timelines
+    seconds = max(timeline.seconds for timeline in working)
     busiest = max(timeline.compute_seconds for timeline in timelines)
     return {"step": seconds, "compute": busiest, "exposed": seconds - busiest}
 

@@ -10,6 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import import_training_step
+from shardwright.api.plan_report import report
 from shardwright.dialects.compute import python_value
 from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.step import CHOSEN
@@ -72,6 +73,9 @@ def test_a_useless_device_idles(options: dict[str, int]):
     assert plan is not None
     assert plan.step == pytest.approx(seconds(module), rel=1e-9)
     assert plan.chosen.endswith("on ranks 1-2 alone")
+    told = report(module, {}, "mlp", None)
+    assert (told["idle"], told["stages"]) == ([0], [1, 1] if options.get("stages") == 2 else [2])
+    assert told["predicted_step_s"] == pytest.approx(plan.step, rel=1e-9)
 
     chosen = python_value(func.attributes[CHOSEN])
     assert Chosen.read(chosen).candidate.layout.ranks == (1, 2)
