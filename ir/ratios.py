@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
+from .interned import Interned
 from .mesh import Mesh
 from .sharding import DimSharding, Offsets, Sharding, dim_sharding, even_offsets
 
@@ -22,18 +23,11 @@ TOLERANCE = 1e-6
 """By how much the shares of an axis may miss a sum of 1."""
 
 
-@dataclass(frozen=True)
-class Ratios:
+@dataclass(frozen=True, eq=False)
+class Ratios(metaclass=Interned):
     """By axis, in order of name, the share of each part; axes that are not listed are split evenly."""
 
     shares: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(self.shares))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @staticmethod
     def of(shares: Mapping[str, Sequence[float]]) -> Ratios:
@@ -101,8 +95,8 @@ def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-@dataclass(frozen=True)
-class Splits:
+@dataclass(frozen=True, eq=False)
+class Splits(metaclass=Interned):
     """
     How the dims of one value, or the factors of one op, are divided: `counts` is the number of indivisible pieces of
     each, `ratios` how the axes share those.
@@ -113,13 +107,6 @@ class Splits:
     sizes: tuple[int, ...]
     counts: tuple[int, ...]
     ratios: Ratios = EVEN
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.sizes, self.counts, self.ratios)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @staticmethod
     def single(sizes: Sequence[int], ratios: Ratios = EVEN) -> Splits:

@@ -16,11 +16,12 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import NoReturn, Protocol, TypeVar
 
+from .interned import Interned
 from .mesh import Mesh, axis_name_fault
 
 
@@ -35,8 +36,8 @@ class Reduction(StrEnum):
 Offsets = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class DimSharding:
+@dataclass(frozen=True, eq=False)
+class DimSharding(metaclass=Interned):
     """The axes that split one dim, major to minor, and the parts' boundaries where the split is not even."""
 
     axes: tuple[str, ...] = ()
@@ -47,19 +48,12 @@ class DimSharding:
         return self.offsets if self.offsets is not None else even_offsets(size, mesh.parts(self.axes))
 
 
-@dataclass(frozen=True)
-class Sharding:
+@dataclass(frozen=True, eq=False)
+class Sharding(metaclass=Interned):
     """The spread of a value of rank `len(dims)`. `partial` pairs axes with their reduction, in mesh order."""
 
     dims: tuple[DimSharding, ...]
     partial: tuple[tuple[str, Reduction], ...] = ()
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.dims, self.partial)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @staticmethod
     def replicated(rank: int) -> Sharding:

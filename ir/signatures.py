@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from .interned import Interned
 from .mesh import AxisKind, Mesh
 from .ratios import EVEN, Ratios, Splits
 from .rules import Dim, Rule, Value
@@ -28,8 +29,8 @@ from .sharding import (
 )
 
 
-@dataclass(frozen=True)
-class Signature:
+@dataclass(frozen=True, eq=False)
+class Signature(metaclass=Interned):
     """The shardings that one op demands of its operands and gives its results."""
 
     operands: tuple[Sharding, ...]

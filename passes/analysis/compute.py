@@ -13,6 +13,7 @@ from ...dialects.spmd import SliceOp
 from ...dialects.train import AssignOp, ForeachOp, Member, SumOfSquaresOp, TrainOp, may_join
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
+from ...ir.interned import Interned
 from ...ir.mesh import Mesh
 from ...ir.op_cost import COPY, VIEWS, KernelPart, OpWork
 from ...ir.ops.counts import OpCounts
@@ -22,8 +23,8 @@ from ...ir.sharding import Sharding, largest_local_shape
 from ...ir.signatures import Signature, local_sizes, rank_sizes
 
 
-@dataclass(frozen=True)
-class Turns:
+@dataclass(frozen=True, eq=False)
+class Turns(metaclass=Interned):
     """
     How often an op runs in a step whose batch is cut into parts.
 

@@ -15,13 +15,14 @@ from ...ir.collective_cost import (
     methods_of,
 )
 from ...ir.collectives import CollectiveKind, Step
+from ...ir.interned import Interned
 from ...ir.op_cost import COPY, op_rate
 
 Axes = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Pricing:
+@dataclass(frozen=True, eq=False)
+class Pricing(metaclass=Interned):
     """
     How the seconds of collectives count.
 

@@ -9,6 +9,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp
+from ...ir.interned import Interned
 from ...ir.sharding import Sharding
 from ...ir.signatures import Split
 from ..analysis.compute import ONCE, Turns, is_contraction
@@ -16,8 +17,8 @@ from ..analysis.step_prices import Pricing
 from ..step.batch_parts import BatchParts
 
 
-@dataclass(frozen=True)
-class Price:
+@dataclass(frozen=True, eq=False)
+class Price(metaclass=Interned):
     """
     The weights of the seconds in which a value changes its sharding.
 

@@ -1,0 +1,43 @@
+"""Values of which there is one object each, so that they are compared and hashed by their address."""
+
+from __future__ import annotations
+
+import copyreg
+from typing import TYPE_CHECKING, Any
+
+
+class Interned(type):
+    """
+    The type of frozen dataclasses, declared with `eq=False`, whose equal values are the same object.
+
+    Searches look shardings up millions of times: comparing and hashing their fields took a fifth of a search.
+    """
+
+    _by_call: dict[object, Any]
+    _by_value: dict[object, Any]
+
+    def __init__(cls, *args: Any) -> None:
+        super().__init__(*args)
+        cls._by_call, cls._by_value = {}, {}
+        copyreg.pickle(cls, _reduced)
+
+    # A type checker reads the signature of the class's own constructor.
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            key = (args, tuple(kwargs.items())) if kwargs else args
+            found = cls._by_call.get(key)
+            if found is None:
+                made = super().__call__(*args, **kwargs)
+                found = cls._by_call[key] = cls._by_value.setdefault(_values(made), made)
+            return found
+
+
+def _values(made: Any) -> tuple[object, ...]:
+    names: tuple[str, ...] = made.__match_args__
+    return tuple(getattr(made, name) for name in names)
+
+
+def _reduced(made: Any) -> tuple[Any, tuple[object, ...]]:
+    kind: Any = type(made)
+    return kind, _values(made)

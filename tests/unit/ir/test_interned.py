@@ -1,0 +1,34 @@
+"""Equal values of interned classes are one object, wherever they come from."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from shardwright.ir.ratios import Ratios, Splits
+from shardwright.ir.sharding import DimSharding, Reduction, Sharding, parse_sharding
+from shardwright.ir.signatures import Signature
+
+ROWS = Sharding.of([("gpu",), ()], {"node": Reduction.SUM})
+
+
+@pytest.mark.parametrize(
+    "value", [ROWS, DimSharding(("a", "b"), (0, 1, 4)), Ratios.of({"gpu": (0.5, 0.5)}), Signature((ROWS,), (ROWS,))]
+)
+def test_a_value_that_was_copied_or_pickled_is_the_same(value: object):
+    assert pickle.loads(pickle.dumps(value)) is value
+    assert copy.deepcopy(value) is value
+    assert copy.copy(value) is value
+
+
+def test_a_value_is_the_same_however_it_is_made():
+    assert DimSharding(axes=("gpu",)) is DimSharding(("gpu",)) is DimSharding(("gpu",), None)
+    assert parse_sharding(str(ROWS)) is ROWS
+    assert replace(ROWS, partial=()) is Sharding.of([("gpu",), ()])
+    assert Splits.single([4, 2]) is Splits((4, 2), (4, 2))
+
+
+def test_different_values_differ():
+    assert ROWS != replace(ROWS, partial=())
+    assert len({ROWS, Sharding.of([("gpu",), ()]), Sharding.of([(), ("gpu",)])}) == 3
