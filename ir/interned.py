@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 
 class Interned(type):
@@ -39,5 +39,4 @@ def _values(made: Any) -> tuple[object, ...]:
 
 
 def _reduced(made: Any) -> tuple[Any, tuple[object, ...]]:
-    kind: Any = type(made)
-    return kind, _values(made)
+    return cast("Any", type(made)), _values(made)
