@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+from _unequal_pairs import CLUSTERS, STEPS
+
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster, parse_cluster
@@ -37,14 +39,23 @@ def number_of(name: str) -> int | None:
 
 
 def find_step(name: str) -> TrainingStep:
-    """The step called `name`, shipped or random."""
+    """The step called `name`: shipped, random or of `_unequal_pairs`."""
+    if name in STEPS:
+        return STEPS[name]()
     number = number_of(name)
     return training_step(name) if number is None else random_step(number)[1]()
 
 
 def find_any_cluster(name: str, need: Callable[[], float]) -> Cluster:
-    """The cluster called `name`, shipped or random; `need` gives the bytes that the step takes on one device."""
+    """
+    Return the cluster called `name`: shipped, random or of `_unequal_pairs`.
+
+    Args:
+        need: gives the bytes that the step takes on one device.
+    """
     number = number_of(name)
+    if (file := CLUSTERS / f"{name}.toml").exists():
+        return find_cluster(file)
     return find_cluster(name) if number is None else parse_cluster(random_cluster(number, need()), f"{name}.toml")
 
 

@@ -3,6 +3,7 @@ Whether a searched plan is ever slower than a plain one, by the simulator.
 
     python benchmarks/plan_quality.py [--steps STEP ...] [--clusters CLUSTER ...] [--sample N] [--jobs N]
     python benchmarks/plan_quality.py --random N [--seed FIRST]
+    python benchmarks/plan_quality.py --unequal
     python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME]
 
 Each pair of a step and a cluster is planned by `search-plan`, and by hand: data parallelism and ZeRO, Megatron's tensor
@@ -10,7 +11,8 @@ parallelism at every degree, hybrid sharding, activations computed again, even p
 enumeration, and shares by speed on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`)
 that have nothing to do with the search.
 Those count that fit in memory. By default every shipped step of full size meets every shipped cluster; `--random N`
-makes clusters, and steps, out of numbers (`_random_pairs.py`).
+makes clusters, and steps, out of numbers (`_random_pairs.py`); `--unequal` takes clusters whose links or devices are
+far apart.
 
 `--most` and `--seconds` limit how many plans by hand a pair is compared with; all others are then left out at random.
 A pair whose plan crashes, is invalid, or is refused though a plain one fits, is a failure and is listed.
@@ -41,6 +43,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
 from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
 from _report import RESULTS, parsed, publish
+from _unequal_pairs import PAIRS
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
@@ -310,6 +313,8 @@ def plot(rows: Sequence[Row]) -> None:
 
 def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
     """The pairs that the command line asks for, those of one step side by side."""
+    if options.unequal:
+        return PAIRS
     if options.pairs:
         return [(step, cluster) for step, _, cluster in (pair.rpartition("@") for pair in options.pairs)]
     if options.random:
@@ -328,6 +333,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="these alone; either may be random-NUMBER")
     parser.add_argument("--sample", type=int, metavar="N", help="so many pairs of these, at random")
     parser.add_argument("--random", type=int, metavar="N", help="so many random clusters with a random step each")
+    parser.add_argument("--unequal", action="store_true", help="the pairs of `_unequal_pairs.py`")
     parser.add_argument("--seed", type=int, default=0, help="of the sample, or the first random number")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--plan", default="search-plan", metavar="PIPELINE", help="the passes that search")
