@@ -218,7 +218,9 @@ class SearchPlanPass(ModulePass):
         best, where = explorer.run(), bench
         for ranks, part in self._parts(bench, fixed):
             own = bench.on(part)
-            worth = WORTHWHILE * best.seconds if best is not None else inf
+            worth = best.seconds if best is not None else inf
+            if best is not None and best.candidate.layout.ranks is None:
+                worth *= WORTHWHILE
             if allowance.is_late or own.least_seconds(Layout(part.mesh)) >= worth:
                 continue
             mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)

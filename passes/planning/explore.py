@@ -63,6 +63,9 @@ CHUNK = 8
 MOST_PIPELINES = 6
 """How many layouts in stages are searched."""
 
+LIKELY = 2
+"""How many of them are tried at first."""
+
 FINALISTS = 2
 """How many of those judged by short steps are made programs of."""
 
@@ -112,7 +115,8 @@ class Explorer:
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
         self.best: Judged | None = None
-        self.best_attempt: Attempt | None = None
+        self.bests: list[tuple[Judged, Attempt]] = []
+        """What was the best at some time, the best of all last."""
         self.to_gain: float | None = None
         """The part of the fastest step that fits, of what is known or estimated, that another plan might not take."""
         self.estimates: dict[Candidate, float] = {}
@@ -136,8 +140,10 @@ class Explorer:
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
         for batch in self._batches():
-            self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)])
-            if self._is_over:
+            # However little may be spent on a part of the cluster: whether it is any good is found out.
+            begins = self.plain == inf
+            self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)], to_the_end=begins)
+            if self._is_over and not begins:
                 break
         if not self.allowance.is_late and (self.best is not None or self.worth == inf):
             # However soon the search ends: what people would write is held against it.
@@ -156,9 +162,20 @@ class Explorer:
         while self.best is None and self.estimates:
             # Short steps may promise more than the whole keeps: that it fits, above all.
             self._finish_estimated(1)
-        if self.best is None or self.best_attempt is None:
-            return None
-        return self._refinished(self.trials.program(self.best_attempt, self.best), self.best_attempt)
+        return self._verified()
+
+    def _verified(self) -> Finished | None:
+        """Return the program of the best candidate whose program verifies, with what refines it."""
+        for judged, attempt in reversed(self.bests):
+            program = self.trials.program(attempt, judged)
+            try:
+                verify(program.module, judged.candidate)
+            except Refused as error:
+                self.notes = [note for note in self.notes if note.candidate != judged.candidate]
+                self._log(Note(judged.candidate, None, str(error)))
+                continue
+            return self._refinished(program, attempt)
+        return None
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
         """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
@@ -244,6 +261,7 @@ class Explorer:
             yield [self._data_parallel(balanced=True)]
         usual = self._usual()
         yield [Candidate(own, usual)]
+        yield list(self._likely_pipelines())
         self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
         if self.plain >= self.to_beat < inf:
             return
@@ -306,6 +324,14 @@ class Explorer:
         else:
             self._refuse((Layout(own, "duplex", 2),), refusal)
 
+    def _likely_pipelines(self) -> Iterator[Candidate]:
+        """The pipelines that may well be faster than the best plan, by what their stages compute and reduce."""
+        if self.bench.cut_refusal() is None:
+            found = pipelines(self.meshes[0], self.bench.rows, self.bench.layers, self.fixed)
+            estimates = {each: self.bench.estimated_seconds(each) for each in found if self.fixed.allows(each)}
+            likely = sorted(estimates, key=estimates.__getitem__)[:LIKELY]
+            yield from (Candidate(each, self._usual()) for each in likely if not self._is_worse(estimates[each]))
+
     def _in_stages(self) -> Iterator[Candidate]:
         """The best pipelines with presets in their stages, over the axes that all stages have."""
         pipelines = [each for each in self._leaders(len(self.notes)) if each.layout.mode == "pipeline"]
@@ -334,7 +360,7 @@ class Explorer:
         """Of some layouts those that may take the least."""
         least = {layout: self.bench.least_seconds(layout) for layout in layouts if self.fixed.allows(layout)}
         found = 0
-        for layout in sorted(least, key=least.__getitem__):
+        for layout in sorted(least, key=lambda layout: (self.bench.estimated_seconds(layout), least[layout])):
             if self._is_worse(least[layout]):
                 note = Note(Candidate(layout, FIRST[0]), least[layout], "even with ideal shares and no communication")
                 self._log(note)
@@ -488,11 +514,9 @@ class Explorer:
         if judged.peak is None or judged.seconds >= best:
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
             return
-        if judged.fault:
-            self._log(Note(judged.candidate, None, judged.fault))
-            return
         if judged.fits:
-            self.best, self.best_attempt = judged, attempt
+            self.best = judged
+            self.bests.append((judged, attempt))
             self.to_gain = self._to_gain(judged)
         why = "" if judged.fits else "does not fit"
         self._log(Note(judged.candidate, judged.seconds, why, judged.exposed, *judged.peak))

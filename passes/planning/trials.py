@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .candidates import Candidate
-from .notes import Refused, dropped_if_faulty, verify
+from .notes import Refused, dropped_if_faulty
 from .processes import side_by_side
 from .shrink import extrapolated
 from .workbench import Finished, PackedSolved, Solved, Workbench
@@ -48,7 +48,6 @@ class Judged:
         peak: as `Finished.tightest`; None where the step takes longer than one that is known.
         work: what it took, in ops.
         program: None where it was made in another process, or of short steps.
-        fault: the error of the verifier, for a program that would be the fastest otherwise.
     """
 
     candidate: Candidate
@@ -57,7 +56,6 @@ class Judged:
     peak: tuple[int, float] | None
     work: float
     program: Finished | None = field(default=None, repr=False)
-    fault: str = ""
 
     @property
     def fits(self) -> bool:
@@ -227,14 +225,9 @@ class Trials:
         found: list[Judged] = []
         for made in benches.whole.finish(solved, worth):
             peak = made.tightest if made.seconds < worth else None
-            fault = ""
             if peak is not None and made.fits:
-                try:
-                    verify(made.module, made.candidate)
-                    worth = made.seconds
-                except Refused as error:
-                    fault = str(error)
-            found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made, fault))
+                worth = made.seconds
+            found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made))
         work = float(benches.size * attempt.candidate.layout.stages)
         return [replace(found[0], work=work), *found[1:]]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from math import inf
 
 from xdsl.context import Context
@@ -17,13 +18,14 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp
+from ...dialects.compute import ComputeOp, value_bytes
 from ...dialects.ratios import ratios_of, set_ratios
 from ...ir.cluster import Cluster, Device
+from ...ir.collectives import CollectiveKind
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ...ir.signatures import Choice
-from ...ir.submesh import on_mesh
+from ...ir.submesh import divisions, on_mesh
 from ..add_cluster import add_cluster
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
@@ -31,7 +33,7 @@ from ..analysis.simulation.results import time_spent
 from ..analysis.simulation.simulate import simulate_module
 from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
-from ..partition_stages import PartitionStagesPass
+from ..partition_stages import PartitionStagesPass, stage_clusters
 from ..pipeline import run_passes
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
@@ -49,8 +51,9 @@ from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..shares.respread import respread
+from ..stages.partition import partition
 from ..stages.schedules import ScheduleName
-from ..stages.stage_costs import whole_signature
+from ..stages.stage_costs import StageCosts, whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
 from ..step.layers import find_layers
@@ -121,6 +124,8 @@ class Workbench:
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
         self._cuts: dict[bool, Mapping[ComputeOp, Choice] | str] = {}
+        self._estimates: dict[Layout, float] = {}
+        self._stage_seconds: dict[tuple[Mesh, tuple[int, ...]], tuple[list[float], float]] = {}
         self._tables: dict[Cluster, Tables] = tables if tables is not None else {}
         self._cannot: dict[Layout, str] = {}
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
@@ -139,7 +144,7 @@ class Workbench:
         made = copy(self)
         made.cluster, made.views = cluster, [StepView(view.func, cluster.mesh) for view in self.views]
         made._keeping, made._laid_out, made._folders, made._cannot, made._problems = {}, {}, {}, {}, {}
-        made._states = 0
+        made._states, made._estimates, made._stage_seconds = 0, {}, {}
         for name in ("_short", "_alone"):
             made.__dict__.pop(name, None)
         return made
@@ -198,6 +203,45 @@ class Workbench:
                 total += known[key]
         stage = total / layout.stages
         return stage * (1.0 + BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
+
+    def estimated_seconds(self, layout: Layout) -> float:
+        """
+        Return about what a step of a layout takes: what its devices compute, layers being whole in stages, what a stage
+        receives, and beside computing the reduction of gradients over the devices of a stage.
+        """
+        if layout not in self._estimates:
+            cluster = on_mesh(self.cluster, layout.mesh)
+            if layout.stages == 1:
+                reduced = self._reducing(cluster) if cluster.mesh.device_count > 1 else 0.0
+                self._estimates[layout] = max(self.least_seconds(layout), reduced)
+            else:
+                self._estimates[layout] = min(
+                    (self._in_stages(layout, cluster, counts) for counts in divisions(layout.mesh, layout.stages)),
+                    default=inf,
+                )
+        return self._estimates[layout]
+
+    def _in_stages(self, layout: Layout, cluster: Cluster, counts: tuple[int, ...]) -> float:
+        key = cluster.mesh, counts
+        if key not in self._stage_seconds:
+            (view,) = self.views
+            costs = StageCosts(view, find_layers(view), cluster, counts, 1)
+            layers, stages = len(costs.layers.names), layout.stages
+            found = partition(layers, stages, 4 * stages, costs.compute, lambda stage, first, end: 0.0)
+            ends = list(enumerate(pairwise(found.bounds)))
+            seconds = [costs.compute(stage, *each) for stage, each in ends]
+            received = max(costs.communicate(stage, *each) for stage, each in ends)
+            reduced = max(self._reducing(each) for each in stage_clusters(cluster, counts)) / stages
+            self._stage_seconds[key] = seconds, received + max(0.0, reduced - max(seconds))
+        seconds, exposed = self._stage_seconds[key]
+        longest = max(seconds)
+        return longest + (sum(seconds) - longest) * BUBBLE_AT_BEST / layout.parts + exposed
+
+    def _reducing(self, cluster: Cluster) -> float:
+        """The seconds that reducing all gradients over all devices of a cluster takes."""
+        given = (given for view in self.views for given in view.inputs if given.role == train.PARAM)
+        size = sum(value_bytes(each.argument) for each in given)
+        return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)
 
     def optimistic_seconds(self, solved: Solved) -> float:
         """About the least that the step of a solved candidate can take."""
