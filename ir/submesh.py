@@ -11,6 +11,10 @@ from .cluster import Cluster, Link
 from .mesh import Axis, Mesh
 
 
+MOST = 32
+"""How many divisions of a mesh into unequal parts are considered."""
+
+
 def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
     """
     The mesh called `name` of the ranks `first` .. `first + count - 1` of `mesh`; None where they are none.
@@ -68,13 +72,14 @@ def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:
     """
     The ways to divide all ranks, in order, among `parts` meshes, as numbers of ranks.
 
-    The parts are as equal as can be: all equal, else apart by one, else, where rows of the mesh forbid that, any.
+    The parts are as equal as can be: all equal, else apart by one, else, where rows of the mesh forbid that, any, of
+    which a few are returned that have sizes near the mean.
     """
     low, more = divmod(mesh.device_count, parts)
     places = itertools.combinations(range(parts), more)
     nearly = (tuple(low + (index in chosen) for index in range(parts)) for chosen in places)
     found = [counts for counts in nearly if is_division(mesh, counts)]
-    return found or list(_any(mesh, 0, parts))
+    return found or sorted(itertools.islice(_any(mesh, 0, parts), MOST))
 
 
 def is_division(mesh: Mesh, counts: Sequence[int]) -> bool:
@@ -85,12 +90,13 @@ def is_division(mesh: Mesh, counts: Sequence[int]) -> bool:
 
 
 def _any(mesh: Mesh, first: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield the divisions of the ranks from `first` on, those first whose first parts are near the mean."""
     left = mesh.device_count - first
     if parts == 1:
         if submesh(mesh, first, left, "part") is not None:
             yield (left,)
         return
-    for count in range(1, left - parts + 2):
+    for count in sorted(range(1, left - parts + 2), key=lambda count: abs(count - left / parts)):
         if submesh(mesh, first, count, "part") is not None:
             yield from ((count, *rest) for rest in _any(mesh, first + count, parts - 1))
 

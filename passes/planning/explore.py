@@ -141,7 +141,7 @@ class Explorer:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
         for batch in self._batches():
             # However little may be spent on a part of the cluster: whether it is any good is found out.
-            begins = self.plain == inf
+            begins = self.plain == inf and self.worth < inf
             self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)], to_the_end=begins)
             if self._is_over and not begins:
                 break

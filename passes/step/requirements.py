@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, Operation
 
 from ...dialects.compute import SIGNATURE
 from ...dialects.mesh_ops import MeshOp
+from ...dialects.pins import OpPinAttr, ValuePinAttr
 from ...dialects.pipe import STAGES, FragmentOp
 from ...dialects.sharding_attrs import RatiosAttr, ShardingAttr, SignatureAttr
 from ...dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
@@ -83,13 +84,13 @@ def require_no_placements(module: ModuleOp, mesh: MeshOp, name: str) -> None:
     if len(meshes) == 1 and meshes[0].mesh == mesh.mesh:
         return
     for op in module.walk():
-        if STAGES in op.attributes or any(map(_is_placed, (*op.attributes.values(), *op.properties.values()))):
+        if STAGES in op.attributes or isinstance(op, FragmentOp) or any(map(_is_placed, (*op.attributes.values(), *op.properties.values()))):
             known = ", ".join(f"@{each.mesh.name} = {each.mesh}" for each in meshes) or "none"
             fail(op, f"is placed on the meshes of the module, {known}, and not on {mesh.mesh}; run {name} first")
 
 
 def _is_placed(attribute: Attribute) -> bool:
-    return any(isinstance(each, ShardingAttr | SignatureAttr | RatiosAttr) for each in _leaves(attribute))
+    return any(isinstance(each, ShardingAttr | SignatureAttr | RatiosAttr | ValuePinAttr | OpPinAttr) for each in _leaves(attribute))
 
 
 def _leaves(attribute: Attribute) -> Iterator[Attribute]:
