@@ -98,7 +98,7 @@ class PlanReport(TypedDict):
 
 
 def versions() -> dict[str, str]:
-    """The versions of what makes a program."""
+    """Return the versions of the packages that make a program."""
     names = ("shardwright", "torch", "xdsl")
     return {**{name: version(name) for name in names}, "python": platform.python_version()}
 
@@ -111,11 +111,10 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
     of every other kind.
 
-    `bound_s` is a lower bound of the step of the plans that `bound_of` names, and `gap` how far from it the plan is at
-    most, as a part of its own step.
-    `search` is what `search-strategy` says where that was run by itself: sums over ops and collectives as if nothing
-    overlapped, which say nothing of the step. Of a pipeline the seconds of compute are those of the stage that
-    computes most, and the rest is exposed.
+    `bound_s` is a lower bound of the steps of all plans that `bound_of` names. `gap` is the distance between the step
+    and the bound, relative to the step.
+    `search` is the report of `search-strategy` if that pass was run by itself: sums over ops and collectives without
+    overlap. The compute time of a pipeline is the compute time of its busiest stage, and the rest is exposed.
     """
     views = step_views(module)
     (func,) = {view.func: None for view, _ in views}
@@ -178,7 +177,7 @@ def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
 
 
 def _peak_report(peak: MemoryPeak) -> PeakReport:
-    """Where memory is fullest: during which op, and what is held there, in bytes by what it is for and by value."""
+    """Return the op during which memory is fullest, and the bytes that are held then, by role and by value."""
     made = peak.op.results[0].name_hint if peak.op.results else None
     return {
         "bytes": peak.bytes,

@@ -39,9 +39,9 @@ class LeaveIdlePass(ModulePass):
 
     The idle ranks become the last stage. It has no parameters and no ops, and receives the loss and the metrics.
 
-    Requires: a program with collectives, and with transfers where it has stages; a cluster of more devices.
-    Ensures: the module's mesh and cluster are those of the job. The meshes of the program list the given ranks; a
-    program without stages is the first stage, a program with stages keeps them. Transfers are planned again.
+    Requires: a program with collectives, and with transfers if it has stages; a cluster with more devices.
+    Ensures: the module has the mesh and the cluster of the job. The meshes of the program list the given ranks. A
+    program without stages becomes the first stage, and a program with stages keeps them. Transfers are planned again.
 
     Pipeline: leave-idle{file="local-4" ranks="1,3"}
 
@@ -160,7 +160,7 @@ def _become_stage(func: FuncOp, mesh: Mesh) -> None:
 
 
 def _share_results(func: FuncOp, idle: Mesh) -> None:
-    """Add the idle ranks as a stage, and give it what is for every rank."""
+    """Add the idle ranks as a stage that receives the loss and the metrics."""
     view = StepView(func, idle)
     stages, done = Stages(func), view.terminator
     values, attributes = list(done.arguments), [view.result_attributes(index) for index in range(len(done.arguments))]

@@ -116,7 +116,7 @@ class Explorer:
         self.notes: list[Note] = []
         self.best: Judged | None = None
         self.bests: list[tuple[Judged, Attempt]] = []
-        """What was the best at some time, the best of all last."""
+        """All candidates that were the best when they were judged, the best last."""
         self.to_gain: float | None = None
         """The part of the fastest step that fits, of what is known or estimated, that another plan might not take."""
         self.estimates: dict[Candidate, float] = {}
@@ -140,7 +140,7 @@ class Explorer:
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
         for batch in self._batches():
-            # However little may be spent on a part of the cluster: whether it is any good is found out.
+            # The first candidates on a part of the cluster are always tried: they show whether it is of use.
             begins = self.plain == inf and self.worth < inf
             self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)], to_the_end=begins)
             if self._is_over and not begins:
@@ -299,7 +299,7 @@ class Explorer:
         return FIRST[1]
 
     def _on_three_axes(self) -> Iterator[Candidate]:
-        """The meshes that divide an axis of the best mesh of two, where more than one axis can be measured or known."""
+        """The meshes of three axes that divide an axis of the best mesh of two axes."""
         if len(self.meshes) == 1:
             return
         leaders = (each.layout.mesh for each in self._leaders(len(self.notes)))
@@ -325,7 +325,7 @@ class Explorer:
             self._refuse((Layout(own, "duplex", 2),), refusal)
 
     def _likely_pipelines(self) -> Iterator[Candidate]:
-        """The pipelines that may well be faster than the best plan, by what their stages compute and reduce."""
+        """The few pipelines with the lowest estimates, if those are below the best step."""
         if self.bench.cut_refusal() is None:
             found = pipelines(self.meshes[0], self.bench.rows, self.bench.layers, self.fixed)
             estimates = {each: self.bench.estimated_seconds(each) for each in found if self.fixed.allows(each)}
@@ -333,7 +333,7 @@ class Explorer:
             yield from (Candidate(each, self._usual()) for each in likely if not self._is_worse(estimates[each]))
 
     def _in_stages(self) -> Iterator[Candidate]:
-        """The best pipelines with presets in their stages, over the axes that all stages have."""
+        """The best pipelines, with presets over the axes that are common to all stages."""
         pipelines = [each for each in self._leaders(len(self.notes)) if each.layout.mode == "pipeline"]
         for leader in pipelines[:REFINED]:
             meshes = [view.mesh for view, _ in self.bench.keeping(leader.layout.keep).laid_out(leader.layout)]

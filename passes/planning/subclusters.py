@@ -14,8 +14,8 @@ def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[
     """
     Return the parts of a cluster that a step may run on, the smallest first: their ranks, and a cluster of these.
 
-    Of the devices that are at least as fast as some kind, a part has those of the fastest hosts, or the fastest ones of
-    the fastest host: all, as many as a power of two, or all but the slowest.
+    A threshold is the speed of some kind, and slower devices are left out. Of the remaining hosts a part takes the
+    fastest: all, a power of two, or all but the slowest. Other parts take devices of the fastest host in the same way.
 
     Args:
         seconds: by kind of device, the seconds that one takes for the step.
@@ -42,17 +42,17 @@ def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequ
 
 
 def _counts(speeds: Sequence[float]) -> list[int]:
-    """Return the powers of two below the length, the length, and the length less one where the last is slower."""
+    """Return the powers of two below the length, the length, and the length less one if the last member is slower."""
     most = len(speeds)
     powers = [2**power for power in range(most.bit_length()) if 2**power < most]
     return [*powers, *([most - 1] if speeds[-1] < speeds[0] else []), most]
 
 
 def part_of_cluster(cluster: Cluster, ranks: tuple[int, ...]) -> Cluster | None:
-    """Return some ranks as a cluster; None where nothing is known of the links between them."""
+    """Return some ranks as a cluster, or None if the links between them are unknown."""
     own = cluster.mesh
     if cluster.topology is None:
-        # What links are known are those along axes.
+        # The links along axes are the only ones that are known.
         mesh = submesh(own, ranks[0], len(ranks), own.name) if ranks[-1] - ranks[0] == len(ranks) - 1 else None
         if mesh is None and len(own.spatial) == 1:
             mesh = Mesh((Axis(own.spatial[0].name, len(ranks)),), own.name)

@@ -140,7 +140,7 @@ class Workbench:
         return self._keeping[keep]
 
     def on(self, cluster: Cluster) -> Workbench:
-        """Return a workbench of the same step on another cluster, which shares what does not depend on that."""
+        """Return a workbench of the same step on another cluster; the step and its short forms are shared."""
         made = copy(self)
         made.cluster, made.views = cluster, [StepView(view.func, cluster.mesh) for view in self.views]
         made._keeping, made._laid_out, made._folders, made._cannot, made._problems = {}, {}, {}, {}, {}
@@ -206,8 +206,11 @@ class Workbench:
 
     def estimated_seconds(self, layout: Layout) -> float:
         """
-        Return about what a step of a layout takes: what its devices compute, layers being whole in stages, what a stage
-        receives, and beside computing the reduction of gradients over the devices of a stage.
+        Return a rough estimate of the seconds of a step of a layout.
+
+        It adds the compute time of the slowest stage, the time to fill and drain the pipeline, and the largest time in
+        which a stage receives values. Gradients are reduced while the stage computes. Without stages the estimate is
+        the larger of compute time and reduction.
         """
         if layout not in self._estimates:
             cluster = on_mesh(self.cluster, layout.mesh)
@@ -238,7 +241,7 @@ class Workbench:
         return longest + (sum(seconds) - longest) * BUBBLE_AT_BEST / layout.parts + exposed
 
     def _reducing(self, cluster: Cluster) -> float:
-        """The seconds that reducing all gradients over all devices of a cluster takes."""
+        """Return the seconds of a reduction of all gradients over all devices of a cluster."""
         given = (given for view in self.views for given in view.inputs if given.role == train.PARAM)
         size = sum(value_bytes(each.argument) for each in given)
         return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)

@@ -19,6 +19,8 @@ from ..errors import fail
 
 _RESHARDING = (ReshardingOp, StartOp, WaitOp, AccumulateOp, FreeOp)
 
+_PLACEMENTS = (ShardingAttr, SignatureAttr, RatiosAttr, ValuePinAttr, OpPinAttr)
+
 
 def require_no_stages(func: FuncOp, name: str) -> None:
     """Raise OpFailure where a step has stages, of which the ops that the pass `name` adds would be none."""
@@ -84,13 +86,14 @@ def require_no_placements(module: ModuleOp, mesh: MeshOp, name: str) -> None:
     if len(meshes) == 1 and meshes[0].mesh == mesh.mesh:
         return
     for op in module.walk():
-        if STAGES in op.attributes or isinstance(op, FragmentOp) or any(map(_is_placed, (*op.attributes.values(), *op.properties.values()))):
+        attributes = (*op.attributes.values(), *op.properties.values())
+        if STAGES in op.attributes or isinstance(op, FragmentOp) or any(map(_is_placed, attributes)):
             known = ", ".join(f"@{each.mesh.name} = {each.mesh}" for each in meshes) or "none"
             fail(op, f"is placed on the meshes of the module, {known}, and not on {mesh.mesh}; run {name} first")
 
 
 def _is_placed(attribute: Attribute) -> bool:
-    return any(isinstance(each, ShardingAttr | SignatureAttr | RatiosAttr | ValuePinAttr | OpPinAttr) for each in _leaves(attribute))
+    return any(isinstance(each, _PLACEMENTS) for each in _leaves(attribute))
 
 
 def _leaves(attribute: Attribute) -> Iterator[Attribute]:
