@@ -221,7 +221,7 @@ class SearchPlanPass(ModulePass):
             worth = best.seconds if best is not None else inf
             if best is not None and best.candidate.layout.ranks is None:
                 worth *= WORTHWHILE
-            if allowance.is_late or own.least_seconds(Layout(part.mesh)) >= worth:
+            if allowance.is_late or own.times.least(Layout(part.mesh)) >= worth:
                 continue
             mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
             inside = Explorer(
@@ -242,7 +242,7 @@ class SearchPlanPass(ModulePass):
         """Return the parts of the cluster that the step may run on alone."""
         if self.idle == "no" or fixed.mesh is not None or bench.is_pinned:
             return []
-        return parts_of_cluster(bench.cluster, bench.seconds_by_kind)
+        return parts_of_cluster(bench.cluster, bench.times.by_kind)
 
     def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
         """The plan of a candidate that is given, or why there is none."""

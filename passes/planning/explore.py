@@ -1,20 +1,16 @@
-"""The search over candidates: which are tried, in which order, and which are not worth it."""
+"""The search over candidates: the phases in which they are tried, each by the results of the phases before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property, partial
 from math import inf
 
-from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
-from .chunked_plan import chunked
-from .layouts import Fixed, accumulations, duplexes, finer_meshes, meshes, pipelines
-from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
-from .stages_in_chunks import best_pipeline, in_chunks
-from .trials import Attempt, Judged, Trials
+from .layouts import Fixed, accumulations, duplexes, finer_meshes, pipelines
+from .notes import Allowance, Note
+from .race import Race
 from .workbench import Finished, Workbench
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
@@ -36,29 +32,8 @@ MORE = (
 WORK = 30_000
 """How many ops of programs may be gone through by default, where alternatives of problems count in part (`STATE`)."""
 
-LEAST_EFFORT = 0.5
-"""The part of the usual work that is done even where there is nothing to gain."""
-
-MOST_EFFORT = 2.0
-"""How many times the usual work is done where nearly all of a step might be gained."""
-
-NEVER_GAINED = 0.15
-"""What part of a step is above what there is to compute at the least even where nothing better is to be found."""
-
-ONE_LAYOUT = 0.3
-"""The part of the usual work that is done where the user has left nothing but the strategy open."""
-
 LEAST_GAIN = 0.01
 """What part of a step shares by speed must save data parallelism, or others are not tried with them."""
-
-SURE = 4
-"""How many of a batch, the most promising, are made programs of even where no more may be spent."""
-
-AT_ONCE = 2
-"""How many programs are made before it is seen which is the fastest: side by side, where processes allow."""
-
-CHUNK = 8
-"""How many problems are solved before it is seen whether more may be spent."""
 
 MOST_PIPELINES = 6
 """How many layouts in stages are searched."""
@@ -85,14 +60,11 @@ GRAIN = 0.05
 """The fractions that are tried are multiples of this, the interpolated one rounded down."""
 
 
-class Explorer:
+class Explorer(Race):
     """
-    Tries candidates on a workbench and keeps the fastest that fits; one use.
+    Enters candidates into a race, phase by phase; one use.
 
     Args:
-        processes: in how many processes at most; what is found does not depend on it.
-        ranks: the ranks of the job that the cluster of the workbench has; None for all.
-        worth: seconds of a step that is known; slower ones are of no interest.
         plain: seconds of a plain plan (`plain`) on all ranks, which one on these ranks must beat.
     """
 
@@ -107,35 +79,10 @@ class Explorer:
         worth: float = inf,
         plain: float = inf,
     ) -> None:
-        self.bench, self.fixed, self.allowance = bench, fixed, allowance
-        self.ranks, self.worth, self.to_beat = ranks, worth, plain
-        self.plain = inf
-        """The seconds of the faster of data parallelism and the usual search, both on the cluster's own mesh."""
+        super().__init__(bench, fixed, allowance, processes=processes, ranks=ranks, worth=worth)
         self.shares = len(bench.cluster.kinds_used) > 1 and fixed.balanced is None
-        self.trials = Trials(bench, processes)
-        self.notes: list[Note] = []
-        self.best: Judged | None = None
-        self.bests: list[tuple[Judged, Attempt]] = []
-        """All candidates that were the best when they were judged, the best last."""
-        self.to_gain: float | None = None
-        """The part of the fastest step that fits, of what is known or estimated, that another plan might not take."""
-        self.estimates: dict[Candidate, float] = {}
-        self.attempts: dict[Candidate, Attempt] = {}
-        """At what short steps have judged, and was not made whole."""
-        self.tried: set[Candidate] = set()
-        self.strategies: dict[object, str] = {}
-
-    @property
-    def cluster(self) -> Cluster:
-        """What the plan is for."""
-        return self.bench.cluster
-
-    @property
-    def meshes(self) -> list[Mesh]:
-        """Those that the devices may form."""
-        if self.fixed.mesh is not None:
-            return [self.fixed.mesh]
-        return [self.bench.own_mesh] if self.bench.is_pinned else meshes(self.cluster)
+        self.to_beat, self.plain = plain, inf
+        """The seconds of the fastest of data parallelism, the usual search and likely pipelines, on the own mesh."""
 
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
@@ -164,41 +111,6 @@ class Explorer:
             self._finish_estimated(1)
         return self._verified()
 
-    def _verified(self) -> Finished | None:
-        """Return the program of the best candidate whose program verifies, with what refines it."""
-        for judged, attempt in reversed(self.bests):
-            program = self.trials.program(attempt, judged)
-            try:
-                verify(program.module, judged.candidate)
-            except Refused as error:
-                self.notes = [note for note in self.notes if note.candidate != judged.candidate]
-                self._log(Note(judged.candidate, None, str(error)))
-                continue
-            return self._refinished(program, attempt)
-        return None
-
-    def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
-        """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
-        whole = self.bench.keeping(best.candidate.layout.keep)
-        makes = [(best.candidate, partial(chunked, whole, attempt.solved[0], best))]
-        if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
-            makes.append((pipeline, partial(in_chunks, self.bench.keeping(pipeline.layout.keep), pipeline)))
-        for candidate, make in makes:
-            try:
-                with dropped_if_faulty(candidate):
-                    found = make()
-                    is_better = found is not None and found.fits and found.seconds < best.seconds
-                    if found is not None and is_better:
-                        verify(found.module, found.candidate)
-            except Refused as error:
-                self._log(Note(candidate, None, str(error)))
-                continue
-            if found is not None:
-                why = "" if found.fits else "does not fit"
-                self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-                best = found if is_better else best
-        return best
-
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """
         Of each other kind than that of what was chosen, the fastest candidate that was simulated, the fastest first;
@@ -222,34 +134,6 @@ class Explorer:
         if self.fixed.balanced:
             candidate = replace(candidate, choice=replace(candidate.choice, balanced=True))
         return candidate if self.fixed.keep is None else _keeping(candidate, self.fixed.keep)
-
-    def _is_open(self, candidate: Candidate) -> bool:
-        """Whether the user's decisions leave room for a candidate that was not tried."""
-        return self.fixed.allows(candidate.layout) and candidate not in self.tried
-
-    @property
-    def _is_over(self) -> bool:
-        """
-        Whether something was found and no more may be spent: the less, the less there is to gain.
-
-        Where devices differ, layouts and shares decide how much there is to compute, so nobody knows.
-        """
-        if self.to_gain is None:
-            return self.worth < inf and self.allowance.is_over(LEAST_EFFORT)
-        effort = max(MOST_EFFORT * self.to_gain, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
-        return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
-
-    def _finish_estimated(self, count: int) -> None:
-        """Make programs of the whole step of those that short steps show to be the fastest."""
-        whole: list[Attempt] = []
-        for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
-            del self.estimates[candidate]
-            found = self.trials.whole(self.attempts.pop(candidate))
-            if isinstance(found, str):
-                self._log(Note(candidate, None, found))
-            else:
-                whole.append(found)
-        self._judge(whole)
 
     def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
@@ -328,7 +212,7 @@ class Explorer:
         """The few pipelines with the lowest estimates, if those are below the best step."""
         if self.bench.cut_refusal() is None:
             found = pipelines(self.meshes[0], self.bench.rows, self.bench.layers, self.fixed)
-            estimates = {each: self.bench.estimated_seconds(each) for each in found if self.fixed.allows(each)}
+            estimates = {each: self.bench.times.estimated(each) for each in found if self.fixed.allows(each)}
             likely = sorted(estimates, key=estimates.__getitem__)[:LIKELY]
             yield from (Candidate(each, self._usual()) for each in likely if not self._is_worse(estimates[each]))
 
@@ -358,9 +242,9 @@ class Explorer:
 
     def _promising(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
         """Of some layouts those that may take the least."""
-        least = {layout: self.bench.least_seconds(layout) for layout in layouts if self.fixed.allows(layout)}
+        least = {layout: self.bench.times.least(layout) for layout in layouts if self.fixed.allows(layout)}
         found = 0
-        for layout in sorted(least, key=lambda layout: (self.bench.estimated_seconds(layout), least[layout])):
+        for layout in sorted(least, key=lambda layout: (self.bench.times.estimated(layout), least[layout])):
             if self._is_worse(least[layout]):
                 note = Note(Candidate(layout, FIRST[0]), least[layout], "even with ideal shares and no communication")
                 self._log(note)
@@ -443,108 +327,6 @@ class Explorer:
             layouts += accumulations(self.meshes[0], self.bench.rows)
         choice = replace(FIRST[0], name="search within memory", fits=True)
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
-
-    def _consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
-        """
-        Solve the candidates of a batch, and make programs of them, the most promising first.
-
-        Args:
-            to_the_end: whatever that takes.
-        """
-        solved: list[Attempt] = []
-        for chunk in (batch[at : at + CHUNK] for at in range(0, len(batch), CHUNK)):
-            if self._is_over and not to_the_end:
-                break
-            self.tried.update(chunk)
-            for candidate, found in zip(chunk, self.trials.solve(list(chunk)), strict=True):
-                if isinstance(found, str):
-                    self._log(Note(candidate, None, found))
-                else:
-                    solved.append(found)
-                    self.allowance.spent += found.work
-        solved.sort(key=lambda each: each.optimistic)
-        for at in range(0, len(solved), AT_ONCE):
-            # What was solved was solved to be tried: the most promising are.
-            if self._is_over and at >= SURE and not to_the_end:
-                break
-            if not solved[at].by_short_steps and self.best is None and self.estimates:
-                # Pipelines are compared with a program that is there.
-                self._finish_estimated(1)
-            self._judge([each for each in solved[at : at + AT_ONCE] if not self._is_settled(each)])
-
-    def _judge(self, attempts: list[Attempt]) -> None:
-        """Make programs of some candidates, and keep what is best."""
-        worth = self.best.seconds if self.best is not None else self.worth
-        for attempt, found in zip(attempts, self.trials.judge(attempts, worth), strict=True):
-            if isinstance(found, str):
-                self._log(Note(attempt.candidate, None, found))
-                continue
-            for judged in found:
-                self.allowance.spent += judged.work
-                if attempt.by_short_steps:
-                    self._estimate(attempt, judged)
-                else:
-                    self._take(attempt, judged)
-
-    def _estimate(self, attempt: Attempt, judged: Judged) -> None:
-        """Keep what short steps say."""
-        assert judged.peak is not None
-        if judged.fits:
-            if not self._is_worse(judged.seconds):
-                self.to_gain = self._to_gain(judged)
-            self.estimates[attempt.candidate] = judged.seconds
-            self.attempts[attempt.candidate] = attempt
-        self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
-
-    def _is_settled(self, attempt: Attempt) -> bool:
-        """Whether a candidate is out of the race already, by an estimate or because there was one like it."""
-        candidate = attempt.candidate
-        if self._is_worse(attempt.optimistic):
-            self._log(Note(candidate, attempt.optimistic, "by an estimate"))
-            return True
-        first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate.name)
-        if first != candidate.name:
-            self._log(Note(candidate, None, f"the same as {first}"))
-        return first != candidate.name
-
-    def _take(self, attempt: Attempt, judged: Judged) -> None:
-        """Keep a program if it is the fastest that fits; how much a slower one holds is of no interest."""
-        self.tried.add(judged.candidate)
-        best = self.best.seconds if self.best is not None else self.worth
-        if judged.peak is None or judged.seconds >= best:
-            self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
-            return
-        if judged.fits:
-            self.best = judged
-            self.bests.append((judged, attempt))
-            self.to_gain = self._to_gain(judged)
-        why = "" if judged.fits else "does not fit"
-        self._log(Note(judged.candidate, judged.seconds, why, judged.exposed, *judged.peak))
-
-    def _to_gain(self, judged: Judged) -> float:
-        """
-        The part of a step in which it waits, or computes more than it has to: where devices compute the same, to send
-        less, nothing is exposed, and a plan that cuts it may be faster all the same.
-        """
-        if not judged.seconds:
-            return 0.0
-        return max(judged.exposed / judged.seconds, 1.0 - self._least / judged.seconds - NEVER_GAINED)
-
-    @cached_property
-    def _least(self) -> float:
-        """The seconds of what there is to compute, by all devices together."""
-        return self.bench.least_seconds(Layout(self.meshes[0]))
-
-    def _is_worse(self, least: float) -> bool:
-        best = self.best.seconds if self.best is not None else self.worth
-        return least >= min([best, *self.estimates.values()])
-
-    def _log(self, note: Note) -> None:
-        """Keep a note, and say it."""
-        self.notes.append(note)
-        best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
-        took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
-        LOG.debug("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
 
 
 def _step(note: Note) -> float:

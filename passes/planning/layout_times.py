@@ -1,0 +1,142 @@
+"""How long the steps of layouts take, before any strategy is found: lower bounds and rough estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+from math import inf
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, value_bytes
+from ...ir.cluster import Cluster, Device
+from ...ir.collectives import CollectiveKind
+from ...ir.mesh import Mesh
+from ...ir.op_cost import op_seconds
+from ...ir.signatures import Choice
+from ...ir.submesh import divisions, on_mesh
+from ..analysis.compute import op_work
+from ..analysis.fusion import least_parts
+from ..partition_stages import stage_clusters
+from ..stages.partition import partition
+from ..stages.stage_costs import StageCosts, whole_signature
+from ..step.layers import find_layers
+from ..step.step_view import StepView
+from .candidates import Layout
+from .solutions import BUBBLE_AT_BEST
+
+Cut = Callable[[bool], Mapping[ComputeOp, Choice] | str]
+"""Returns what each op does on a part of the batch, of parts that take turns or not; or why there are no parts."""
+
+
+class LayoutTimes:
+    """
+    The times of a step on a cluster.
+
+    Args:
+        views: of the step, whose batch-norms are decomposed.
+        cut: says which ops are cut with the batch.
+    """
+
+    def __init__(self, views: Sequence[StepView], cluster: Cluster, cut: Cut) -> None:
+        self.views, self.cluster, self._cut = views, cluster, cut
+        self._estimates: dict[Layout, float] = {}
+        self._stage_seconds: dict[tuple[Mesh, tuple[int, ...]], tuple[list[float], float]] = {}
+
+    def least(self, layout: Layout) -> float:
+        """
+        The least that a step of a layout computes for: every op in as many parts as there are devices of a stage, and
+        what a pipeline needs to fill and to drain.
+        """
+        devices = [self.cluster.device(rank) for rank in range(self.cluster.mesh.device_count)]
+        kinds = {device: devices.count(device) for device in devices}
+        shares = layout.parts * len(devices) / layout.stages
+        cut = self._cut(layout.mode == "duplex")
+        choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
+        total, known = 0.0, dict[object, float]()
+        for view in self.views:
+            parts = least_parts(view.func)
+            for op in view.ops:
+                turns = layout.parts if choices.get(op) is not None else 1
+                if isinstance(op, train.AssignOp):
+                    continue
+                joins = train.may_join(op)
+                key = (op.use_key(), turns, joins, parts.get(op))
+                if key not in known:
+                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
+                    part = shares if turns > 1 else shares / layout.parts
+                    part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
+                    seconds = {each: max(op_seconds(each, part_work, joins=joins), 1e-12) for each in kinds}
+                    speed = sum(count / seconds[each] for each, count in kinds.items())
+                    known[key] = turns * len(devices) / speed
+                total += known[key]
+        stage = total / layout.stages
+        return stage * (1.0 + BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
+
+    def estimated(self, layout: Layout) -> float:
+        """
+        Return a rough estimate of the seconds of a step of a layout.
+
+        It adds the compute time of the slowest stage, the time to fill and drain the pipeline, and the largest time in
+        which a stage receives values. Gradients are reduced while the stage computes. Without stages the estimate is
+        the larger of compute time and reduction.
+        """
+        if layout not in self._estimates:
+            cluster = on_mesh(self.cluster, layout.mesh)
+            if layout.stages == 1:
+                reduced = self._reducing(cluster) if cluster.mesh.device_count > 1 else 0.0
+                self._estimates[layout] = max(self.least(layout), reduced)
+            else:
+                self._estimates[layout] = min(
+                    (self._in_stages(layout, cluster, counts) for counts in divisions(layout.mesh, layout.stages)),
+                    default=inf,
+                )
+        return self._estimates[layout]
+
+    def _in_stages(self, layout: Layout, cluster: Cluster, counts: tuple[int, ...]) -> float:
+        key = cluster.mesh, counts
+        if key not in self._stage_seconds:
+            (view,) = self.views
+            costs = StageCosts(view, find_layers(view), cluster, counts, 1)
+            layers, stages = len(costs.layers.names), layout.stages
+            found = partition(layers, stages, 4 * stages, costs.compute, lambda stage, first, end: 0.0)
+            ends = list(enumerate(pairwise(found.bounds)))
+            seconds = [costs.compute(stage, *each) for stage, each in ends]
+            received = max(costs.communicate(stage, *each) for stage, each in ends)
+            reduced = max(self._reducing(each) for each in stage_clusters(cluster, counts)) / stages
+            self._stage_seconds[key] = seconds, received + max(0.0, reduced - max(seconds))
+        seconds, exposed = self._stage_seconds[key]
+        longest = max(seconds)
+        return longest + (sum(seconds) - longest) * BUBBLE_AT_BEST / layout.parts + exposed
+
+    def _reducing(self, cluster: Cluster) -> float:
+        """Return the seconds of a reduction of all gradients over all devices of a cluster."""
+        given = (given for view in self.views for given in view.inputs if given.role == train.PARAM)
+        size = sum(value_bytes(each.argument) for each in given)
+        return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)
+
+    @property
+    def by_kind(self) -> Mapping[Device, float]:
+        """Return the seconds that one device of each kind takes for the whole step, by itself."""
+        return dict(zip(self.cluster.kinds_used, self._alone[0], strict=True))
+
+    @property
+    def slowest(self) -> float:
+        """What the slowest kind of device takes for all ops, as a part of what the slowest at each op would."""
+        totals, worst = self._alone
+        return max(totals) / worst if worst else 1.0
+
+    @cached_property
+    def _alone(self) -> tuple[list[float], float]:
+        """By kind of device, the seconds of all ops on one; and the sum of the slowest kind's at each op."""
+        kinds = self.cluster.kinds_used
+        totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
+        parts = {op: part for view in self.views for op, part in least_parts(view.func).items()}
+        for op in (op for view in self.views for op in view.ops):
+            if (key := (op.use_key(), parts.get(op))) not in known:
+                work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
+                known[key] = [op_seconds(kind, work) for kind in kinds]
+            totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
+            worst += max(known[key])
+        return totals, worst
