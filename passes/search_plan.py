@@ -202,7 +202,10 @@ class SearchPlanPass(ModulePass):
             return self._made_again(bench, given.candidate)
         cluster = bench.cluster
         balanced = fixed.balanced is not False and len(cluster.kinds_used) > 1
-        for each in resized(given.candidate, cluster.mesh.device_count, balanced=balanced):
+        count, ranks = cluster.mesh.device_count, given.candidate.layout.ranks
+        # Which devices idle on another cluster is for the search to find out.
+        as_is = [given.candidate] if ranks is not None and max(ranks) < count else []
+        for each in as_is if ranks is not None else resized(given.candidate, count, balanced=balanced):
             if not _obeys(fixed, each):
                 continue
             found = self._made_again(bench, each)
@@ -240,7 +243,7 @@ class SearchPlanPass(ModulePass):
 
     def _parts(self, bench: Workbench, fixed: Fixed) -> list[tuple[tuple[int, ...], Cluster]]:
         """Return the parts of the cluster that the step may run on alone."""
-        if self.idle == "no" or fixed.mesh is not None or bench.is_pinned:
+        if fixed.idle is False or fixed.mesh is not None or bench.is_pinned:
             return []
         return parts_of_cluster(bench.cluster, bench.times.by_kind)
 
@@ -296,7 +299,8 @@ class SearchPlanPass(ModulePass):
             raise ValueError(f"keep_activations={keep}, expected a fraction between 0 and 1")
         keep = float(keep) if keep is not None else None
         balanced = {"auto": None, "even": False, "balanced": True if len(cluster.kinds_used) > 1 else None}[self.ratios]
-        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced)
+        idle = False if self.idle == "no" else None
+        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced, idle)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:
         """The mesh that is asked for; its axes are called as the cluster's where there are as many."""

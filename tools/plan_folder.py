@@ -8,7 +8,7 @@ from typing import cast
 
 from ..api.plan_report import PlanReport
 from ..ir.cluster_fields import shown
-from ..ir.json_shape import NUMBER, Shape, fault_of
+from ..ir.json_shape import COUNT, NUMBER, Shape, fault_of
 from ..ir.text_file import read_text
 from .cli_arguments import TOOL, command_line
 from .diagnostics import Diagnostic, DiagnosticError
@@ -16,7 +16,7 @@ from .diagnostics import Diagnostic, DiagnosticError
 _SIZES: Shape = {"*": int}
 _PINS: Shape = [{"value?": str, "sharding?": str, "preset?": str, "axes?": [str]}]
 _CHOICE: Shape = {"name": str, "pins": _PINS, "weights": {"*": (*NUMBER, bool)}, "balanced": bool, "fits": bool}
-_CANDIDATE: Shape = {
+CANDIDATE: Shape = {
     "mesh": _SIZES,
     "mode": str,
     "parts": int,
@@ -24,10 +24,15 @@ _CANDIDATE: Shape = {
     "fused": bool,
     "schedule?": str,
     "keep?": NUMBER,
+    "chunked?": bool,
+    "chunks?": int,
+    "ranks?": [COUNT],
     "choice": _CHOICE,
     "pins": _PINS,
     "own_mesh": _SIZES,
 }
+"""The entries of a `CandidateRecord`."""
+
 _FAMILY: Shape = {"mode": str, "strategy": str, "mesh": _SIZES, "balanced": bool}
 _TRIED: Shape = {
     "name": str,
@@ -53,7 +58,7 @@ _REPORT: dict[str, Shape] = {
     "bound_s?": (*NUMBER, type(None)),
     "bound_of?": (str, type(None)),
     "gap?": (*NUMBER, type(None)),
-    "chosen_candidate?": (_CANDIDATE, type(None)),
+    "chosen_candidate?": (CANDIDATE, type(None)),
     "candidates?": [_TRIED],
     "peak_bytes?": [NUMBER],
     "peak?": {"bytes": NUMBER, "at": str, "roles": {"*": NUMBER}, "*": object},

@@ -160,7 +160,7 @@ def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candida
     found: list[Candidate] = []
     for each in sizes:
         made = tuple(replace(axis, size=size) for axis, size in zip(axes, each, strict=True))
-        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=made), ranks=None)
+        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=made))
         for shares in (True, False) if balanced else (False,):
             found.append(Candidate(layout, replace(candidate.choice, balanced=shares)))
     return list(dict.fromkeys(found))

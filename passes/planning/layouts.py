@@ -37,6 +37,7 @@ class Fixed:
         duplex: whether parts of the batch take turns.
         keep: what part of activations is kept; 1 for all.
         balanced: whether devices that differ have shares by their speed.
+        idle: whether devices may idle; False for none.
     """
 
     mesh: Mesh | None = None
@@ -45,6 +46,7 @@ class Fixed:
     duplex: bool | None = None
     keep: float | None = None
     balanced: bool | None = None
+    idle: bool | None = None
 
     def __str__(self) -> str:
         """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
@@ -57,6 +59,7 @@ class Fixed:
             "duplex": duplex,
             "keep_activations": self.keep,
             "ratios": {None: None, True: "balanced", False: "even"}[self.balanced],
+            "idle": {None: None, True: "auto", False: "no"}[self.idle],
         }
         return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 
@@ -67,6 +70,8 @@ class Fixed:
 
     def allows(self, layout: Layout) -> bool:
         """Return whether a layout has these decisions; activations are not compared: any layout can keep any part."""
+        if self.idle is False and layout.ranks is not None:
+            return False
         if self.stages is not None and layout.stages != self.stages:
             return False
         if self.duplex is not None and (layout.mode == "duplex") != self.duplex:

@@ -27,7 +27,7 @@ def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[
 
 
 def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequence[int]]:
-    speeds = [1.0 / seconds[cluster.device(rank)] for rank in range(cluster.mesh.device_count)]
+    speeds = [1.0 / max(seconds[cluster.device(rank)], 1e-12) for rank in range(cluster.mesh.device_count)]
     topology = cluster.topology
     for least in sorted(set(speeds)):
         hosts: dict[int, list[int]] = {}

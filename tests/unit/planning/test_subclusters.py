@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from split_cluster import hosts_cluster, one_useless_cluster, split_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import PassFailedException
 
 from shardwright.api.compile import import_training_step
 from shardwright.api.plan_report import report
@@ -61,7 +63,7 @@ def test_parts_are_the_fastest_kinds_hosts_and_devices():
 
 
 @pytest.mark.parametrize("options", [{}, {"stages": 2, "micro_batches": 4}, {"micro_batches": 2, "stages": 1}])
-def test_a_useless_device_idles(options: dict[str, int]):
+def test_a_useless_device_idles(options: dict[str, Any]):
     cluster = one_useless_cluster(Mesh.of(gpu=3))
     module = planned(cluster, SearchPlanPass(**options))
     idle = ranks_by_mesh(module)
@@ -96,8 +98,12 @@ def test_a_plan_with_idle_ranks_is_put_on_other_devices():
     module = planned(one_useless_cluster(Mesh.of(gpu=3)))
     (func,) = step_functions(module)
     chosen = json.dumps(python_value(func.attributes[CHOSEN]))
-    moved = planned(split_cluster(Mesh.of(gpu=4)), SearchPlanPass(candidate=chosen, adapt=True))
+    moved = planned(split_cluster(Mesh.of(gpu=2)), SearchPlanPass(candidate=chosen, adapt=True))
     assert "idle" not in ranks_by_mesh(moved)
+    again = planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, adapt=True))
+    assert ranks_by_mesh(again) == ranks_by_mesh(module)
+    with pytest.raises(PassFailedException, match=r"on ranks 1-2 alone, asked for was idle=no; leave one out"):
+        planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, idle="no"))
 
 
 def test_a_candidate_whose_ranks_have_no_known_links_is_refused():

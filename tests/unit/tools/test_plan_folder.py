@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from shardwright.passes.planning.records import CandidateRecord
 from shardwright.tools.cli import main
+from shardwright.tools.plan_folder import CANDIDATE
 
 GOOD: dict[str, Any] = {"mesh": {"gpu": 4}, "ranks": 4, "name": "s", "step": None, "predicted_step_s": 1.0}
 
@@ -37,3 +39,9 @@ def test_a_changed_report_is_refused(text: str, message: str, tmp_path: Path, ca
 def test_an_argument_is_no_novel(word: str, capsys: pytest.CaptureFixture[str]):
     assert main(["explain", word]) == 1
     assert "argument 2" in capsys.readouterr().err
+
+
+def test_every_entry_of_a_candidate_is_read():
+    assert isinstance(CANDIDATE, dict)
+    known = {name.removesuffix("?") for name in CANDIDATE}
+    assert known == CandidateRecord.__required_keys__ | CandidateRecord.__optional_keys__
