@@ -32,8 +32,8 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
         seconds_text(report["predicted_exposed_communication_s"]),
         bytes_text(max(report["peak_bytes"])),
     )
-    if report["idle"]:
-        LOG.warning('%s: ranks %s idle: the step is faster without them; idle="no" uses all', name, report["idle"])
+    if idle := report.get("idle"):
+        LOG.warning('%s: ranks %s idle: the step is faster without them; idle="no" uses all', name, idle)
     if (begun := report.get("replan")) is not None:
         LOG.info(
             "%s: started from the plan of %d ranks in %s: %s of %s of state move to other ranks, %s at least",
@@ -61,7 +61,7 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
 
 def splits_nothing(plans: Sequence[Plan]) -> bool:
     """Whether every rank computes the same."""
-    plans = [plan for plan in plans if plan.inputs]
+    plans = [plan for plan in plans if plan.inputs] or plans
     if len(plans) > 1 or plans[0].mesh.device_count == 1:
         return False
     (plan,) = plans

@@ -10,7 +10,6 @@ from dataclasses import replace
 from .cluster import Cluster, Link
 from .mesh import Axis, Mesh
 
-
 MOST = 32
 """How many divisions of a mesh into unequal parts are considered."""
 

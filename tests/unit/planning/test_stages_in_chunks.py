@@ -146,7 +146,7 @@ def test_the_search_takes_chunks_where_they_are_faster():
         module = unet(where)
         with pytest.MonkeyPatch.context() as patch:
             if not chunks:
-                patch.setattr("shardwright.passes.planning.explore.best_pipeline", lambda *_: None)
+                patch.setattr("shardwright.passes.planning.race.best_pipeline", lambda *_: None)
             search = replace(SearchPlanPass(), stages=2, micro_batches=8)
             search.apply(context(), module)
         seconds.append(sum(each.seconds for each in simulate_module(module)))
