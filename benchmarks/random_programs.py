@@ -123,10 +123,11 @@ def _change_by_rounding(step: TrainingStep, dtype: torch.dtype, number: int) -> 
     for weight in other.model.parameters():
         units = torch.randint(-1, 2, weight.shape, generator=generator)
         weight.detach().mul_(1 + units * torch.finfo(torch.bfloat16).eps)
-    for each in range(number + 1):
-        batch = vary_batch(step.batch, each, dtype)
-        expected, found = exact.step(batch), other.step(batch)
-    return _largest(found, expected)
+    for each in range(number):
+        for run in (exact, other):
+            run.step(vary_batch(step.batch, each, dtype))
+    batch = vary_batch(step.batch, number, dtype)
+    return _largest(other.step(batch), exact.step(batch))
 
 
 def _errors(found: StepValues, expected: StepValues) -> list[Worst]:
