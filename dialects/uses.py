@@ -15,9 +15,16 @@ from .spmd import FreeOp
 def verify_uses(func: FuncOp) -> None:
     """
     Raise InnerFault at the first op that uses a value above its definition in the same block or around it, a value of
-    another op's region, or one whose memory was given back or taken over by the result of another op.
+    another op's region, or one whose memory was given back or taken over by the result of another op; and at an op
+    outside that uses a value of the function.
     """
     for region in func.regions:
+        for block in region.blocks:
+            values = (*block.args, *(result for op in block.ops for result in op.results))
+            for use in (use for value in values for use in value.uses):
+                if use.operation.parent is not block and not func.is_ancestor(use.operation):
+                    where = f"the function @{func.sym_name.data}"
+                    raise InnerFault(use.operation, f"operand {use.index} is a value of {where}; move the op into it")
         _Uses().verify(region)
 
 

@@ -82,9 +82,9 @@ def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
     func = stages[0].func
     found, by_value = Stages(func), {stage.index: stage for stage in stages}
 
-    def holders(value: SSAValue) -> Doc:
-        number = found.of_value(value)
-        assert number is not None, "every value is on a stage"
+    def holders(op: TransferOp, value: SSAValue) -> Doc:
+        if (number := found.of_value(value)) is None:
+            raise EmitError(op, f"is from or to @{op.mesh.data}, which is no stage of the function")
         stage, given = by_value[number], sharding_of(value)
         mesh = f"MESH{number}" if stage.mesh.axes == stage.mesh.spatial else f"TIMED{number}"
         text = [] if given.is_replicated else [literal(spread_text(func, given))]
@@ -99,8 +99,8 @@ def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
             "label": literal(op.label.data),
             "shape": literal(shape_of(op.operand)),
             "dtype": literal(dtype_of(op.operand)),
-            "source": holders(op.operand),
-            "target": holders(op.result),
+            "source": holders(op, op.operand),
+            "target": holders(op, op.result),
             "tasks": tuple_of(map(_task, tasks), fill=True),
         }
         yield call("rt.Transfer", map(keyword, entries, entries.values()))
