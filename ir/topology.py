@@ -170,8 +170,10 @@ class Topology:
     def resized(self, count: int) -> Topology:
         """
         Hosts of `count` devices, as these are: the last one cut, or all of them again and again; one that is alone,
-        without a NIC, has them all.
+        without a NIC, has them all. A part of a larger cluster stays as it is if it has as many devices.
         """
+        if count == self.size:
+            return self
         if not self.hosts[0].nic:
             return replace(self, hosts=(replace(self.hosts[0], devices=count),), devices=None)
         hosts: list[Host] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +15,12 @@ from xdsl.utils.exceptions import PassFailedException
 
 from shardwright.api.compile import import_training_step
 from shardwright.api.plan_report import report
+from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.compute import python_value
 from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.step import CHOSEN
 from shardwright.ir.cluster import Cluster
-from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.cluster_file import find_cluster, load_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
@@ -30,9 +33,11 @@ from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
+SMALL = mlp_step((16, 64, 64, 8), batch=64)
 
-def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass()) -> ModuleOp:
-    module = import_training_step(mlp_step((16, 64, 64, 8), batch=64))
+
+def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass(), step: TrainingStep = SMALL) -> ModuleOp:
+    module = import_training_step(step)
     run_pipeline(Context(), module, "decompose-mean,canonicalize,cse,dce", verify_each=False)
     add_cluster(module, cluster)
     search.apply(Context(), module)
@@ -88,6 +93,22 @@ def test_a_useless_device_idles(options: dict[str, Any]):
     whole = planned(cluster, SearchPlanPass(idle="no", **options))
     assert "idle" not in ranks_by_mesh(whole)
     assert seconds(whole) > 2 * seconds(module)
+
+
+def test_a_part_keeps_its_own_hosts():
+    """The host that idles comes first and has one device; the others are inside one host."""
+    cluster = load_cluster(Path(__file__).parents[3] / "benchmarks/clusters/slow-one.toml")
+    assert cluster.topology is not None
+    turned = replace(cluster.topology, hosts=cluster.topology.hosts[::-1])
+    first_slow = replace(cluster, topology=turned, placement=cluster.placement[::-1])
+    large = mlp_step((256, 1024, 1024, 10), batch=16384)
+    found = [planned(each, step=large) for each in (cluster, first_slow)]
+    assert [ranks_by_mesh(module)["idle"] for module in found] == [(3,), (0,)]
+    plans = [read_plan(step_functions(module)[0]) for module in found]
+    for module, plan in zip(found, plans, strict=True):
+        assert plan is not None
+        assert plan.step == pytest.approx(seconds(module), rel=1e-9)
+    assert seconds(found[0]) == pytest.approx(seconds(found[1]), rel=1e-9)
 
 
 def test_alike_devices_all_work():
