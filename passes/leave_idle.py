@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FunctionType,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    i64,
+)
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
@@ -37,7 +46,7 @@ class LeaveIdlePass(ModulePass):
     """
     Put a program on some ranks of a larger cluster, whose other ranks idle.
 
-    The idle ranks become the last stage. It has no parameters and no ops, and receives the loss and the metrics.
+    The idle ranks become the last stage. It is without parameters and ops, and it receives the loss and the metrics.
 
     Requires: a program with collectives, and with transfers if it has stages; a cluster with more devices.
     Ensures: the module has the mesh and the cluster of the job. The meshes of the program list the given ranks. A
@@ -103,6 +112,8 @@ class LeaveIdlePass(ModulePass):
             raise PassFailedException(
                 f'ranks="{self.ranks}": expected different ranks of {cluster.name!r}, 0 to {count - 1}, and not all'
             )
+        if taken := {each.sym_name.data for each in op.ops if isinstance(each, MeshOp)} & {JOB, IDLE}:
+            raise PassFailedException(f"the module has a mesh @{min(taken)}; run {self.name} once")
         if (needed := mesh_of_module(op).device_count) != len(ranks):
             raise PassFailedException(f'ranks="{self.ranks}": the program is for {needed} ranks')
         leave_idle(op, cluster, ranks)
@@ -118,8 +129,7 @@ def leave_idle(module: ModuleOp, cluster: Cluster, ranks: Sequence[int]) -> None
         ranks: its ranks that run the program, in the order of the program's own.
     """
     for each in (op for op in module.ops if isinstance(op, MeshOp)):
-        placed = MeshOp(each.mesh, [ranks[rank] for rank in each.ranks])
-        each.properties["devices"] = placed.properties["devices"]
+        each.devices = DenseArrayBase.from_list(i64, [ranks[rank] for rank in each.ranks])
     own = mesh_of_module(module).name
     others = sorted(set(range(cluster.mesh.device_count)) - set(ranks))
     idle = Mesh((Axis(cluster.mesh.spatial[-1].name, len(others)),), IDLE)
@@ -134,9 +144,9 @@ def leave_idle(module: ModuleOp, cluster: Cluster, ranks: Sequence[int]) -> None
     job = replace(cluster, mesh=replace(cluster.mesh, name=JOB))
     module.body.block.insert_ops_before([MeshOp(job.mesh), ClusterOp(job)], declared[0])
     if all(own not in Stages(func).names for func in step_functions(module)):
-        # Only the stages' own meshes are referred to.
+        # The mesh of all stages is referred to by nothing.
         for each in declared:
-            if own in (each.sym_name.data if isinstance(each, MeshOp) else each.mesh.data,):
+            if own == (each.sym_name if isinstance(each, MeshOp) else each.mesh).data:
                 each.detach()
                 each.erase()
     PlanTransfersPass().apply(Context(), module)
@@ -183,4 +193,3 @@ def _share_results(func: FuncOp, idle: Mesh) -> None:
     func.res_attrs = ArrayAttr([DictionaryAttr(dict(each)) for each in attributes])
     inputs = [argument.type for argument in func.body.block.args]
     func.function_type = FunctionType.from_lists(inputs, [value.type for value in values])
-

@@ -2,6 +2,7 @@
 // RUN: not opt-tool %s --pass-pipeline='leave-idle{file="local-4" ranks="1"}' 2>&1 | filecheck %s --check-prefix=FEW
 // RUN: not opt-tool %s --pass-pipeline='leave-idle{file="local-4" ranks="0,1,2,3"}' 2>&1 | filecheck %s --check-prefix=ALL
 // RUN: not opt-tool %s --pass-pipeline='leave-idle{file="local-4" ranks="1,4"}' 2>&1 | filecheck %s --check-prefix=ALL
+// RUN: not opt-tool %s --pass-pipeline='leave-idle{file="local-4" ranks="3,1"},leave-idle{file="h100-8x8" ranks="0,1,2,3"}' 2>&1 | filecheck %s --check-prefix=TWICE
 // RUN: not opt-tool %s --pass-pipeline='leave-idle{file="local-4" ranks="one"}' 2>&1 | filecheck %s --check-prefix=TEXT
 
 // The stages keep their meshes, on other ranks, and their transfers are planned anew; the idle ranks are a third stage.
@@ -16,6 +17,7 @@
 
 // FEW: ranks="1": the program is for 2 ranks
 // ALL: expected different ranks of 'local-4', 0 to 3, and not all
+// TWICE: the module has a mesh @idle; run leave-idle once
 // TEXT: ranks="one" file="local-4": invalid literal
 
 spmd.mesh @mesh = <["gpu"=2]>
