@@ -113,7 +113,7 @@ def parallelize(
             ratios, random, mesh, stages, micro_batches, duplex, idle, keep_activations and budget, which may not be
             given too (`docs/options.md`).
         seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
-        mesh: of all devices, as ``4x16``; this and the next four are searched for if not given.
+        mesh: of all devices, as ``4x16``; this and the next five are searched for if not given.
         stages: number of pipeline stages, 1 for no pipeline.
         micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
             through the stages of a pipeline. A step is still one update, by the full batch.
@@ -175,7 +175,7 @@ def parallelize(
         keep_activations=keep_activations,
         budget=budget,
     )
-    # None is what each of them is by default.
+    # Each of them is None by default.
     several = None if measure == 1 else measure
     beside = {"seed": seed, "compared": compared, "measure": several, "replan_from": replan_from}
     asked = {name: value for name, value in beside.items() if value is not None}

@@ -105,11 +105,11 @@ def versions() -> dict[str, str]:
 
 def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:
     """
-    What `plan.json` holds of a finished plan: times in seconds, sizes in bytes.
+    Return the contents of `plan.json` for a finished plan: times in seconds, sizes in bytes.
 
     `stages` has the number of devices of each, and `idle` the ranks that compute nothing.
-    `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
-    of every other kind.
+    `chosen_candidate` makes the chosen plan again from `global.mlir`, and `runners_up` make the fastest plan of every
+    other kind.
 
     `bound_s` is a lower bound of the steps of all plans that `bound_of` names. `gap` is the distance between the step
     and the bound, relative to the step.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -21,7 +22,7 @@ def verify_uses(func: FuncOp) -> None:
     for region in func.regions:
         for block in region.blocks:
             values = (*block.args, *(result for op in block.ops for result in op.results))
-            for use in (use for value in values for use in value.uses):
+            for use in chain.from_iterable(value.uses for value in values):
                 if use.operation.parent is not block and not func.is_ancestor(use.operation):
                     where = f"the function @{func.sym_name.data}"
                     raise InnerFault(use.operation, f"operand {use.index} is a value of {where}; move the op into it")

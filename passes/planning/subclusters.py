@@ -14,8 +14,8 @@ def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[
     """
     Return the parts of a cluster that a step may run on, the smallest first: their ranks, and a cluster of these.
 
-    A threshold is the speed of some kind, and slower devices are left out. Of the remaining hosts a part takes the
-    fastest: all, a power of two, or all but the slowest. Other parts take devices of the fastest host in the same way.
+    A part leaves out all devices that are slower than some kind. It takes the fastest of the remaining hosts: all, a
+    power of two, or all but the slowest. Further parts take devices of the fastest host in the same way.
 
     Args:
         seconds: by kind of device, the seconds that one takes for the step.
