@@ -227,10 +227,8 @@ class SearchPlanPass(ModulePass):
             if allowance.is_late or own.times.least(Layout(part.mesh)) >= worth:
                 continue
             mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
-            inside = Explorer(
-                own, fixed, mine, processes=self.processes, ranks=ranks, worth=worth, plain=explorer.plain
-            )
-            found = inside.run()
+            inside = Explorer(own, fixed, mine, processes=self.processes, ranks=ranks, worth=worth)
+            found = inside.run(explorer.plain)
             explorer.notes += inside.notes
             best, where = (found, own) if found is not None else (best, where)
         if best is None:
@@ -243,7 +241,7 @@ class SearchPlanPass(ModulePass):
 
     def _parts(self, bench: Workbench, fixed: Fixed) -> list[tuple[tuple[int, ...], Cluster]]:
         """Return the parts of the cluster that the step may run on alone."""
-        if fixed.idle is False or fixed.mesh is not None or bench.is_pinned:
+        if not fixed.idle or fixed.mesh is not None or bench.is_pinned:
             return []
         return parts_of_cluster(bench.cluster, bench.times.by_kind)
 
@@ -299,7 +297,7 @@ class SearchPlanPass(ModulePass):
             raise ValueError(f"keep_activations={keep}, expected a fraction between 0 and 1")
         keep = float(keep) if keep is not None else None
         balanced = {"auto": None, "even": False, "balanced": True if len(cluster.kinds_used) > 1 else None}[self.ratios]
-        idle = False if self.idle == "no" else None
+        idle = self.idle == "auto"
         return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced, idle)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:

@@ -8,10 +8,10 @@ from math import inf
 
 from ...ir.mesh import Mesh
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
-from .layouts import Fixed, accumulations, duplexes, finer_meshes, pipelines
-from .notes import Allowance, Note
+from .layouts import accumulations, duplexes, finer_meshes, pipelines
+from .notes import Note
 from .race import Race
-from .workbench import Finished, Workbench
+from .workbench import Finished
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """How layouts are searched: where much of the communication may be hidden, and where little."""
@@ -61,46 +61,42 @@ GRAIN = 0.05
 
 
 class Explorer(Race):
-    """
-    Enters candidates into a race, phase by phase; one use.
+    """Enters candidates into a race, phase by phase; one use."""
 
-    Args:
-        plain: seconds of a plain plan (`plain`) on all ranks, which one on these ranks must beat.
-    """
+    plain = inf
+    """The seconds of the fastest of data parallelism, the usual search and likely pipelines, on the own mesh."""
 
-    def __init__(
-        self,
-        bench: Workbench,
-        fixed: Fixed,
-        allowance: Allowance,
-        *,
-        processes: int = 1,
-        ranks: tuple[int, ...] | None = None,
-        worth: float = inf,
-        plain: float = inf,
-    ) -> None:
-        super().__init__(bench, fixed, allowance, processes=processes, ranks=ranks, worth=worth)
-        self.shares = len(bench.cluster.kinds_used) > 1 and fixed.balanced is None
-        self.to_beat, self.plain = plain, inf
-        """The seconds of the fastest of data parallelism, the usual search and likely pipelines, on the own mesh."""
+    @property
+    def shares(self) -> bool:
+        """Return whether it is left to the search if devices have equal shares."""
+        return len(self.cluster.kinds_used) > 1 and self.fixed.balanced is None
 
-    def run(self) -> Finished | None:
-        """Try what is worth it, in an order that does not depend on how long anything takes."""
-        for batch in self._batches():
-            # The first candidates on a part of the cluster are always tried: they show whether it is of use.
-            begins = self.plain == inf and self.worth < inf
-            self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)], to_the_end=begins)
-            if self._is_over and not begins:
-                break
+    def run(self, plain: float = inf) -> Finished | None:
+        """
+        Try what is worth it, in an order that does not depend on how long anything takes.
+
+        Args:
+            plain: the `plain` of the search on all ranks. On some of the ranks nothing further is tried unless the
+                first candidates are faster than that.
+        """
+        for batch in self._first_batches():
+            # However little may be spent on a part of the cluster, its first candidates show whether it is of use.
+            self._enter(batch, to_the_end=self.worth < inf)
+        self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
+        if not self._is_over and (self.plain < plain or plain == inf):
+            for batch in self._later_batches():
+                self._enter(batch)
+                if self._is_over:
+                    break
         if not self.allowance.is_late and (self.best is not None or self.worth == inf):
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
             by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
-            self._consider([each for each in map(self._as_asked, by_hand) if self._is_open(each)], to_the_end=True)
+            self._enter(by_hand, to_the_end=True)
             for batch in self._keeping_less():
                 # What fits must not do so by keeping less than there is room for.
-                self._consider([each for each in batch if self._is_open(each)], to_the_end=True)
+                self._enter(batch, to_the_end=True)
         self._finish_estimated(FINALISTS)
         for _ in range(LATE_FINALISTS):
             if self.best is None or min(self.estimates.values(), default=inf) >= self.best.seconds:
@@ -135,21 +131,25 @@ class Explorer(Race):
             candidate = replace(candidate, choice=replace(candidate.choice, balanced=True))
         return candidate if self.fixed.keep is None else _keeping(candidate, self.fixed.keep)
 
-    def _batches(self) -> Iterator[list[Candidate]]:
-        """All phases one after the other; each looks at what the ones before it found."""
+    def _enter(self, batch: Iterable[Candidate], *, to_the_end: bool = False) -> None:
+        """Consider the candidates of a batch that the user's decisions allow."""
+        self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)], to_the_end=to_the_end)
+
+    def _first_batches(self) -> Iterator[list[Candidate]]:
+        """Yield plain candidates on the cluster's own mesh."""
         own = Layout(self.meshes[0])
         yield [self._data_parallel()]
         if self.bench.has_batch_norm:
             yield [replace(self._data_parallel(), layout=replace(own, fused=True))]
         if self.shares:
             yield [self._data_parallel(balanced=True)]
-        usual = self._usual()
-        yield [Candidate(own, usual)]
+        yield [Candidate(own, self._usual())]
         yield list(self._likely_pipelines())
-        self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
-        if self.plain >= self.to_beat < inf:
-            return
-        yield [Candidate(Layout(mesh), usual) for mesh in self.meshes[1:]]
+
+    def _later_batches(self) -> Iterator[list[Candidate]]:
+        """Yield all further phases, each by the results of the phases before it."""
+        own = Layout(self.meshes[0])
+        yield [Candidate(Layout(mesh), self._usual()) for mesh in self.meshes[1:]]
         yield [Candidate(own, choice) for choice in presets(own.mesh)]
         if self.best is None and not self.estimates:
             yield from self._keeping_less()

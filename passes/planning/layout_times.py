@@ -27,7 +27,7 @@ from .candidates import Layout
 from .solutions import BUBBLE_AT_BEST
 
 Cut = Callable[[bool], Mapping[ComputeOp, Choice] | str]
-"""Returns what each op does on a part of the batch, of parts that take turns or not; or why there are no parts."""
+"""Maps ops to their choices on a part of the batch, or returns the reason why the batch cannot be cut."""
 
 
 class LayoutTimes:
@@ -42,12 +42,12 @@ class LayoutTimes:
     def __init__(self, views: Sequence[StepView], cluster: Cluster, cut: Cut) -> None:
         self.views, self.cluster, self._cut = views, cluster, cut
         self._estimates: dict[Layout, float] = {}
-        self._stage_seconds: dict[tuple[Mesh, tuple[int, ...]], tuple[list[float], float]] = {}
+        self._stage_seconds: dict[tuple[Mesh, tuple[int, ...]], list[tuple[list[float], float]]] = {}
 
     def least(self, layout: Layout) -> float:
         """
-        The least that a step of a layout computes for: every op in as many parts as there are devices of a stage, and
-        what a pipeline needs to fill and to drain.
+        Return the least compute time of a step of a layout: every op is split over all devices of a stage, and a
+        pipeline fills and drains.
         """
         devices = [self.cluster.device(rank) for rank in range(self.cluster.mesh.device_count)]
         kinds = {device: devices.count(device) for device in devices}
@@ -88,27 +88,22 @@ class LayoutTimes:
                 reduced = self._reducing(cluster) if cluster.mesh.device_count > 1 else 0.0
                 self._estimates[layout] = max(self.least(layout), reduced)
             else:
+                ways = divisions(layout.mesh, layout.stages)
                 self._estimates[layout] = min(
-                    (self._in_stages(layout, cluster, counts) for counts in divisions(layout.mesh, layout.stages)),
-                    default=inf,
+                    (self._of_stages(layout, cluster, counts) for counts in ways), default=inf
                 )
         return self._estimates[layout]
 
-    def _in_stages(self, layout: Layout, cluster: Cluster, counts: tuple[int, ...]) -> float:
+    def _of_stages(self, layout: Layout, cluster: Cluster, counts: tuple[int, ...]) -> float:
+        """Return the estimate for a pipeline whose stages have these numbers of devices."""
         key = cluster.mesh, counts
         if key not in self._stage_seconds:
-            (view,) = self.views
-            costs = StageCosts(view, find_layers(view), cluster, counts, 1)
-            layers, stages = len(costs.layers.names), layout.stages
-            found = partition(layers, stages, 4 * stages, costs.compute, lambda stage, first, end: 0.0)
-            ends = list(enumerate(pairwise(found.bounds)))
-            seconds = [costs.compute(stage, *each) for stage, each in ends]
-            received = max(costs.communicate(stage, *each) for stage, each in ends)
-            reduced = max(self._reducing(each) for each in stage_clusters(cluster, counts)) / stages
-            self._stage_seconds[key] = seconds, received + max(0.0, reduced - max(seconds))
-        seconds, exposed = self._stage_seconds[key]
-        longest = max(seconds)
-        return longest + (sum(seconds) - longest) * BUBBLE_AT_BEST / layout.parts + exposed
+            reduced = max(self._reducing(each) for each in stage_clusters(cluster, counts)) / layout.stages
+            self._stage_seconds[key] = [_stages_of(view, cluster, counts, reduced) for view in self.views]
+        return sum(
+            max(seconds) + (sum(seconds) - max(seconds)) * BUBBLE_AT_BEST / layout.parts + exposed
+            for seconds, exposed in self._stage_seconds[key]
+        )
 
     def _reducing(self, cluster: Cluster) -> float:
         """Return the seconds of a reduction of all gradients over all devices of a cluster."""
@@ -118,18 +113,18 @@ class LayoutTimes:
 
     @property
     def by_kind(self) -> Mapping[Device, float]:
-        """Return the seconds that one device of each kind takes for the whole step, by itself."""
+        """Return, by kind of device, the seconds of the whole step on one device."""
         return dict(zip(self.cluster.kinds_used, self._alone[0], strict=True))
 
     @property
     def slowest(self) -> float:
-        """What the slowest kind of device takes for all ops, as a part of what the slowest at each op would."""
+        """Return the seconds of all ops on the slowest kind, relative to a device that is the slowest at every op."""
         totals, worst = self._alone
         return max(totals) / worst if worst else 1.0
 
     @cached_property
     def _alone(self) -> tuple[list[float], float]:
-        """By kind of device, the seconds of all ops on one; and the sum of the slowest kind's at each op."""
+        """Return the seconds of all ops on each kind of device, and the sum over ops of the slowest kind's seconds."""
         kinds = self.cluster.kinds_used
         totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
         parts = {op: part for view in self.views for op, part in least_parts(view.func).items()}
@@ -140,3 +135,14 @@ class LayoutTimes:
             totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
             worst += max(known[key])
         return totals, worst
+
+
+def _stages_of(view: StepView, cluster: Cluster, counts: tuple[int, ...], reduced: float) -> tuple[list[float], float]:
+    """Return the compute time of each stage, for the whole batch, and the communication that they wait for."""
+    costs = StageCosts(view, find_layers(view), cluster, counts, 1)
+    stages = len(counts)
+    found = partition(len(costs.layers.names), stages, 4 * stages, costs.compute, lambda stage, first, end: 0.0)
+    ends = list(enumerate(pairwise(found.bounds)))
+    seconds = [costs.compute(stage, *each) for stage, each in ends]
+    received = max(costs.communicate(stage, *each) for stage, each in ends)
+    return seconds, received + max(0.0, reduced - max(seconds))

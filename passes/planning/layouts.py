@@ -37,7 +37,7 @@ class Fixed:
         duplex: whether parts of the batch take turns.
         keep: what part of activations is kept; 1 for all.
         balanced: whether devices that differ have shares by their speed.
-        idle: whether devices may idle; False for none.
+        idle: whether devices may idle.
     """
 
     mesh: Mesh | None = None
@@ -46,7 +46,7 @@ class Fixed:
     duplex: bool | None = None
     keep: float | None = None
     balanced: bool | None = None
-    idle: bool | None = None
+    idle: bool = True
 
     def __str__(self) -> str:
         """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
@@ -59,7 +59,7 @@ class Fixed:
             "duplex": duplex,
             "keep_activations": self.keep,
             "ratios": {None: None, True: "balanced", False: "even"}[self.balanced],
-            "idle": {None: None, True: "auto", False: "no"}[self.idle],
+            "idle": None if self.idle else "no",
         }
         return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 
@@ -70,7 +70,7 @@ class Fixed:
 
     def allows(self, layout: Layout) -> bool:
         """Return whether a layout has these decisions; activations are not compared: any layout can keep any part."""
-        if self.idle is False and layout.ranks is not None:
+        if layout.ranks is not None and not self.idle:
             return False
         if self.stages is not None and layout.stages != self.stages:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 
@@ -17,25 +18,25 @@ from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
 
 LEAST_EFFORT = 0.5
-"""The part of the usual work that is done even where there is nothing to gain."""
+"""The part of the usual work that is done if nothing can be gained."""
 
 MOST_EFFORT = 2.0
-"""How many times the usual work is done where nearly all of a step might be gained."""
+"""The multiple of the usual work that is done if nearly all of a step might be gained."""
 
 NEVER_GAINED = 0.15
-"""What part of a step is above what there is to compute at the least even where nothing better is to be found."""
+"""The part of a step above the least compute time that no plan is expected to save."""
 
 ONE_LAYOUT = 0.3
-"""The part of the usual work that is done where the user has left nothing but the strategy open."""
+"""The part of the usual work that is done if the user has left only the strategy open."""
 
 SURE = 4
-"""How many of a batch, the most promising, are made programs of even where no more may be spent."""
+"""The number of candidates of a batch that are finished even if the allowance is used up."""
 
 AT_ONCE = 2
-"""How many programs are made before it is seen which is the fastest: side by side, where processes allow."""
+"""The number of programs that are made, side by side if processes allow, before they are compared."""
 
 CHUNK = 8
-"""How many problems are solved before it is seen whether more may be spent."""
+"""The number of problems that are solved before the allowance is looked at again."""
 
 
 class Race:
@@ -43,9 +44,9 @@ class Race:
     Judges candidates on a workbench and keeps the fastest that fits; one use.
 
     Args:
-        processes: in how many processes at most; what is found does not depend on it.
+        processes: the largest number of processes; the plan does not depend on it.
         ranks: the ranks of the job that the cluster of the workbench has; None for all.
-        worth: seconds of a step that is known; slower ones are of no interest.
+        worth: the seconds of a known step; slower candidates are dropped.
     """
 
     def __init__(
@@ -62,31 +63,35 @@ class Race:
         self.ranks, self.worth = ranks, worth
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
-        self.best: Judged | None = None
         self.bests: list[tuple[Judged, Attempt]] = []
-        """All candidates that were the best when they were judged, the best last."""
+        """All candidates that were the best when they were judged, the best last; it alone keeps its program."""
         self.to_gain: float | None = None
-        """The part of the fastest step that fits, of what is known or estimated, that another plan might not take."""
+        """The part of the fastest step, known or estimated, that another plan might save."""
         self.estimates: dict[Candidate, float] = {}
         self.attempts: dict[Candidate, Attempt] = {}
-        """At what short steps have judged, and was not made whole."""
+        """The attempts behind `estimates`, which short steps have judged."""
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
 
     @property
+    def best(self) -> Judged | None:
+        """Return the fastest candidate that fits, so far."""
+        return self.bests[-1][0] if self.bests else None
+
+    @property
     def cluster(self) -> Cluster:
-        """What the plan is for."""
+        """Return the cluster of the plan."""
         return self.bench.cluster
 
     @property
     def meshes(self) -> list[Mesh]:
-        """Those that the devices may form."""
+        """Return the meshes that the devices may form."""
         if self.fixed.mesh is not None:
             return [self.fixed.mesh]
         return [self.bench.own_mesh] if self.bench.is_pinned else meshes(self.cluster)
 
     def _verified(self) -> Finished | None:
-        """Return the program of the best candidate whose program verifies, with what refines it."""
+        """Return the refined program of the best candidate whose program verifies."""
         for judged, attempt in reversed(self.bests):
             program = self.trials.program(attempt, judged)
             try:
@@ -99,7 +104,7 @@ class Race:
         return None
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
-        """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
+        """Return the fastest of the best plan, the plan with products in parts, and the best pipeline in chunks."""
         whole = self.bench.keeping(best.candidate.layout.keep)
         makes = [(best.candidate, partial(chunked, whole, attempt.solved[0], best))]
         if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
@@ -121,15 +126,15 @@ class Race:
         return best
 
     def _is_open(self, candidate: Candidate) -> bool:
-        """Whether the user's decisions leave room for a candidate that was not tried."""
+        """Return whether a candidate was not tried yet and the user's decisions allow it."""
         return self.fixed.allows(candidate.layout) and candidate not in self.tried
 
     @property
     def _is_over(self) -> bool:
         """
-        Whether something was found and no more may be spent: the less, the less there is to gain.
+        Return whether the allowance is used up. It is smaller if little can be gained.
 
-        Where devices differ, layouts and shares decide how much there is to compute, so nobody knows.
+        If devices differ, layouts and shares decide on the compute time, so the gain is unknown.
         """
         if self.to_gain is None:
             return self.worth < inf and self.allowance.is_over(LEAST_EFFORT)
@@ -137,7 +142,7 @@ class Race:
         return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
 
     def _finish_estimated(self, count: int) -> None:
-        """Make programs of the whole step of those that short steps show to be the fastest."""
+        """Finish the whole step of the candidates that are the fastest by short steps."""
         whole: list[Attempt] = []
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
             del self.estimates[candidate]
@@ -150,10 +155,10 @@ class Race:
 
     def _consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
         """
-        Solve the candidates of a batch, and make programs of them, the most promising first.
+        Solve the candidates of a batch, and finish them in the order of their optimistic estimates.
 
         Args:
-            to_the_end: whatever that takes.
+            to_the_end: whether the allowance is ignored.
         """
         solved: list[Attempt] = []
         for chunk in (batch[at : at + CHUNK] for at in range(0, len(batch), CHUNK)):
@@ -168,18 +173,17 @@ class Race:
                     self.allowance.spent += found.work
         solved.sort(key=lambda each: each.optimistic)
         for at in range(0, len(solved), AT_ONCE):
-            # What was solved was solved to be tried: the most promising are.
+            # Solving was paid for, so the most promising candidates are finished in any case.
             if self._is_over and at >= SURE and not to_the_end:
                 break
             if not solved[at].by_short_steps and self.best is None and self.estimates:
-                # Pipelines are compared with a program that is there.
+                # Pipelines are compared with a finished program.
                 self._finish_estimated(1)
             self._judge([each for each in solved[at : at + AT_ONCE] if not self._is_settled(each)])
 
     def _judge(self, attempts: list[Attempt]) -> None:
-        """Make programs of some candidates, and keep what is best."""
-        worth = self.best.seconds if self.best is not None else self.worth
-        for attempt, found in zip(attempts, self.trials.judge(attempts, worth), strict=True):
+        """Finish and simulate some candidates, and keep the best one."""
+        for attempt, found in zip(attempts, self.trials.judge(attempts, self._limit), strict=True):
             if isinstance(found, str):
                 self._log(Note(attempt.candidate, None, found))
                 continue
@@ -191,7 +195,7 @@ class Race:
                     self._take(attempt, judged)
 
     def _estimate(self, attempt: Attempt, judged: Judged) -> None:
-        """Keep what short steps say."""
+        """Keep the estimate that short steps give."""
         assert judged.peak is not None
         if judged.fits:
             if not self._is_worse(judged.seconds):
@@ -201,7 +205,7 @@ class Race:
         self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
 
     def _is_settled(self, attempt: Attempt) -> bool:
-        """Whether a candidate is out of the race already, by an estimate or because there was one like it."""
+        """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
         candidate = attempt.candidate
         if self._is_worse(attempt.optimistic):
             self._log(Note(candidate, attempt.optimistic, "by an estimate"))
@@ -212,14 +216,15 @@ class Race:
         return first != candidate.name
 
     def _take(self, attempt: Attempt, judged: Judged) -> None:
-        """Keep a program if it is the fastest that fits; how much a slower one holds is of no interest."""
+        """Keep a program if it is the fastest that fits. The memory of slower programs is not looked at."""
         self.tried.add(judged.candidate)
-        best = self.best.seconds if self.best is not None else self.worth
-        if judged.peak is None or judged.seconds >= best:
+        if judged.peak is None or judged.seconds >= self._limit:
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
             return
         if judged.fits:
-            self.best = judged
+            if self.bests:
+                former, its_attempt = self.bests[-1]
+                self.bests[-1] = replace(former, program=None), its_attempt
             self.bests.append((judged, attempt))
             self.to_gain = self._to_gain(judged)
         why = "" if judged.fits else "does not fit"
@@ -227,8 +232,9 @@ class Race:
 
     def _to_gain(self, judged: Judged) -> float:
         """
-        The part of a step in which it waits, or computes more than it has to: where devices compute the same, to send
-        less, nothing is exposed, and a plan that cuts it may be faster all the same.
+        Return the part of a step that another plan might save: exposed communication, or compute beyond the minimum.
+
+        Devices that compute the same send nothing, so their step has no exposed communication and can still be long.
         """
         if not judged.seconds:
             return 0.0
@@ -236,15 +242,19 @@ class Race:
 
     @cached_property
     def _least(self) -> float:
-        """The seconds of what there is to compute, by all devices together."""
+        """Return the compute time of the step if all devices share it ideally."""
         return self.bench.times.least(Layout(self.meshes[0]))
 
+    @property
+    def _limit(self) -> float:
+        """Return the seconds that a program must beat."""
+        return self.best.seconds if self.best is not None else self.worth
+
     def _is_worse(self, least: float) -> bool:
-        best = self.best.seconds if self.best is not None else self.worth
-        return least >= min([best, *self.estimates.values()])
+        return least >= min([self._limit, *self.estimates.values()])
 
     def _log(self, note: Note) -> None:
-        """Keep a note, and say it."""
+        """Keep a note and log it."""
         self.notes.append(note)
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""

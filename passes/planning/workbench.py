@@ -128,7 +128,7 @@ class Workbench:
             return self
         if keep not in self._keeping:
             made = Workbench(self._given, self.cluster, tables=self._tables, keep=keep)
-            self._keeping[keep] = made
+            self._keeping[keep] = made.on(self.cluster)
         return self._keeping[keep]
 
     def on(self, cluster: Cluster) -> Workbench:
