@@ -11,7 +11,7 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 
 CLUSTERS = Path(__file__).parent / "clusters"
-"""The folder of the cluster files: GPUs in six homes, a host with a far slower one beside it, two sites, two hosts."""
+"""The folder of the cluster files: six homes, a host and a far slower device, two sites, two hosts."""
 
 _GPT = GPT2Config(layers=6, width=384, heads=6, vocabulary=8192, positions=256)
 

@@ -1,4 +1,4 @@
-"""Values of which there is one object each, so that they are compared and hashed by their address."""
+"""Interning: equal values are one object, so they are compared and hashed by address."""
 
 from __future__ import annotations
 

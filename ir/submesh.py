@@ -34,7 +34,7 @@ def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
 
 def subcluster(cluster: Cluster, mesh: Mesh, ranks: Sequence[int]) -> Cluster:
     """
-    Return the devices and links of some ranks of a cluster, as a cluster on a mesh of its own.
+    Return some ranks of a cluster, with their devices and links, as a cluster on another mesh.
 
     What was measured along axes that are cut holds for the part only where nothing else is known: without a topology.
     """
@@ -71,8 +71,8 @@ def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:
     """
     The ways to divide all ranks, in order, among `parts` meshes, as numbers of ranks.
 
-    The parts are as equal as can be: all equal, else apart by one, else, where rows of the mesh forbid that, any, of
-    which a few are returned that have sizes near the mean.
+    The parts are equal if possible, or differ by one. If rows of the mesh forbid both, a few divisions with sizes near
+    the mean are returned.
     """
     low, more = divmod(mesh.device_count, parts)
     places = itertools.combinations(range(parts), more)

@@ -163,7 +163,7 @@ class Topology:
         return len({self.seat(rank).host for rank in ranks}) <= 1
 
     def part(self, ranks: Sequence[int]) -> Topology:
-        """The same hosts and wires, for a cluster that has these ranks of this one, in this order."""
+        """Return the same hosts and wires for a cluster with some ranks of this one, in the given order."""
         devices = tuple(ranks) if self.devices is None else tuple(self.devices[rank] for rank in ranks)
         return replace(self, devices=devices)
 

@@ -95,7 +95,7 @@ class LeaveIdlePass(ModulePass):
     name = "leave-idle"
 
     ranks: str
-    """The ranks of the job that run the program, in the order of its own, as "1,2,3"."""
+    """The ranks of the job that run ranks 0, 1, ... of the program, as "1,2,3"."""
 
     file: str
     """The cluster of the job: a cluster file, or the name of a shipped one."""

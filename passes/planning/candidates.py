@@ -192,8 +192,8 @@ DATA_PARALLEL = ("dp", "zero1", "zero3")
 
 def presets(mesh: Mesh) -> list[Choice]:
     """
-    Return the strategies that people write by hand: data parallelism over the outer axes, of which the innermost may
-    have the parameters in parts, and tensor parallelism over the inner ones.
+    Return the strategies that people write by hand: data parallelism over the outer axes, with ZeRO-3 over the inner
+    part of them, and tensor parallelism over the inner axes.
     """
     axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
     found: list[Choice] = []

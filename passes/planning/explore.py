@@ -1,4 +1,4 @@
-"""The search over candidates: the phases in which they are tried, each by the results of the phases before it."""
+"""The phases of the search over candidates. Each phase uses the results of the earlier ones."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class Explorer(Race):
 
     def run(self, plain: float = inf) -> Finished | None:
         """
-        Try what is worth it, in an order that does not depend on how long anything takes.
+        Run all phases. Their order does not depend on wall time.
 
         Args:
-            plain: the `plain` of the search on all ranks. On some of the ranks nothing further is tried unless the
-                first candidates are faster than that.
+            plain: the `plain` of the search on all ranks. A search on some of the ranks ends after the first
+                candidates if these are slower.
         """
         for batch in self._first_batches():
-            # However little may be spent on a part of the cluster, its first candidates show whether it is of use.
+            # The first candidates on a part of the cluster show whether it is of use, so they ignore the allowance.
             self._enter(batch, to_the_end=self.worth < inf)
         self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
         if not self._is_over and (self.plain < plain or plain == inf):

@@ -78,9 +78,9 @@ class LayoutTimes:
         """
         Return a rough estimate of the seconds of a step of a layout.
 
-        It adds the compute time of the slowest stage, the time to fill and drain the pipeline, and the largest time in
-        which a stage receives values. Gradients are reduced while the stage computes. Without stages the estimate is
-        the larger of compute time and reduction.
+        For a pipeline it adds the compute time of the slowest stage, the time to fill and drain, and the longest time
+        to receive values. Gradients are reduced while the stage computes. Without stages the estimate is the larger of
+        compute time and reduction.
         """
         if layout not in self._estimates:
             cluster = on_mesh(self.cluster, layout.mesh)

@@ -234,7 +234,7 @@ class Race:
         """
         Return the part of a step that another plan might save: exposed communication, or compute beyond the minimum.
 
-        Devices that compute the same send nothing, so their step has no exposed communication and can still be long.
+        The second term counts replicated computation, which has no exposed communication.
         """
         if not judged.seconds:
             return 0.0

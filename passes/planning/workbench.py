@@ -148,7 +148,7 @@ class Workbench:
 
     @cached_property
     def times(self) -> LayoutTimes:
-        """Return what is known of the times of layouts before any strategy is found."""
+        """Return the bounds and estimates of the times of layouts."""
         return LayoutTimes(self.views, self.cluster, lambda unrolled: self._cut(unrolled=unrolled))
 
     @cached_property
