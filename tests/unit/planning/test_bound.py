@@ -19,8 +19,9 @@ from shardwright.passes.errors import PassError
 from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.overlap import OverlapPass
 from shardwright.passes.planning.bound import compute_bound, plan_bound, step_bound
-from shardwright.passes.planning.explore import Allowance, Explorer
+from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, meshes
+from shardwright.passes.planning.notes import Allowance
 from shardwright.passes.planning.workbench import Workbench
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import strategy_of, write_strategy
