@@ -104,6 +104,32 @@ def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float, methods: I
     return min(methods, key=lambda method: step_seconds(cluster, step, method, whole_bytes))
 
 
+def methods_for(cluster: Cluster, step: Step, shape: tuple[int, ...]) -> tuple[Method, ...]:
+    """Return the ways to carry out a step of a value of a shape on a cluster."""
+    found = methods_in_one_phase(step, shape, cluster.mesh)
+    return (*found, "hierarchical") if has_hierarchy(cluster, step) else found
+
+
+def methods_in_one_phase(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[Method, ...]:
+    """Return the ways to carry out a step over all axes at once, by whether its parts have one size."""
+    if not _has_unequal_parts(step, shape, mesh):
+        return ("flat",)
+    return ("padded", "grouped_broadcast") if is_gather_or_scatter(step) else ("padded",)
+
+
+def _has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
+    """Return whether the parts of a value of `shape` that a collective joins or makes differ in size."""
+    if step.kind is CollectiveKind.ALL_REDUCE:
+        return False
+    dims = [(size, d) for s in (step.source, step.target) for size, d in zip(shape, s.dims, strict=True)]
+    return not all(_equal_parts(size, dim, mesh) for size, dim in dims)
+
+
+def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
+    boundaries = dim.boundaries(size, mesh)
+    return len({b - a for a, b in itertools.pairwise(boundaries)}) <= 1
+
+
 def has_offsets(step: Step) -> bool:
     """Whether a dim has boundaries of its own before or after a step."""
     return any(dim.offsets is not None for spread in (step.source, step.target) for dim in spread.dims)

@@ -162,5 +162,5 @@ class OverlapPass(ModulePass):
             results = plan_results(traffic)
             buckets += results.buckets
             updates = results.updates
-        write_schedule(traffic.flow, buckets, updates)
+        write_schedule(traffic, buckets, updates)
         wait_early(traffic, self.in_flight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -22,10 +21,9 @@ from ..dialects.mesh_ops import ClusterOp, MeshOp, find_mesh
 from ..dialects.spmd import COLLECTIVES, CollectiveOp, ReshardOp
 from ..dialects.step import BACKWARD, sharding_of
 from ..ir.cluster import Cluster
-from ..ir.collective_cost import Method, cheapest_method, has_hierarchy, is_gather_or_scatter, may_have_phases
-from ..ir.collectives import CollectiveKind, Step, single_step
+from ..ir.collective_cost import Method, cheapest_method, may_have_phases, methods_for, methods_in_one_phase
+from ..ir.collectives import Step, single_step
 from ..ir.mesh import Mesh
-from ..ir.sharding import DimSharding
 from .errors import fail
 from .step.step_view import cluster_on
 
@@ -116,32 +114,11 @@ class ReshardToCollective(RewritePattern):
 
     def _method(self, op: ReshardOp, step: Step, mesh: Mesh) -> Method:
         cluster = self.clusters.get(mesh.name)
-        possible = _in_one_phase(step, shape_of(op.operand), mesh)
+        shape = shape_of(op.operand)
         if self.selection != "auto":
+            possible = methods_in_one_phase(step, shape, mesh)
             phases = self.selection == "hierarchical" and may_have_phases(step, mesh)
             return self.selection if phases or self.selection in possible else possible[0]
         if cluster is None:
-            return possible[0]
-        if has_hierarchy(cluster, step):
-            possible = (*possible, "hierarchical")
-        return cheapest_method(cluster, step, value_bytes(op.operand), possible)
-
-
-def _in_one_phase(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[Method, ...]:
-    """The ways to carry a step out over all axes at once, by whether its parts are of one size."""
-    if not has_unequal_parts(step, shape, mesh):
-        return ("flat",)
-    return ("padded", "grouped_broadcast") if is_gather_or_scatter(step) else ("padded",)
-
-
-def has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
-    """Whether the parts of a value of `shape` that a collective joins or makes differ in size."""
-    if step.kind is CollectiveKind.ALL_REDUCE:
-        return False
-    dims = [(size, d) for s in (step.source, step.target) for size, d in zip(shape, s.dims, strict=True)]
-    return not all(_equal_parts(size, dim, mesh) for size, dim in dims)
-
-
-def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
-    boundaries = dim.boundaries(size, mesh)
-    return len({b - a for a, b in itertools.pairwise(boundaries)}) <= 1
+            return methods_in_one_phase(step, shape, mesh)[0]
+        return cheapest_method(cluster, step, value_bytes(op.operand), methods_for(cluster, step, shape))

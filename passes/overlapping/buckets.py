@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 from xdsl.ir import BlockArgument, Operation, OpResult
 
-from ...dialects.compute import dtype_of
+from ...dialects.compute import dtype_of, shape_of, value_bytes
 from ...dialects.spmd import CollectiveOp
 from ...dialects.step import BACKWARD, sharding_of
 from ...ir.cluster import Cluster
-from ...ir.collectives import CollectiveKind
+from ...ir.collective_cost import Method, cheapest_method, methods_for
+from ...ir.collectives import CollectiveKind, Step
 from ...ir.sharding import Reduction
 from ..analysis.durations import communication_of
 from ..analysis.fusion import fused_parts
@@ -29,7 +30,8 @@ class Key:
     """
     The properties that all collectives of a bucket have in common.
 
-    Of those that bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
+    `methods` has the ways to carry out the bucket, of which the cheapest for its size is taken. Of collectives that
+    bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
     `parts` is whether they work on parts of the batch, one after the other, and not once.
     """
 
@@ -37,7 +39,7 @@ class Key:
     axes: tuple[str, ...]
     reduction: Reduction
     dtype: str
-    method: str | None
+    methods: tuple[Method, ...]
     height: int
     backward: bool
     parts: bool
@@ -45,10 +47,17 @@ class Key:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Collectives to start together, after the op at position `start` of a `OpFlow` (-1: before all)."""
+    """
+    Collectives to start together.
+
+    Args:
+        start: the position in an `OpFlow` of the op after which they start; -1 before all ops.
+        methods: the ways to carry them out.
+    """
 
     members: tuple[CollectiveOp, ...]
     start: int
+    methods: tuple[Method, ...]
 
 
 class BucketTraffic:
@@ -60,7 +69,7 @@ class BucketTraffic:
         self.times = ComputeTimes([*flow.body, *flow.updates], cluster, bucket_bytes, parts, scale)
         collectives = [op for role in CollectiveRole for op in flow.of(role)]
         self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
-        self.keys = {op: _key(op, flow) for op in collectives}
+        self.keys = {op: _key(op, flow, cluster) for op in collectives}
 
     def size(self, ops: Iterable[CollectiveOp]) -> float:
         """The bytes of `ops` together, as `Communication` counts them."""
@@ -80,6 +89,10 @@ class BucketTraffic:
         key, use = self.keys[group[0]], min(map(self.flow.first_use, group))
         return self.times.latest_start(key.kind, key.axes, self.size(group), use, steps=key.height + 1)
 
+    def bucket(self, group: Sequence[CollectiveOp], start: int) -> Bucket:
+        """Return the bucket of a group, to start after the op at a position."""
+        return Bucket(tuple(group), start, self.keys[group[0]].methods)
+
     def grouped(self, ops: Iterable[CollectiveOp], joins: Joins) -> list[list[CollectiveOp]]:
         """Put each of `ops`, in order, into the latest group of its key if it `joins` it, else into a new one."""
         groups: list[list[CollectiveOp]] = []
@@ -93,13 +106,23 @@ class BucketTraffic:
         return groups
 
 
-def _key(op: CollectiveOp, flow: OpFlow) -> Key:
+def _key(op: CollectiveOp, flow: OpFlow, cluster: Cluster | None) -> Key:
     step = op.step(sharding_of(op.operand), flow.mesh)
-    method = op.method.data if op.method is not None else None
     backward = flow.roles[op] is CollectiveRole.ARGUMENTS and BACKWARD in op.attributes
     time = step.target.over_time(flow.mesh)
     parts = bool(time.split_axes or time.partial)
-    return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), method, flow.height(op), backward, parts)
+    methods = _methods(op, step, cluster)
+    return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), methods, flow.height(op), backward, parts)
+
+
+def _methods(op: CollectiveOp, step: Step, cluster: Cluster | None) -> tuple[Method, ...]:
+    """Return the ways to carry out a bucket with an op: all if the op has its own cheapest one, else only its own."""
+    if op.method is None:
+        return ()
+    own = op.method.data
+    known = methods_for(cluster, step, shape_of(op.operand)) if cluster is not None else (own,)
+    is_cheapest = cluster is None or own == cheapest_method(cluster, step, value_bytes(op.operand), known)
+    return known if is_cheapest else (own,)
 
 
 def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
@@ -125,7 +148,7 @@ def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
         ready = flow.ready(group[-1])
         return ready if all(map(is_number, group)) else max(ready, traffic.latest_start(group))
 
-    return [Bucket(tuple(group), start(group)) for group in traffic.grouped(ops, joins)]
+    return [traffic.bucket(group, start(group)) for group in traffic.grouped(ops, joins)]
 
 
 def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:
@@ -151,7 +174,7 @@ def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:
         begins.setdefault(turn, flow.first_use(group[0]) - 1)
     ahead = [turn - prefetch * (key.height + 1) for turn, key in zip(turns, keys, strict=True)]
     return [
-        Bucket(tuple(group), max(begins.get(turn, -1), traffic.latest_start(group)))
+        traffic.bucket(group, max(begins.get(turn, -1), traffic.latest_start(group)))
         for group, turn in zip(groups, ahead, strict=True)
     ]
 

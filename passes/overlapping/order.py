@@ -9,26 +9,30 @@ from xdsl.ir import Operation, OpResult
 from ...dialects.pipe import values_read
 from ...dialects.spmd import StartOp, WaitOp
 from ...dialects.step import BACKWARD
-from .buckets import Bucket
-from .flow import OpFlow
+from ...dialects.words import MethodAttr
+from ...ir.collective_cost import Method
+from ..analysis.durations import communication_of
+from .buckets import Bucket, BucketTraffic
 from .waits import wait_of
 
 
-def write_schedule(flow: OpFlow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
+def write_schedule(traffic: BucketTraffic, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
     """
     Make the collectives of each bucket one `spmd.start` and one `spmd.wait`, and put all ops in order.
 
     The body and then `updates` keep their order. A start follows the op at its position; a wait, and the views
-    of what it gives, precede the first op that needs them. Frees are dropped.
+    of what it gives, precede the first op that needs them. Frees are dropped. A bucket is carried out by the method
+    that takes least for its size.
     """
-    _ScheduleWriter(flow, buckets, updates).run()
+    _ScheduleWriter(traffic, buckets, updates).run()
 
 
 class _ScheduleWriter:
     """Puts ops in order by demand: before an op come those that make its operands. One use."""
 
-    def __init__(self, flow: OpFlow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
-        self.flow, self.block = flow, flow.block
+    def __init__(self, traffic: BucketTraffic, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
+        flow = traffic.flow
+        self.flow, self.block, self.cluster = flow, flow.block, traffic.times.cluster
         self.written: set[Operation] = set()
         self.halves: set[Operation] = set()
         self.starts: dict[int, list[StartOp]] = {}
@@ -45,14 +49,22 @@ class _ScheduleWriter:
         first = bucket.members[0]
         operands = [op.operand for op in bucket.members]
         shardings = [op.out_sharding for op in bucket.members]
-        start = StartOp(first.KIND, operands, shardings, first.method.data if first.method is not None else None)
+        start = StartOp(first.KIND, operands, shardings, bucket.methods[0] if bucket.methods else None)
         start.token.name_hint = f"{first.result.name_hint or first.KIND}.started"
         wait = WaitOp(start)
         for op, result in zip(bucket.members, wait.outs, strict=True):
             result.name_hint = op.result.name_hint
             op.result.replace_all_uses_with(result)
+        if len(bucket.methods) > 1:
+            start.method = MethodAttr(min(bucket.methods, key=lambda method: self._seconds(start, method)))
         self.halves |= {start, wait}
         return start
+
+    def _seconds(self, start: StartOp, method: Method) -> float:
+        """Return the seconds that a bucket takes by a method."""
+        assert self.cluster is not None
+        start.method = MethodAttr(method)
+        return communication_of(start, self.flow.mesh).seconds(self.cluster)
 
     def run(self) -> None:
         """Take all ops out of the block and put them back in order, without what is replaced."""

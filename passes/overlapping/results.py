@@ -68,7 +68,7 @@ class _ResultPlanner:
         groups.sort(key=lambda group: ready[group[-1]])
         starts = [ready[group[-1]] for group in groups]
         for group, start, following in zip(groups, starts, [*starts[1:], last], strict=True):
-            self.buckets.append(Bucket(tuple(group), start))
+            self.buckets.append(self.traffic.bucket(group, start))
             self.starts.update(dict.fromkeys(group, start))
             self.over.update(dict.fromkeys(group, following))
 
