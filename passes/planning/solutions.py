@@ -117,9 +117,11 @@ class Solved:
 
     def _optimistic(self, sums: StrategySums, slowest: float) -> float:
         """The same of one stage. Where parts take turns, one computes while another is blocked."""
-        compute, blocked = slowest * sums.compute, _BLOCKING_AT_BEST * sums.blocking
-        working = max(compute, blocked) if self.candidate.layout.mode == "duplex" else compute + blocked
-        return max(working, _IN_A_ROW * sums.beside)
+        compute = slowest * sums.compute
+        if self.candidate.layout.mode == "duplex":
+            return max(compute, AT_BEST * sums.blocking, AT_BEST * sums.beside)
+        exposed = EXPOSED * min(compute, sums.beside)
+        return max(compute, AT_BEST * (max(compute, sums.beside) + exposed + sums.blocking))
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,12 @@ class PackedSolved:
     is_folded: bool
 
 
-_BLOCKING_AT_BEST = 0.6
-"""The part of blocking collectives that counts in an optimistic estimate."""
+AT_BEST = 0.85
+"""The part of an estimate that a step may take at the least, since some of its terms may be hidden."""
 
-_IN_A_ROW = 0.7
-"""The part of collectives beside compute that goes one after the other: over several axes some run at once."""
+EXPOSED = 0.25
+"""The part of collectives beside compute, or of compute beside these, that has nothing beside it: gradients begin with
+the backward pass."""
 
 BUBBLE_AT_BEST = 0.8
 """The part of a pipeline's filling and draining that counts in one: gradients of weights may fill it."""

@@ -117,7 +117,8 @@ class _Builder:
         self._results()
         self._departures()
         problem = Problem(tuple(self.unary), tuple(self.edges))
-        return StrategyProblem(problem, self.decisions, self.seconds, self.traffic, self.ends)
+        spatial = frozenset(axis.name for axis in self.view.mesh.spatial)
+        return StrategyProblem(problem, self.decisions, self.seconds, self.traffic, self.ends, spatial)
 
     def _node(self, decision: Decision, unary: Costs, seconds: Costs | None = None) -> int:
         self.decisions.append(decision)

@@ -34,7 +34,7 @@ class StrategySums:
     The seconds of a strategy, each as if nothing ran beside it.
 
     compute     of all ops on the device that takes longest
-    beside      of collectives that travel beside compute: see `Weights.parameters`
+    beside      of collectives that travel beside compute (see `Weights.parameters`), over the axis that has the most
     blocking    of all others
     """
 
@@ -71,6 +71,7 @@ class StrategyProblem:
         seconds: by node, those of the op by state, unweighted; None for what is no op.
         traffic: by edge.
         ends: by node, what its op is charged beside, by state: seconds of activations, weighted.
+        spatial: the axes of space.
     """
 
     problem: Problem
@@ -78,6 +79,7 @@ class StrategyProblem:
     seconds: list[Costs | None]
     traffic: list[EdgeTraffic]
     ends: dict[int, Costs]
+    spatial: frozenset[str]
 
     def sums(
         self,
@@ -90,7 +92,7 @@ class StrategyProblem:
         edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
         by_node = zip(self.seconds, assignment, nodes, strict=True)
         compute = sum(factor * float(costs[x]) for costs, x, factor in by_node if costs is not None)
-        found = {True: 0.0, False: 0.0}
+        blocking, beside = 0.0, dict.fromkeys(self.spatial, 0.0)
         known: dict[tuple[int, bool], Costs | None] = {}
         for edge, traffic, factor in zip(self.problem.edges, self.traffic, edges, strict=True):
             # Equal changes share their table.
@@ -98,8 +100,23 @@ class StrategyProblem:
             if key not in known:
                 known[key] = traffic.seconds()
             if (seconds := known[key]) is not None:
-                found[traffic.price.beside] += factor * float(seconds[assignment[edge.u], assignment[edge.v]])
-        return StrategySums(compute, found[True], found[False])
+                u, v = int(assignment[edge.u]), int(assignment[edge.v])
+                if (spent := factor * float(seconds[u, v])) and traffic.price.beside:
+                    for axis in self.spatial & _changed(traffic.sources[u], traffic.targets[v]):
+                        beside[axis] += spent
+                elif spent:
+                    blocking += spent
+        return StrategySums(compute, max(beside.values(), default=0.0), blocking)
+
+
+def _changed(source: Sharding, target: Sharding) -> set[str]:
+    """Return the axes on which two shardings differ."""
+
+    def placed(given: Sharding) -> set[tuple[str, int]]:
+        dims = {(axis, number) for number, dim in enumerate(given.dims) for axis in dim.axes}
+        return dims | {(axis, -1) for axis in given.partial_axes}
+
+    return {axis for axis, _ in placed(source) ^ placed(target)}
 
 
 def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: Tables) -> StrategyProblem:
