@@ -157,9 +157,18 @@ class Mesh:
         """All groups along `names`; every rank is in exactly one."""
         return _groups(self, tuple(names))
 
+    def rank_parts(self, names: Sequence[str]) -> tuple[int, ...]:
+        """By rank, the part that it holds of a dim split along `names`: `part` of all ranks."""
+        return _rank_parts(self, tuple(names))
+
     def __str__(self) -> str:
         axes = (f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes)
         return f"<[{', '.join(axes)}]>"
+
+
+@lru_cache(maxsize=1024)
+def _rank_parts(mesh: Mesh, names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(mesh.part(rank, names) for rank in range(mesh.device_count))
 
 
 @lru_cache(maxsize=1024)

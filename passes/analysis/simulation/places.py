@@ -20,7 +20,7 @@ from ....dialects.compute import ComputeOp
 from ....dialects.placed import GivesShardings, sharding_of
 from ....dialects.staged import Stages
 from ....ir.cluster import Cluster
-from ....ir.sharding import DimSharding, Sharding
+from ....ir.sharding import DimSharding, Sharding, rank_extents
 from ....ir.topology import Route
 
 
@@ -135,16 +135,9 @@ def _numbered(kinds: Sequence[Hashable]) -> list[int]:
 
 def _kinds(place: Place, uneven: Iterable[DimSharding]) -> list[Hashable]:
     """By rank, its device and the sizes of its parts of the dims that are split unevenly."""
-    mesh, kinds = place.cluster.mesh, list[Hashable]()
-    for rank in range(mesh.device_count):
-        sizes = tuple(_extent(dim, mesh.part(rank, dim.axes)) for dim in uneven)
-        kinds.append((place.cluster.placement[rank], sizes))
-    return kinds
-
-
-def _extent(dim: DimSharding, part: int) -> int:
-    assert dim.offsets is not None
-    return dim.offsets[part + 1] - dim.offsets[part]
+    mesh = place.cluster.mesh
+    sizes = (rank_extents(dim.offsets[-1], dim, mesh) for dim in uneven if dim.offsets is not None)
+    return list(zip(place.cluster.placement, *sizes, strict=True))
 
 
 def _uneven_dims(func: FuncOp) -> dict[int | None, dict[DimSharding, None]]:
