@@ -61,8 +61,9 @@ def _busiest(
 ) -> Sequence[tuple[Port, float]]:
     """Of the ports of each bandwidth and level, the one that most passes."""
     found: dict[tuple[float, str], tuple[Port, float]] = {}
+    ports = topology.ports
     for name, load in loads_of(topology, groups).items():
-        port = topology.ports[name]
+        port = ports[name]
         key = (port.bandwidth, port.level.name)
         if key not in found or load > found[key][1]:
             found[key] = (port, load)

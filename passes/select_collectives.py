@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from xdsl.context import Context
@@ -142,6 +143,7 @@ def has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
     return not all(_equal_parts(size, dim, mesh) for size, dim in dims)
 
 
+@lru_cache(maxsize=65536)
 def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
     boundaries = dim.boundaries(size, mesh)
     return len({b - a for a, b in itertools.pairwise(boundaries)}) <= 1

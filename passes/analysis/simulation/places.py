@@ -113,14 +113,15 @@ def refined(kinds: Sequence[Hashable], neighbours: Iterable[Sequence[int]]) -> t
     """The coarsest division of the ranks into classes of one kind, and with neighbours of the same classes."""
     sets = list(neighbours)
     colours, count = _numbered(kinds), 0
+    around: list[list[int]] = [[] for _ in colours]
+    for number, each in enumerate(sets):
+        for rank in each:
+            around[rank].append(number)
     while (now := len(set(colours))) > count:
         count = now
-        around: list[list[tuple[int, ...]]] = [[] for _ in colours]
-        for each in sets:
-            seen = tuple(sorted(colours[rank] for rank in each))
-            for rank in each:
-                around[rank].append(seen)
-        colours = _numbered([(mine, tuple(sorted(seen))) for mine, seen in zip(colours, around, strict=True)])
+        seen = _numbered([tuple(sorted(colours[rank] for rank in each)) for each in sets])
+        pairs = zip(colours, around, strict=True)
+        colours = _numbered([(mine, tuple(sorted(seen[number] for number in near))) for mine, near in pairs])
     classes: dict[int, list[int]] = {}
     for rank, colour in enumerate(colours):
         classes.setdefault(colour, []).append(rank)
