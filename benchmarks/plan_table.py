@@ -94,7 +94,7 @@ class Case:
 
     @property
     def cluster_file(self) -> str:
-        """The file of a cluster that is described beside the benchmarks, else the name of a shipped one."""
+        """The path of the cluster file in `benchmarks/clusters`, or the name of a shipped cluster."""
         file = HERE / "clusters" / f"{self.cluster}.toml"
         return str(file) if file.exists() else self.cluster
 

@@ -158,7 +158,7 @@ class Mesh:
         return _groups(self, tuple(names))
 
     def rank_parts(self, names: Sequence[str]) -> tuple[int, ...]:
-        """By rank, the part that it holds of a dim split along `names`: `part` of all ranks."""
+        """Return `part` of every rank: which part of a dim split along `names` it holds."""
         return _rank_parts(self, tuple(names))
 
     def __str__(self) -> str:

@@ -175,7 +175,7 @@ def local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int)
 
 @lru_cache(maxsize=1024)
 def rank_extents(size: int, dim: DimSharding, mesh: Mesh) -> tuple[int, ...]:
-    """By rank, the size of its part of a dim of `size`."""
+    """Return, for each rank, the size of its part of a dim of `size`."""
     extents = [end - begin for begin, end in itertools.pairwise(dim.boundaries(size, mesh))]
     return tuple(extents[part] for part in mesh.rank_parts(dim.axes))
 

@@ -59,7 +59,7 @@ def topology_costs(topology: Topology, kind: str, groups: tuple[Group, ...]) -> 
 def _busiest(
     topology: Topology, loads_of: Callable[[Topology, tuple[Group, ...]], Loads], groups: tuple[Group, ...]
 ) -> Sequence[tuple[Port, float]]:
-    """Of the ports of each bandwidth and level, the one that most passes."""
+    """Return, for each bandwidth and level, the port with the largest load."""
     found: dict[tuple[float, str], tuple[Port, float]] = {}
     ports = topology.ports
     for name, load in loads_of(topology, groups).items():
@@ -72,7 +72,7 @@ def _busiest(
 
 @lru_cache(maxsize=4096)
 def _unlike(topology: Topology, groups: tuple[Group, ...]) -> Sequence[Group]:
-    """One group of each form: ranks on as many hosts, with NICs and wires of the same latencies in the same order."""
+    """Return one group of each form: ranks on as many hosts, with NICs and wires of equal latencies in one order."""
     found: dict[object, Group] = {}
     for group in groups:
         hosts: dict[int, int] = {}
@@ -175,7 +175,7 @@ _LOADS: Mapping[str, Callable[[Topology, tuple[Group, ...]], Loads]] = {
     "all_reduce:tree": partial(_trees, chained=True),
     "all_reduce:switch": partial(_trees, chained=False),
 }
-"""How what passes each port follows from the kind of collective; the others go in rings."""
+"""Functions that give the load of each port, by kind of collective; the others go in rings."""
 
 
 def _steps(topology: Topology, kind: str, group: Group) -> float:

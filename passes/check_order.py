@@ -26,10 +26,10 @@ class CheckOrderPass(ModulePass):
     collectives in one order, and a sender and a receiver their transfers; and the order of all ranks together, in
     which a communication is over after all have issued it and before any has waited for it, must have no cycle.
 
-    Ranks of one class, which communicate the same in one order, need one proof. The ranks of a group are of one stage
-    and run one program, so that their collectives are in one order; of the pairs of a sender and a receiver with the
-    same transfers between the same classes one is compared; and a cycle through several ranks of a class is one
-    through its first rank, too, since all of them come before and after the same communications.
+    One proof holds for all ranks of a class, which have the same communications in the same order. All ranks of a group
+    run the program of one stage, so their collectives are in one order. Pairs of a sender and a receiver that have the
+    same transfers between the same classes are compared once. Ranks of a class come before and after the same
+    communications, so a cycle through any of them is also a cycle through the first.
 
     Requires: collectives (`select-collectives`).
     Ensures: no deadlock and no mismatch is possible, whatever the speed of the ranks. Nothing is changed.
@@ -74,7 +74,7 @@ def _check_places(func: FuncOp, classes: Sequence[RankClass]) -> None:
 
 
 def _check_transfers(found: Communications) -> None:
-    """Compare, for each pair of a sender and a receiver, the order in which both issue the transfers between them."""
+    """Compare the order of transfers at the sender with that at the receiver, for each pair."""
     class_of = {rank: each for each in found.classes for rank in each.ranks}
     checked = set[Hashable]()
     for pair in sorted(found.transfers, key=min):
@@ -107,7 +107,7 @@ def _compare(
 
 
 def _check_cycles(classes: Sequence[RankClass]) -> None:
-    """Look for a cycle in the order of all ranks together, in which one rank of each class stands for all."""
+    """Look for a cycle in the order of all ranks together; one rank represents its class."""
     try:
         _order(classes).prepare()
     except CycleError as error:

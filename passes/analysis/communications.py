@@ -1,8 +1,8 @@
 """
-The communications of a job in the order of the scheduled program, by classes of ranks that communicate alike.
+The communications of a job in the order of the scheduled program, by classes of ranks with the same ones.
 
-A collective is issued by all ranks of its stage, in all of its groups; a transfer by those that send and those that
-receive. Issuing does not wait; being waited for does, and a collective that is not in two halves is waited for at once.
+All ranks of a stage issue its collectives, each in its own group. Senders and receivers issue a transfer. Issuing does
+not wait; being waited for does, and a collective that is not in two halves is waited for at once.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _of_op(op: Operation, mesh: Mesh) -> Iterator[tuple[Half, Operation]]:
 
 
 def _pairs(op: TransferOp, part: int | None, mesh: Mesh) -> list[Pair]:
-    """Who sends to whom by the tasks of a transfer; without a part, those of all parts of the loop."""
-    # Parts of the loop are major to those of the axes that are unrolled in it.
+    """Return the senders and receivers in the tasks of a transfer for one part of the loop, or for all parts."""
+    # The axes that are unrolled inside the loop are minor to its own.
     temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
     within = math.prod(temporal[1:])
     tasks = [task.data for task in op.tasks or () if part is None or task.data.part // within == part]

@@ -68,7 +68,7 @@ class MemoryPeak:
 @dataclass(frozen=True)
 class MemoryUse:
     """
-    What the ranks of a mesh hold over a step. Ranks that hold the same are one class, which has one column.
+    The memory of the ranks of a mesh over a step. Ranks that hold the same are one class, which has one column.
 
     Args:
         size: the bytes of a value by class.
@@ -113,7 +113,7 @@ def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None, blocks: Seque
 
 
 def _alike(values: Iterable[SSAValue], mesh: Mesh, blocks: Sequence[float]) -> tuple[list[int], NDArray[np.intp]]:
-    """Ranks whose parts of all values have the same sizes are one class: its first rank, and by rank its class."""
+    """Return the first rank of each class, whose parts of all values have equal sizes, and the class of each rank."""
     splits = {split: None for each in values for split in zip(shape_of(each), sharding_of(each).dims, strict=True)}
     forms = dict.fromkeys(_forms(size, dim, mesh) for size, dim in splits if dim.axes)
     keys = zip(*filter(None, (tuple(blocks) or (0.0,) * mesh.device_count, *forms)), strict=True)
@@ -124,7 +124,7 @@ def _alike(values: Iterable[SSAValue], mesh: Mesh, blocks: Sequence[float]) -> t
 
 @lru_cache(maxsize=4096)
 def _forms(size: int, dim: DimSharding, mesh: Mesh) -> tuple[int, ...] | None:
-    """By rank, a number that ranks with parts of the same sizes have in common; None where all have."""
+    """Number the ranks by the sizes of their parts of a dim; return None where all parts have one size."""
     extents = np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
     if (extents == extents[:1]).all():
         return None
@@ -172,7 +172,7 @@ def value_of(held: Hashable) -> SSAValue[Attribute]:
 
 
 def _local_bytes(held: Hashable, mesh: Mesh, ranks: list[int]) -> Bytes:
-    """The bytes of what is held on some ranks."""
+    """Return the bytes that a buffer takes on some ranks."""
     if isinstance(held, Staging):
         return (_local_bytes(held.value, mesh, ranks) * held.share).astype(np.int64)
     value = value_of(held)

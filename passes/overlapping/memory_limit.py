@@ -66,10 +66,10 @@ class _Flight:
 
 class _HalfMover:
     """
-    Moves halves of collectives, and keeps account of what is held then; one use.
+    Moves halves of collectives, and keeps account of the memory that is held then; one use.
 
     Args:
-        limits: the least of those of each class of ranks in `use`.
+        limits: the lowest limit of each class of ranks in `use`.
     """
 
     def __init__(self, use: MemoryUse, limits: np.typing.NDArray[np.float64]) -> None:
