@@ -118,7 +118,7 @@ def coefficients(kind: str, setting: Setting) -> tuple[float, float, float, floa
 
     Costs are linear in latencies, as long as a step inside is the shorter one, and the larger of two in bandwidths.
     """
-    groups = [range(setting[0] * setting[1])]
+    groups = (tuple(range(setting[0] * setting[1])),)
     between, _ = topology_costs(topology(setting, 0.0, 1.0, 1.0, 1.0), kind, groups)
     both, _ = topology_costs(topology(setting, 1.0, 1.0, 1.0, 1.0), kind, groups)
     _, inside = topology_costs(topology(setting, 1.0, 1.0, 1.0, math.inf), kind, groups)

@@ -42,6 +42,7 @@ from shardwright.models.registry import training_step
 from shardwright.passes.errors import PassError
 
 GIB = 2**30
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ class Case:
     def name(self) -> str:
         """`gpt2-small@h100-8x8`."""
         return f"{self.step}@{self.cluster}"
+
+    @property
+    def cluster_file(self) -> str:
+        """The path of the cluster file in `benchmarks/clusters`, or the name of a shipped cluster."""
+        file = HERE / "clusters" / f"{self.cluster}.toml"
+        return str(file) if file.exists() else self.cluster
 
 
 _FIXED = ("--mesh", "8x8", "--stages", "1", "--micro-batches", "1", "--duplex", "no")
@@ -141,8 +148,10 @@ CASES = (
     Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pin", "zero3", "--keep-activations", "0.3")),
     Case("gpt2-48", "h100-8x8", wall=30.0),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
+    Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
+    Case("_wide_steps:gpt_wide", "h100-512x8", wall=60.0),
 )
-"""The rows of the table, and two that are about time alone."""
+"""The rows of the table, and four that are about time alone."""
 
 
 @lru_cache(maxsize=2)
@@ -158,7 +167,7 @@ def planned(case: Case) -> dict[str, Any]:
         given = dict(zip(case.options[::2], case.options[1::2], strict=True))
         keep = float(given["--keep-activations"]) if "--keep-activations" in given else None
         options = PlanOptions(pins=given.get("--pin"), keep_activations=keep)
-    cluster = find_cluster(case.cluster)
+    cluster = find_cluster(case.cluster_file)
     try:
         made = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
     except PassError as error:
@@ -169,9 +178,10 @@ def planned(case: Case) -> dict[str, Any]:
 def planned_by_command(case: Case) -> dict[str, Any]:
     """The same from the command, with the seconds that a user waits as `wall`."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["plan", case.step, "--cluster", case.cluster, "--out", folder, *case.options]
+        words = [sys.executable, "-m", "shardwright.tools.cli", "plan", case.step, "--cluster", case.cluster_file]
+        environment = {**os.environ, "PYTHONPATH": str(HERE)}
         began = perf_counter()
-        done = subprocess.run([sys.executable, "-m", "shardwright.tools.cli", *words], capture_output=True, text=True)
+        done = subprocess.run([*words, "--out", folder, *case.options], capture_output=True, text=True, env=environment)
         wall = perf_counter() - began
         if done.returncode:
             return {"error": done.stderr.strip().splitlines()[-1], "wall": wall}
@@ -188,7 +198,7 @@ def by_hand(case: Case, cluster: Cluster) -> list[Judged]:
 
 def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
     """What a case comes to."""
-    cluster = find_cluster(case.cluster)
+    cluster = find_cluster(case.cluster_file)
     report = planned_by_command(case) if wall else planned(case)
     hands = by_hand(case, cluster)
     counted = [each for each in hands if each.counts]

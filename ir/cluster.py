@@ -237,7 +237,7 @@ class Cluster:
         """The device of `rank`."""
         return self.devices[self.placement[rank]]
 
-    @property
+    @cached_property
     def kinds_used(self) -> tuple[Device, ...]:
         """The kinds of device that some rank has."""
         return tuple(self.devices[i] for i in sorted(set(self.placement)))

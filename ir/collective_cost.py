@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 from .cluster import Algorithm, Cluster
@@ -125,6 +126,7 @@ def _has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
     return not all(_equal_parts(size, dim, mesh) for size, dim in dims)
 
 
+@lru_cache(maxsize=65536)
 def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
     boundaries = dim.boundaries(size, mesh)
     return len({b - a for a, b in itertools.pairwise(boundaries)}) <= 1

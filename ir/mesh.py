@@ -157,20 +157,39 @@ class Mesh:
         """All groups along `names`; every rank is in exactly one."""
         return _groups(self, tuple(names))
 
+    def rank_parts(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return `part` of every rank: which part of a dim split along `names` it holds."""
+        return _rank_parts(self, tuple(names))
+
     def __str__(self) -> str:
         axes = (f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes)
         return f"<[{', '.join(axes)}]>"
 
 
 @lru_cache(maxsize=1024)
+def _rank_parts(mesh: Mesh, names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(mesh.part(rank, names) for rank in range(mesh.device_count))
+
+
+@lru_cache(maxsize=1024)
 def _groups(mesh: Mesh, names: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    found: dict[tuple[int, ...], dict[int, int]] = {}
-    others = [axis.name for axis in mesh.spatial if axis.name not in names]
-    for rank in range(mesh.device_count):
-        place = mesh.coordinates(rank)
-        group = found.setdefault(tuple(place[name] for name in others), {})
-        group[mesh.part(rank, names)] = rank
-    return tuple(tuple(group[part] for part in sorted(group)) for group in found.values())
+    spatial = {axis.name for axis in mesh.spatial}
+    members = _places(mesh, [name for name in names if mesh.axis(name).name in spatial])
+    firsts = _places(mesh, [axis.name for axis in mesh.spatial if axis.name not in names])
+    return tuple(tuple(first + member for member in members) for first in firsts)
+
+
+def _places(mesh: Mesh, names: Sequence[str]) -> list[int]:
+    """The ranks at 0 on all other axes than the spatial ones of `names`, in the order of their parts along these."""
+    strides: dict[str, int] = {}
+    stride = 1
+    for axis in reversed(mesh.spatial):
+        strides[axis.name] = stride
+        stride *= axis.size
+    found = [0]
+    for name in names:
+        found = [rank + i * strides[name] for rank in found for i in range(mesh.axis(name).size)]
+    return found
 
 
 def parse_mesh(text: str) -> Mesh:

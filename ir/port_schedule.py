@@ -219,8 +219,10 @@ def _exact(problem: Problem, random: Random) -> Schedule:
 
 
 def _best(problem: Problem, random: Random) -> Schedule:
-    enough = least_makespan(problem) * _NEAR
-    found = _shortest(problem, (f(problem, random) for f in (_greedy, _dispatch)))
+    least, found = least_makespan(problem), _greedy(problem, random)
+    enough = least * _NEAR
+    if makespan(problem, found) > least:
+        found = _shortest(problem, (found, _dispatch(problem, random)))
     if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
         found = _shortest(problem, (found, _randomized(problem, random)))
     if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:

@@ -118,7 +118,8 @@ class Splits(metaclass=Interned):
         size, count = self.sizes[index], self.counts[index]
         if count < mesh.parts(axes):
             count = size
-        return tuple(each * (size // max(count, 1)) for each in boundaries(count, axes, mesh, self.ratios))
+        pieces, unit = boundaries(count, axes, mesh, self.ratios), size // max(count, 1)
+        return pieces if unit == 1 else tuple(each * unit for each in pieces)
 
     def dim(self, index: int, axes: tuple[str, ...], mesh: Mesh) -> DimSharding:
         """The split of dim `index` along `axes`; one that is even, if the dim is too small, will not verify."""

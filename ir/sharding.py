@@ -173,6 +173,13 @@ def local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int)
     return tuple(s.stop - s.start for s in local_slices(shape, sharding, mesh, rank))
 
 
+@lru_cache(maxsize=1024)
+def rank_extents(size: int, dim: DimSharding, mesh: Mesh) -> tuple[int, ...]:
+    """Return, for each rank, the size of its part of a dim of `size`."""
+    extents = [end - begin for begin, end in itertools.pairwise(dim.boundaries(size, mesh))]
+    return tuple(extents[part] for part in mesh.rank_parts(dim.axes))
+
+
 def largest_local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
     """Per dim, the size of the largest part: what a padded collective or the slowest device works on."""
     return tuple(

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .interned import Interned
 from .mesh import AxisKind, Mesh
@@ -125,9 +126,16 @@ def _dim(
     if lead is None or lead not in axes:
         return DimSharding()
     inner = math.prod(rule.sizes[factor] for factor in dim) // rule.sizes[lead]
-    boundaries = uneven.get(lead) or even_offsets(rule.sizes[lead], mesh.parts(axes[lead]))
-    scaled = tuple(offset * inner for offset in boundaries)
-    return dim_sharding(axes[lead], scaled, rule.sizes[lead] * inner, mesh)
+    if not (boundaries := uneven.get(lead)):
+        return _even_dim(axes[lead], rule.sizes[lead], inner, mesh)
+    return dim_sharding(axes[lead], tuple(each * inner for each in boundaries), rule.sizes[lead] * inner, mesh)
+
+
+@lru_cache(maxsize=65536)
+def _even_dim(axes: tuple[str, ...], lead: int, inner: int, mesh: Mesh) -> DimSharding:
+    """The split of a dim of `lead * inner` elements whose leading factor is split evenly."""
+    scaled = tuple(each * inner for each in even_offsets(lead, mesh.parts(axes)))
+    return dim_sharding(axes, scaled, lead * inner, mesh)
 
 
 def signatures(rule: Rule, mesh: Mesh, splits: Splits | None = None) -> tuple[Signature, ...]:

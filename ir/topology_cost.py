@@ -22,14 +22,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar
 
-from .topology import Seat, Topology
+from .topology import Port, Seat, Topology
 
 _T = TypeVar("_T")
 
-Group: TypeAlias = Sequence[int]
+Group: TypeAlias = tuple[int, ...]
 """Ranks that communicate with one another."""
 
 Loads: TypeAlias = Mapping[str, float]
@@ -39,25 +40,51 @@ _TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_reduce:rin
 _TREES = ("all_reduce:tree", "all_reduce:switch")
 
 
-def topology_costs(topology: Topology, kind: str, groups: Sequence[Group]) -> tuple[float, float]:
+@lru_cache(maxsize=4096)
+def topology_costs(topology: Topology, kind: str, groups: tuple[Group, ...]) -> tuple[float, float]:
     """
     (seconds, seconds per byte of the full value) of a collective, or `broadcast`, that all `groups` run at once.
 
     They are of one size, at least 2.
     """
-    if kind == "all_to_all":
-        loads = _to_all(topology, groups)
-    elif kind in _TREES:
-        loads = _trees(topology, groups, chained=kind == "all_reduce:tree")
-    else:
-        loads = _rings(topology, groups)
-        count = len(groups[0])
-        share = _TURNS[kind] * (count - 1) / count if kind in _TURNS else 1.0
-        loads = {name: share * load for name, load in loads.items()}
-    used = [(topology.ports[name], load) for name, load in loads.items()]
+    count, loads_of = len(groups[0]), _LOADS.get(kind, _rings)
+    share = _TURNS[kind] * (count - 1) / count if kind in _TURNS else 1.0
+    used = [(port, share * load) for port, load in _busiest(topology, loads_of, groups)]
     beta = max(load / (port.bandwidth * port.level.part_reached(kind.split(":")[0])) for port, load in used)
     start = max(port.level.start for port, _ in used)
-    return start + max(_steps(topology, kind, group) for group in groups), beta
+    return start + max(_steps(topology, kind, group) for group in _unlike(topology, groups)), beta
+
+
+@lru_cache(maxsize=4096)
+def _busiest(
+    topology: Topology, loads_of: Callable[[Topology, tuple[Group, ...]], Loads], groups: tuple[Group, ...]
+) -> Sequence[tuple[Port, float]]:
+    """Return, for each bandwidth and level, the port with the largest load."""
+    found: dict[tuple[float, str], tuple[Port, float]] = {}
+    ports = topology.ports
+    for name, load in loads_of(topology, groups).items():
+        port = ports[name]
+        key = (port.bandwidth, port.level.name)
+        if key not in found or load > found[key][1]:
+            found[key] = (port, load)
+    return list(found.values())
+
+
+@lru_cache(maxsize=4096)
+def _unlike(topology: Topology, groups: tuple[Group, ...]) -> Sequence[Group]:
+    """Return one group of each form: ranks on as many hosts, with NICs and wires of equal latencies in one order."""
+    found: dict[object, Group] = {}
+    for group in groups:
+        hosts: dict[int, int] = {}
+        nics: dict[tuple[int, int], int] = {}
+        form: list[object] = []
+        for seat in map(topology.seat, sorted(group)):
+            wires = (*seat.inside[:1], *seat.out[:1])
+            latencies = tuple(topology.ports[name].level.latency for name in wires)
+            nic = nics.setdefault((seat.host, seat.nic), len(nics))
+            form.append((hosts.setdefault(seat.host, len(hosts)), nic, latencies))
+        found.setdefault(tuple(form), group)
+    return list(found.values())
 
 
 def _rings(topology: Topology, groups: Iterable[Group]) -> Loads:
@@ -141,6 +168,14 @@ def _counted(numbers: Iterable[int]) -> Mapping[int, int]:
     for number in numbers:
         counts[number] += 1
     return counts
+
+
+_LOADS: Mapping[str, Callable[[Topology, tuple[Group, ...]], Loads]] = {
+    "all_to_all": _to_all,
+    "all_reduce:tree": partial(_trees, chained=True),
+    "all_reduce:switch": partial(_trees, chained=False),
+}
+"""Functions that give the load of each port, by kind of collective; the others go in rings."""
 
 
 def _steps(topology: Topology, kind: str, group: Group) -> float:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from .analysis.communications import Communication, CommunicationEvent, Half, communication_events
+from .analysis.communications import Communication, Communications, Half, RankClass, communications_of
 from .errors import describe, fail
 from .step.step_view import step_functions
 
@@ -23,6 +25,11 @@ class CheckOrderPass(ModulePass):
     The program, with its schedule, is projected to what each rank communicates. The ranks of a group must issue their
     collectives in one order, and a sender and a receiver their transfers; and the order of all ranks together, in
     which a communication is over after all have issued it and before any has waited for it, must have no cycle.
+
+    One proof holds for all ranks of a class, which have the same communications in the same order. All ranks of a group
+    run the program of one stage, so their collectives are in one order. Pairs of a sender and a receiver that have the
+    same transfers between the same classes are compared once. Ranks of a class come before and after the same
+    communications, so a cycle through any of them is also a cycle through the first.
 
     Requires: collectives (`select-collectives`).
     Ensures: no deadlock and no mismatch is possible, whatever the speed of the ranks. Nothing is changed.
@@ -53,22 +60,34 @@ class CheckOrderPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Check every step function of the module."""
         for func in step_functions(op):
-            by_rank = communication_events(op, func)
-            _check_groups(by_rank)
-            _check_cycles(by_rank)
+            found = communications_of(op, func)
+            _check_places(func, found.classes)
+            _check_transfers(found)
+            _check_cycles(found.classes)
 
 
-def _check_groups(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> None:
-    """Compare, in each group, the order in which its ranks issue their communications."""
-    orders: dict[tuple[int, ...], dict[int, list[Communication]]] = {}
-    for rank, events in by_rank.items():
-        for event in events:
-            for group in event.groups if event.half is Half.ISSUE else ():
-                orders.setdefault(group, {}).setdefault(rank, []).append(event.what)
-    for group, order in orders.items():
-        first, expected = group[0], order.get(group[0], [])
-        for rank in group[1:]:
-            _compare(group, (first, expected), (rank, order.get(rank, [])))
+def _check_places(func: FuncOp, classes: Sequence[RankClass]) -> None:
+    """Look for a rank of two stages, whose programs would run at once."""
+    counts = Counter(rank for each in classes for rank in each.ranks)
+    if twice := [rank for rank, count in counts.items() if count > 1]:
+        fail(func, f"rank {twice[0]} is in the meshes of several stages; place each stage on ranks of its own")
+
+
+def _check_transfers(found: Communications) -> None:
+    """Compare the order of transfers at the sender with that at the receiver, for each pair."""
+    class_of = {rank: each for each in found.classes for rank in each.ranks}
+    checked = set[Hashable]()
+    for pair in sorted(found.transfers, key=min):
+        transfers, classes = set(found.transfers[pair]), [class_of.get(rank) for rank in pair]
+        if (key := (*map(id, classes), found.transfers[pair])) not in checked:
+            checked.add(key)
+            sent, received = (
+                [event.what for event in each.events if event.half is Half.ISSUE and event.what in transfers]
+                if each is not None
+                else []
+                for each in classes
+            )
+            _compare(pair, (pair[0], sent), (pair[1], received))
 
 
 def _compare(
@@ -87,10 +106,10 @@ def _compare(
         )
 
 
-def _check_cycles(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> None:
-    """Look for a cycle in the order of all ranks together."""
+def _check_cycles(classes: Sequence[RankClass]) -> None:
+    """Look for a cycle in the order of all ranks together; one rank represents its class."""
     try:
-        _order(by_rank).prepare()
+        _order(classes).prepare()
     except CycleError as error:
         # Each node of a cycle directly precedes the next.
         cycle = list(dict.fromkeys(node for node in error.args[1] if isinstance(node, Communication)))
@@ -102,16 +121,16 @@ def _check_cycles(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> None:
         )
 
 
-def _order(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> TopologicalSorter[Hashable]:
+def _order(classes: Sequence[RankClass]) -> TopologicalSorter[Hashable]:
     """
     What comes directly before what: the events of a rank one after the other; a communication after all have issued it
     and before any waits for it.
     """
     order = TopologicalSorter[Hashable]()
-    for rank, events in by_rank.items():
-        for index, event in enumerate(events):
-            node = (rank, index)
-            order.add(node, *([(rank, index - 1)] if index else []))
+    for number, each in enumerate(classes):
+        for index, event in enumerate(each.events):
+            node = (number, index)
+            order.add(node, *([(number, index - 1)] if index else []))
             if event.half is Half.ISSUE:
                 order.add(event.what, node)
             else:

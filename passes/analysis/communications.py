@@ -1,17 +1,18 @@
 """
-The communications of each rank of a job, in the order of the scheduled program.
+The communications of a job in the order of the scheduled program, by classes of ranks with the same ones.
 
-A collective is issued by all ranks of its group, a transfer by those that send and those that receive. Issuing does
+All ranks of a stage issue its collectives, each in its own group. Senders and receivers issue a transfer. Issuing does
 not wait; being waited for does, and a collective that is not in two halves is waited for at once.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -47,90 +48,128 @@ class Communication:
 
 @dataclass(frozen=True)
 class CommunicationEvent:
-    """
-    What a rank does about a communication.
-
-    `groups` are those of the job's ranks within which its order counts: of a collective its group, of a transfer each
-    pair of a sender and a receiver.
-    """
+    """One action of a rank: it issues a communication, or waits for it."""
 
     half: Half
     what: Communication
-    groups: tuple[tuple[int, ...], ...]
-
-
-def communication_events(module: ModuleOp, func: FuncOp) -> dict[int, list[CommunicationEvent]]:
-    """By rank of the job, what it communicates in its order."""
-    ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
-    found: dict[int, list[CommunicationEvent]] = {}
-    for (_, mesh), program in zip(stage_meshes(module, func), stage_programs(func), strict=True):
-        steps = list(_steps(program, mesh))
-        for place, rank in enumerate(ranks[mesh.name]):
-            found[rank] = [m for each in steps if (m := _moment(each, place, rank, mesh, ranks)) is not None]
-    return found
 
 
 @dataclass(frozen=True)
-class _StageStep:
-    """A step of a stage; without a part what is there for all of them crosses at once."""
+class RankClass:
+    """Ranks of one stage that take part in the same communications; all of them have these events, in this order."""
 
-    half: Half
-    op: CollectiveOp | StartOp | TransferOp
-    part: int | None
+    ranks: tuple[int, ...]
+    events: tuple[CommunicationEvent, ...]
 
 
-def _steps(program: StageProgram, mesh: Mesh) -> Iterator[_StageStep]:
-    """The communications of one stage, or of a step without stages, in order."""
+Pair: TypeAlias = tuple[int, int]
+"""A sender and a receiver, ranks of the job."""
+
+
+@dataclass(frozen=True)
+class Communications:
+    """
+    The communications of a job.
+
+    Args:
+        classes: the classes of the ranks of each stage.
+        transfers: by pair, the transfers from its sender to its receiver. Transfers without tasks lead from all ranks
+            of a mesh to all of another; where a pair has only those, one of each two classes stands for all.
+    """
+
+    classes: tuple[RankClass, ...]
+    transfers: Mapping[Pair, tuple[Communication, ...]]
+
+
+def communications_of(module: ModuleOp, func: FuncOp) -> Communications:
+    """The communications of all ranks of a step function."""
+    ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
+    classes: dict[str, list[RankClass]] = {}
+    planned: dict[Pair, dict[Communication, None]] = {}
+    unplanned: dict[tuple[str, str], dict[Communication, None]] = {}
+    for (_, mesh), program in zip(stage_meshes(module, func), stage_programs(func), strict=True):
+        members: dict[Communication, Iterable[int]] = {}
+        for op, part in dict.fromkeys((each.op, each.part) for each in program.entries):
+            if not isinstance(op, TransferOp):
+                continue
+            what = Communication(op, part or 0)
+            pairs = _pairs(op, part, mesh)
+            members[what] = dict.fromkeys(chain.from_iterable(pairs))
+            for pair in pairs:
+                planned.setdefault(pair, {})[what] = None
+            if op.tasks is None and (source := _mesh_of(op)) is not None:
+                members[what] = ranks[mesh.name]
+                unplanned.setdefault((source, op.mesh.data), {})[what] = None
+        classes[mesh.name] = _classes(ranks[mesh.name], list(_events(program, mesh)), members)
+    for (source, target), transfers in unplanned.items():
+        of_source, of_target = set(ranks[source]), set(ranks[target])
+        mixed = [pair for pair in planned if pair[0] in of_source and pair[1] in of_target]
+        firsts = [(one.ranks[0], other.ranks[0]) for one in classes[source] for other in classes[target]]
+        for pair in mixed + firsts:
+            planned.setdefault(pair, {}).update(transfers)
+    shared = {pair: tuple(transfers) for pair, transfers in planned.items()}
+    return Communications(tuple(chain.from_iterable(classes.values())), shared)
+
+
+def _classes(
+    ranks: Sequence[int], events: Sequence[CommunicationEvent], members: Mapping[Communication, Iterable[int]]
+) -> list[RankClass]:
+    """
+    The classes of the ranks of a stage.
+
+    Args:
+        members: the ranks that take part in each transfer.
+    """
+    taken: dict[int, dict[Communication, None]] = {rank: {} for rank in ranks}
+    for what, concerned in members.items():
+        for rank in concerned:
+            if rank in taken:
+                taken[rank][what] = None
+    alike: dict[tuple[Communication, ...], list[int]] = {}
+    for rank, transfers in taken.items():
+        alike.setdefault(tuple(transfers), []).append(rank)
+    found: list[RankClass] = []
+    for key, group in alike.items():
+        absent = members.keys() - set(key)
+        found.append(RankClass(tuple(group), tuple(each for each in events if each.what not in absent)))
+    return found
+
+
+def _events(program: StageProgram, mesh: Mesh) -> Iterator[CommunicationEvent]:
+    """The communications of one stage, or of a step without stages, in order; of all transfers, whoever takes part."""
+    bodies: dict[FragmentOp, list[tuple[Half, Operation]]] = {}
     for each in program.entries:
         op = each.op
         if isinstance(op, TransferOp):
-            yield _StageStep(Half.ISSUE if each.action is Action.START else Half.WAIT, op, each.part)
+            half = Half.ISSUE if each.action is Action.START else Half.WAIT
+            yield CommunicationEvent(half, Communication(op, each.part or 0))
         elif isinstance(op, FragmentOp):
-            parts = range(mesh.axis(op.axis.data).size) if each.part is None else (each.part,)
-            for part, inner in itertools.product(parts, op.body.block.ops):
-                yield from _of_op(inner, part, mesh)
+            if op not in bodies:
+                bodies[op] = [event for inner in op.body.block.ops for event in _of_op(inner, mesh)]
+            for part in range(mesh.axis(op.axis.data).size) if each.part is None else (each.part,):
+                yield from (CommunicationEvent(half, Communication(inner, part)) for half, inner in bodies[op])
         else:
-            yield from _of_op(op, 0, mesh)
+            yield from (CommunicationEvent(half, Communication(inner, 0)) for half, inner in _of_op(op, mesh))
 
 
-def _of_op(op: Operation, part: int, mesh: Mesh) -> Iterator[_StageStep]:
-    match op:
-        case StartOp():
-            yield _StageStep(Half.ISSUE, op, part)
-        case WaitOp():
-            yield _StageStep(Half.WAIT, op.start, part)
-        case CollectiveOp() if communicates(op, mesh):
-            yield _StageStep(Half.ISSUE, op, part)
-            yield _StageStep(Half.WAIT, op, part)
-        case _:
-            pass
+def _of_op(op: Operation, mesh: Mesh) -> Iterator[tuple[Half, Operation]]:
+    """The collective that an op issues or waits for, if that is between several ranks."""
+    begun = op.start if isinstance(op, WaitOp) else op
+    if isinstance(begun, StartOp) or (isinstance(begun, CollectiveOp) and communicates(begun, mesh)):
+        if mesh.parts(_axes(begun, mesh)) > 1:
+            if not isinstance(op, WaitOp):
+                yield Half.ISSUE, begun
+            if not isinstance(op, StartOp):
+                yield Half.WAIT, begun
 
 
-def _moment(
-    step: _StageStep, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
-) -> CommunicationEvent | None:
-    """A step as the device at `place` of the mesh takes it; None where it has no share in it."""
-    what = Communication(step.op, step.part or 0)
-    if isinstance(step.op, TransferOp):
-        groups = tuple(pair for pair in _pairs(step.op, step.part, mesh, ranks) if rank in pair)
-        return CommunicationEvent(step.half, what, groups) if groups else None
-    members = mesh.group(place, _axes(step.op, mesh))
-    group = tuple(ranks[mesh.name][member] for member in members)
-    return CommunicationEvent(step.half, what, (group,)) if len(group) > 1 else None
-
-
-def _pairs(
-    op: TransferOp, part: int | None, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
-) -> Iterable[tuple[int, int]]:
-    """Who sends to whom; without tasks, all of one mesh to all of the other."""
-    if op.tasks is not None:
-        # Parts of the loop are major to those of the axes that are unrolled in it.
-        temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
-        within = math.prod(temporal[1:])
-        tasks = [task.data for task in op.tasks if part is None or task.data.part // within == part]
-        return dict.fromkeys((task.sender, receiver) for task in tasks for receiver in task.receivers)
-    source = _mesh_of(op)
-    return [(sender, receiver) for sender in ranks[source] for receiver in ranks[op.mesh.data]] if source else []
+def _pairs(op: TransferOp, part: int | None, mesh: Mesh) -> list[Pair]:
+    """Return the senders and receivers in the tasks of a transfer for one part of the loop, or for all parts."""
+    # The axes that are unrolled inside the loop are minor to its own.
+    temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
+    within = math.prod(temporal[1:])
+    tasks = [task.data for task in op.tasks or () if part is None or task.data.part // within == part]
+    return list(dict.fromkeys((task.sender, receiver) for task in tasks for receiver in task.receivers))
 
 
 def _mesh_of(op: TransferOp) -> str | None:

@@ -19,7 +19,7 @@ from ...ir.op_cost import COPY, VIEWS, KernelPart, OpWork
 from ...ir.ops.counts import OpCounts
 from ...ir.ops.spec import OpSpec
 from ...ir.ops.table import op_table
-from ...ir.sharding import Sharding, largest_local_shape
+from ...ir.sharding import Sharding, largest_local_shape, rank_extents
 from ...ir.signatures import Signature, local_sizes, rank_sizes
 
 
@@ -225,9 +225,18 @@ def rank_seconds(
         part: as of `op_work`.
     """
     mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
-    ranks = range(mesh.device_count)
-    works = (op_work(op, signature, mesh, rank, keyed=keyed, turns=turns, part=part) for rank in ranks)
-    return [op_cost.op_seconds(cluster.device(rank), work, joins=joins) for rank, work in enumerate(works)]
+    shardings = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
+    splits = {split: None for value, s in shardings for split in zip(shape_of(value), s.dims, strict=True)}
+    # Ranks on devices of one kind whose parts have the same sizes do the same work.
+    kinds = list(
+        zip(cluster.placement, *(rank_extents(size, dim, mesh) for size, dim in splits if dim.axes), strict=True)
+    )
+    known: dict[tuple[int, ...], float] = {}
+    for rank, kind in enumerate(kinds):
+        if kind not in known:
+            work = op_work(op, signature, mesh, rank, keyed=keyed, turns=turns, part=part)
+            known[kind] = op_cost.op_seconds(cluster.device(rank), work, joins=joins)
+    return [known[kind] for kind in kinds]
 
 
 def has_tables(devices: Iterable[Device]) -> bool:

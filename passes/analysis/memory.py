@@ -12,13 +12,13 @@ that its schedule has under way. Collectives hold what they send and receive bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from itertools import product
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -26,8 +26,8 @@ from ...dialects.compute import element_bytes, shape_of
 from ...dialects.pipe import FragmentOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
-from ...ir.mesh import AxisKind, Mesh
-from ...ir.sharding import Sharding
+from ...ir.mesh import Mesh
+from ...ir.sharding import DimSharding, Sharding
 from ..step.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
 from .memory_events import Run, Staging, ValueInPart, run_of, sent_values
@@ -68,47 +68,67 @@ class MemoryPeak:
 @dataclass(frozen=True)
 class MemoryUse:
     """
-    What the ranks of a mesh hold over a step.
+    The memory of the ranks of a mesh over a step. Ranks that hold the same are one class, which has one column.
 
-    `held` are the bytes by event of `run` (rows) and rank (columns), of all `buffers` together.
+    Args:
+        size: the bytes of a value by class.
+        held: the bytes by event of `run` (rows) and class (columns), of all `buffers` together.
+        columns: by rank, its class.
     """
 
     run: Run
     buffers: tuple[Buffer, ...]
     size: Callable[[Hashable], Bytes]
     held: Bytes
+    columns: NDArray[np.intp]
 
     def alive(self, index: int, rank: int) -> list[tuple[Hashable, int]]:
         """What is held during the event of `index`, and the bytes of each on `rank`."""
         held = (buffer.value for buffer in self.buffers if buffer.is_held(index))
-        return [(each, int(self.size(each)[rank])) for each in held]
+        return [(each, int(self.size(each)[self.columns[rank]])) for each in held]
+
+    def over_time(self, rank: int) -> Bytes:
+        """The bytes held on a rank, by event."""
+        return self.held[:, self.columns[rank]]
 
 
-def memory_use(
-    func: FuncOp,
-    mesh: Mesh,
-    stage: int | None = None,
-    ranks: Sequence[int] | None = None,
-    blocks: Sequence[float] = (),
-) -> MemoryUse:
+def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None, blocks: Sequence[float] = ()) -> MemoryUse:
     """
     What every rank of `mesh` holds; of a pipeline, of what `stage` holds, whose mesh it is.
 
     Args:
-        ranks: those to count, in the order of the columns; by default all.
         blocks: by rank of the mesh, the bytes of which an allocation is a whole multiple; by default any number is.
     """
     stages = Stages(func)
     arguments = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
     run = run_of(func, stage)
     buffers = live_buffers(run.events, arguments, kept=sent_values(func, stage, stages)).listed
-
-    chosen = np.arange(mesh.device_count) if ranks is None else np.asarray(ranks)
+    ranks, columns = _alike({value_of(buffer.value) for buffer in buffers}, mesh, blocks)
+    chosen = [blocks[rank] for rank in ranks] if blocks else ()
 
     def size(value: Hashable) -> Bytes:
-        return in_blocks(_local_bytes(value, mesh), blocks)[chosen]
+        return in_blocks(_local_bytes(value, mesh, ranks), chosen)
 
-    return MemoryUse(run, buffers, size, bytes_over_time(buffers, len(run.events), len(chosen), size))
+    return MemoryUse(run, buffers, size, bytes_over_time(buffers, len(run.events), len(ranks), size), columns)
+
+
+def _alike(values: Iterable[SSAValue], mesh: Mesh, blocks: Sequence[float]) -> tuple[list[int], NDArray[np.intp]]:
+    """Return the first rank of each class, whose parts of all values have equal sizes, and the class of each rank."""
+    splits = {split: None for each in values for split in zip(shape_of(each), sharding_of(each).dims, strict=True)}
+    forms = dict.fromkeys(_forms(size, dim, mesh) for size, dim in splits if dim.axes)
+    keys = zip(*filter(None, (tuple(blocks) or (0.0,) * mesh.device_count, *forms)), strict=True)
+    numbers: dict[tuple[float, ...], int] = {}
+    columns = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.intp)
+    return [int(rank) for rank in np.unique(columns, return_index=True)[1]], columns
+
+
+@lru_cache(maxsize=4096)
+def _forms(size: int, dim: DimSharding, mesh: Mesh) -> tuple[int, ...] | None:
+    """Number the ranks by the sizes of their parts of a dim; return None where all parts have one size."""
+    extents = np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
+    if (extents == extents[:1]).all():
+        return None
+    return tuple(np.unique(extents, axis=0, return_inverse=True)[1].ravel().tolist())
 
 
 def peak_memory(
@@ -125,16 +145,16 @@ def peak_memory(
     The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
     exceeds its own by most (or comes closest).
     """
-    use = memory_use(func, mesh, stage, blocks=blocks)
-    peaks = use.held.max(axis=0)
+    use = memory_use(func, mesh, stage, blocks)
+    peaks = use.held.max(axis=0)[use.columns]
     rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))
-    index = int(np.argmax(use.held[:, rank]))
+    index = int(np.argmax(use.over_time(rank)))
     alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
     listed = tuple(AliveValue(_label(held), size) for held, size in alive[:_LISTED])
     roles, by_role = Roles(func), dict.fromkeys(MemoryRole, 0)
     for held, size in alive:
         by_role[MemoryRole.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
-    return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed, by_role)
+    return MemoryPeak(tuple(peaks.tolist()), rank, use.run.ops[index], listed, by_role)
 
 
 def _label(held: Hashable) -> str:
@@ -151,11 +171,12 @@ def value_of(held: Hashable) -> SSAValue[Attribute]:
     return held.value if isinstance(held, ValueInPart) else cast("SSAValue[Attribute]", held)
 
 
-def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
+def _local_bytes(held: Hashable, mesh: Mesh, ranks: list[int]) -> Bytes:
+    """Return the bytes that a buffer takes on some ranks."""
     if isinstance(held, Staging):
-        return (_local_bytes(held.value, mesh) * held.share).astype(np.int64)
+        return (_local_bytes(held.value, mesh, ranks) * held.share).astype(np.int64)
     value = value_of(held)
-    parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
+    parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)[ranks]
     if isinstance(held, ValueInPart) and held.part < parts.shape[1]:
         return parts[:, held.part]
     return parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
@@ -173,14 +194,15 @@ def local_bytes_by_part(shape: tuple[int, ...], element_bytes: int, sharding: Sh
 @lru_cache(maxsize=1024)
 def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
     """Which part of a dim split along `axes` each rank (rows) holds, by part of the temporal axes among them."""
-    temporal = [axis for axis in axes if mesh.axis(axis).kind is AxisKind.TEMPORAL]
-    parts = [dict(zip(temporal, at, strict=True)) for at in product(*(range(mesh.axis(a).size) for a in temporal))]
-
-    def part(rank: int, at: Mapping[str, int]) -> int:
-        place = {**mesh.coordinates(rank), **at}
-        return reduce(lambda found, axis: found * mesh.axis(axis).size + place[axis], axes, 0)
-
-    return np.array([[part(rank, at) for at in parts] for rank in range(mesh.device_count)], np.int64)
+    sizes = [axis.size for axis in mesh.spatial]
+    places = np.unravel_index(np.arange(mesh.device_count), sizes) if sizes else ()
+    coordinates = dict(zip((axis.name for axis in mesh.spatial), places, strict=True))
+    found = np.zeros((mesh.device_count, 1), np.int64)
+    for name in axes:
+        size = mesh.axis(name).size
+        place = coordinates[name][:, np.newaxis, np.newaxis] if name in coordinates else np.arange(size)
+        found = (found[:, :, np.newaxis] * size + place).reshape(mesh.device_count, -1)
+    return found
 
 
 def roles_text(by_role: Mapping[MemoryRole, int]) -> str:

@@ -34,10 +34,12 @@ def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> bo
     """
     if _surely_fits(view, cluster, min(limits)):
         return True
-    use = memory_use(view.func, cluster.mesh, view.stage, blocks=cluster.blocks)
-    if not (use.held > limits).any():
+    use = memory_use(view.func, cluster.mesh, view.stage, cluster.blocks)
+    least = np.full(use.held.shape[1], np.inf)
+    np.minimum.at(least, use.columns, limits)
+    if not (use.held > least).any():
         return True
-    plan = _HalfMover(use, np.asarray(limits))
+    plan = _HalfMover(use, least)
     plan.wait_earlier()
     plan.start_later()
     return False
@@ -63,7 +65,12 @@ class _Flight:
 
 
 class _HalfMover:
-    """Moves halves of collectives, and keeps account of what is held then; one use."""
+    """
+    Moves halves of collectives, and keeps account of the memory that is held then; one use.
+
+    Args:
+        limits: the lowest limit of each class of ranks in `use`.
+    """
 
     def __init__(self, use: MemoryUse, limits: np.typing.NDArray[np.float64]) -> None:
         self.use, self.limits = use, limits

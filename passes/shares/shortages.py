@@ -53,11 +53,12 @@ class Shortage:
 
 def shortages(view: StepView, limits: Sequence[float], blocks: Sequence[float] = ()) -> list[Shortage]:
     """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
-    use, segments = memory_use(view.func, view.mesh, view.stage, blocks=blocks), segments_of(view)
+    use, segments = memory_use(view.func, view.mesh, view.stage, blocks), segments_of(view)
     found: list[Shortage] = []
     for rank, budget in enumerate(limits):
-        point = int(np.argmax(use.held[:, rank]))
-        if (excess := float(use.held[point, rank]) - budget) > 0:
+        held = use.over_time(rank)
+        point = int(np.argmax(held))
+        if (excess := float(held[point]) - budget) > 0:
             alive = use.alive(point, rank)
             values = [value_of(held) for held, _ in alive if not isinstance(held, Staging)]
             staged = sum(size for held, size in alive if isinstance(held, Staging))

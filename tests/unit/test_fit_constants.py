@@ -21,7 +21,7 @@ def ring_seconds(constants):
         inside = Level("inside", constants["hop"], constants["inside"])
         nic = Level("nic", constants["step"], constants["nic"], constants["start"])
         topology = Topology((inside, nic), (Host(devices, "inside", "nic", count=hosts),))
-        alpha, beta = topology_costs(topology, "all_gather", [range(hosts * devices)])
+        alpha, beta = topology_costs(topology, "all_gather", (tuple(range(hosts * devices)),))
         found += [alpha + beta * size for size in SIZES]
     return found
 

@@ -30,20 +30,18 @@ class HeldBytes:
     def use(self, each: RankClass) -> MemoryUse:
         """What the ranks of the place of a class hold, op by op."""
         if each.stage not in self._uses:
-            alike = (other for other in self.simulation.classes if other.stage == each.stage)
-            ranks = [other.members[0] for other in alike]
             cluster = each.place.cluster
-            self._uses[each.stage] = memory_use(self.simulation.func, cluster.mesh, each.stage, ranks, cluster.blocks)
+            self._uses[each.stage] = memory_use(self.simulation.func, cluster.mesh, each.stage, cluster.blocks)
         return self._uses[each.stage]
 
     def peak(self, each: RankClass) -> int:
         """The most bytes that a rank of a class holds at any time."""
-        return int(self.use(each).held[:, each.column].max(initial=0))
+        return int(self.use(each).over_time(each.members[0]).max(initial=0))
 
     def over_time(self, each: RankClass) -> Iterator[Held]:
         """What a rank of a class holds, whenever that changes."""
         use = self.use(each)
-        held: list[int] = use.held[:, each.column].tolist()
+        held: list[int] = use.over_time(each.members[0]).tolist()
         places: defaultdict[Operation, list[int]] = defaultdict(list)
         for index, op in enumerate(use.run.ops):
             places[op].append(index)

@@ -20,7 +20,7 @@ from ....dialects.compute import ComputeOp
 from ....dialects.placed import GivesShardings, sharding_of
 from ....dialects.staged import Stages
 from ....ir.cluster import Cluster
-from ....ir.sharding import DimSharding, Sharding
+from ....ir.sharding import DimSharding, Sharding, rank_extents
 from ....ir.topology import Route
 
 
@@ -113,14 +113,15 @@ def refined(kinds: Sequence[Hashable], neighbours: Iterable[Sequence[int]]) -> t
     """The coarsest division of the ranks into classes of one kind, and with neighbours of the same classes."""
     sets = list(neighbours)
     colours, count = _numbered(kinds), 0
+    around: list[list[int]] = [[] for _ in colours]
+    for number, each in enumerate(sets):
+        for rank in each:
+            around[rank].append(number)
     while (now := len(set(colours))) > count:
         count = now
-        around: list[list[tuple[int, ...]]] = [[] for _ in colours]
-        for each in sets:
-            seen = tuple(sorted(colours[rank] for rank in each))
-            for rank in each:
-                around[rank].append(seen)
-        colours = _numbered([(mine, tuple(sorted(seen))) for mine, seen in zip(colours, around, strict=True)])
+        seen = _numbered([tuple(sorted(colours[rank] for rank in each)) for each in sets])
+        pairs = zip(colours, around, strict=True)
+        colours = _numbered([(mine, tuple(sorted(seen[number] for number in near))) for mine, near in pairs])
     classes: dict[int, list[int]] = {}
     for rank, colour in enumerate(colours):
         classes.setdefault(colour, []).append(rank)
@@ -135,16 +136,9 @@ def _numbered(kinds: Sequence[Hashable]) -> list[int]:
 
 def _kinds(place: Place, uneven: Iterable[DimSharding]) -> list[Hashable]:
     """By rank, its device and the sizes of its parts of the dims that are split unevenly."""
-    mesh, kinds = place.cluster.mesh, list[Hashable]()
-    for rank in range(mesh.device_count):
-        sizes = tuple(_extent(dim, mesh.part(rank, dim.axes)) for dim in uneven)
-        kinds.append((place.cluster.placement[rank], sizes))
-    return kinds
-
-
-def _extent(dim: DimSharding, part: int) -> int:
-    assert dim.offsets is not None
-    return dim.offsets[part + 1] - dim.offsets[part]
+    mesh = place.cluster.mesh
+    sizes = (rank_extents(dim.offsets[-1], dim, mesh) for dim in uneven if dim.offsets is not None)
+    return list(zip(place.cluster.placement, *sizes, strict=True))
 
 
 def _uneven_dims(func: FuncOp) -> dict[int | None, dict[DimSharding, None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from xdsl.dialects.builtin import ModuleOp
@@ -76,6 +77,12 @@ def simulate_module(module: ModuleOp, cluster: Cluster | None = None, *, every_r
     return [simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()]
 
 
+@lru_cache(maxsize=8)
+def _routes(cluster: Cluster) -> Routes:
+    """The ways between the ranks of a cluster, which one step after the other is simulated on."""
+    return Routes(cluster)
+
+
 def places_of(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list[Place]:
     """
     The places of a function.
@@ -84,7 +91,7 @@ def places_of(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list
         clusters: of its stages, in order, or of the function where it has none.
         whole: the cluster of all ranks of the job.
     """
-    module, routes = func.parent_op(), Routes(whole)
+    module, routes = func.parent_op(), _routes(whole)
     ops = module.ops if isinstance(module, ModuleOp) else ()
     meshes = {op.sym_name.data: op for op in ops if isinstance(op, MeshOp)}
     starts = accumulate((cluster.mesh.device_count for cluster in clusters), initial=0)

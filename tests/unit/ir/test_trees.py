@@ -11,7 +11,7 @@ START, HOP, STEP, INSIDE, NIC = 8.4e-6, 4e-6, 14e-6, 300e9, 48e9
 def costs(kind: str, hosts: int, devices: int) -> tuple[float, float]:
     levels = (Level("inside", HOP, INSIDE), Level("nic", STEP, NIC, START))
     topology = Topology(levels, (Host(devices, "inside", "nic", nics=devices, count=hosts),))
-    alpha, beta = topology_costs(topology, kind, [range(hosts * devices)])
+    alpha, beta = topology_costs(topology, kind, (tuple(range(hosts * devices)),))
     return alpha * 1e6, 1 / beta / 1e9
 
 

@@ -16,7 +16,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.interpreter.errors import InterpreterError
 from shardwright.lowering.interpreter.interpreter import interpret
-from shardwright.passes.analysis.communications import Half, communication_events
+from shardwright.passes.analysis.communications import Half, communications_of
 from shardwright.passes.analysis.memory_events import run_of
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import OpFailure, PassError
@@ -63,8 +63,32 @@ def names(ops: list[object]) -> list[str]:
 def test_the_proof_of_order_follows_the_program(place: str):
     step = module_with(place)
     (func,) = step_functions(step)
-    events = communication_events(step, func)[1]
+    (events,) = (each.events for each in communications_of(step, func).classes if 1 in each.ranks)
     assert names([each.what.op for each in events if each.half is Half.ISSUE]) == EXPECTED[place]
+
+
+def test_ranks_that_communicate_alike_are_one_class():
+    step = parse(
+        """
+        spmd.mesh @mesh = <["node"=128, "gpu"=8]>
+        func.func @f(%x: tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<64xf32> {
+          %y = spmd.all_gather [{"gpu"}] %x out_sharding = <@mesh, [{}]> : tensor<64xf32>
+          func.return %y : tensor<64xf32>
+        }
+        """,
+        context(),
+    )
+    (func,) = step_functions(step)
+    (found,) = communications_of(step, func).classes
+    assert found.ranks == tuple(range(1024))
+    assert [each.half for each in found.events] == [Half.ISSUE, Half.WAIT]
+
+
+def test_ranks_of_a_stage_with_other_transfers_are_classes_apart():
+    step = module(STEP)
+    (func,) = step_functions(step)
+    assert "1 to [0]" in STEP, "the loss is sent by one rank of the second stage"
+    assert [each.ranks for each in communications_of(step, func).classes] == [(0,), (1,), (2,)]
 
 
 @pytest.mark.parametrize("place", PLACES)

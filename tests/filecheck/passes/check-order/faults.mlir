@@ -63,3 +63,15 @@ func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}, %y: tensor<4xf32> {pip
   %s.sum = spmd.all_reduce [{"t"}] %s out_sharding = <@stage0, []> : tensor<f32>
   func.return %s.sum : tensor<f32>
 }
+
+// -----
+
+// Rank 1 has a place in both stages, so that it would have to run two programs at once.
+
+spmd.mesh @stage0 = <["gpu"=2]> on [0, 1]
+spmd.mesh @stage1 = <["gpu"=2]> on [1, 2]
+// expected-error@+1 {{rank 1 is in the meshes of several stages; place each stage on ranks of its own}}
+func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64, spmd.sharding = #spmd.sharding<@stage0, [{}]>}) -> tensor<4xf32> attributes {pipe.stages = ["stage0", "stage1"]} {
+  %y = pipe.transfer "y" %x to @stage1 out_sharding = <@stage1, [{}]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
