@@ -1,0 +1,283 @@
+"""
+The search of AMP's tables 6 to 11: which plan our cost model chooses, beside AMP's choice and Megatron's.
+
+    python benchmarks/amp_search.py --data DIR [--outlines FILE] [--only SETTING ...] [--parts PART ...]
+
+`DIR` has AMP's trials, its tables and its profile of layers. The clusters are those of `amp_trials.py`: constants of
+a T4 and its wires are fitted to the runs of the homogeneous setting, and no constant is fitted to a run of the others.
+There are three parts.
+
+    measured   of the runs that AMP measured, the one with the least simulated seconds, and the seconds it really took;
+               and the fastest of the first five, for AMP too runs the best five that its model predicts
+    space      all degrees, micro-batches and places of hosts that AMP's runtime can run, with stages cut by us. The
+               fastest that fits in memory; its measured seconds where AMP ran the same degrees
+    plan       what `search-plan` gives with no options, beside the fastest of Megatron's by the same cost model
+
+Plans take some seconds each, which `--outlines` keeps. The part `plan` takes minutes for each setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import inf
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from _amp import Setup, Testbed, Trial, Workload, as_run, outlines, read_trials
+from _amp_profile import v100
+from _amp_space import cut, degrees_of, peak_bytes, searched_plan
+from _outline import outline_seconds
+from _report import RESULTS, given_data, parsed, plot_grouped, publish
+from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
+
+HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}
+"""How many times as fast as Megatron's best AMP's best is, by its abstract: tables 8 and 9, and 10 and 11."""
+
+FEW = 5
+"""How many plans AMP runs before it keeps the fastest."""
+
+CLOSE = 1.05
+"""How many times the least measured seconds our choice may take."""
+
+MEMORY = 16e9
+"""The bytes of a T4, and of a V100 of a P3.8xlarge."""
+
+PARTS = ("measured", "space", "plan")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """
+    A pair of tables.
+
+    Args:
+        testbeds: by the order of hosts; the first is AMP's.
+        trials: all runs of it that were measured.
+    """
+
+    name: str
+    testbeds: Mapping[str, Testbed]
+    trials: tuple[Trial, ...]
+
+    @property
+    def workload(self) -> Workload:
+        """The model of the runs."""
+        return self.trials[0].setup.workload
+
+    @property
+    def testbed(self) -> Testbed:
+        """The hosts in AMP's order."""
+        return next(iter(self.testbeds.values()))
+
+    def best_of(self, method: str) -> Trial:
+        """The fastest measured run of AMP's or of Megatron's candidates."""
+        return min((trial for trial in self.trials if trial.method == method), key=lambda trial: trial.seconds)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan of AMP's space with its simulated seconds."""
+
+    setup: Setup
+    hosts: str
+    seconds: float
+
+
+def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
+    """All three settings, by the constants of a T4 and its wires."""
+    tables = read_trials(data / "amp_tables_6_11.csv")
+    others = read_trials(data / "amp_trials_homogeneous.csv")
+    faster = v100(constants, data)
+    mixed = heterogeneous(constants, faster)
+    turned = Testbed(mixed.devices[::-1], mixed.networks[::-1])
+    testbeds: dict[str, dict[str, Testbed]] = {
+        "homogeneous": {"equal": homogeneous(constants)},
+        "het_cluster": {"V100s first": mixed, "T4s first": turned},
+        "het_model": {"equal": of_v100s(constants, faster)},
+    }
+    return [
+        Setting(name, beds, tuple(trial for trial in (*tables, *others) if trial.setting == name))
+        for name, beds in testbeds.items()
+    ]
+
+
+def constants_of(data: Path, cache_file: Path | None) -> dict[str, float]:
+    """The constants that all runs of the homogeneous setting give; kept beside the results."""
+    kept = RESULTS / "amp_search_constants.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    trials = read_trials(data / "amp_trials_homogeneous.csv")
+    made = outlines([trial.setup for trial in trials], cache_file)
+    found = calibrated([Run(trial, as_run(outline)) for trial, outline in zip(trials, made, strict=True)])
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def simulated(setup: Setup, testbed: Testbed, cache_file: Path | None) -> float:
+    """Seconds of a step as AMP's runtime would run it."""
+    (outline,) = outlines([setup], cache_file)
+    return outline_seconds(as_run(outline), testbed.cluster(setup.axes))
+
+
+def name_of(setup: Setup) -> str:
+    """The degrees of pipeline, data and tensor parallelism, and samples of a micro-batch: `4x4x1, 2`."""
+    return f"{setup.pipe}x{setup.data}x{setup.tensor}, {setup.micro_batch}"
+
+
+def measured_rows(setting: Setting, cache_file: Path | None) -> list[dict[str, Any]]:
+    """All runs of the tables, simulated and measured."""
+    listed = [trial for trial in setting.trials if trial.method]
+    return [
+        {
+            "setting": setting.name,
+            "method": trial.method,
+            "plan": name_of(trial.setup),
+            "measured s": trial.seconds,
+            "simulated s": simulated(trial.setup, setting.testbed, cache_file),
+        }
+        for trial in listed
+    ]
+
+
+def choice_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
+    """Our choice of what was measured, beside AMP's and Megatron's best."""
+    seconds = {trial: simulated(trial.setup, setting.testbed, cache_file) for trial in setting.trials}
+    ours, *others = sorted(seconds, key=seconds.__getitem__)[:FEW]
+    of_five = min((ours, *others), key=lambda trial: trial.seconds)
+    best = min(trial.seconds for trial in setting.trials)
+    amp, megatron = setting.best_of("AMP"), setting.best_of("Megatron")
+    gain, headline = megatron.seconds / ours.seconds, HEADLINES.get(setting.name)
+    return {
+        "setting": setting.name,
+        "runs": len(seconds),
+        "AMP": name_of(amp.setup),
+        "AMP s": amp.seconds,
+        "Megatron": name_of(megatron.setup),
+        "Megatron s": megatron.seconds,
+        "ours": name_of(ours.setup),
+        "simulated s": seconds[ours],
+        "ours s": ours.seconds,
+        "ours / best": ours.seconds / best,
+        "Megatron / ours": gain,
+        "of five": name_of(of_five.setup),
+        "of five s": of_five.seconds,
+        "Megatron / of five": megatron.seconds / of_five.seconds,
+        "AMP's claim": headline or "",
+        "close": ours.seconds <= CLOSE * best,
+        "met": headline is None or round(gain, 2) >= headline,
+        "met of five": headline is None or round(megatron.seconds / of_five.seconds, 2) >= headline,
+    }
+
+
+def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candidate]:
+    """
+    Yield AMP's space, with stages cut for each order of hosts.
+
+    Micro-batches grow until the step gets longer: small kernels are gained by then, and the pipeline idles more.
+    """
+    for (hosts, testbed), by_size in product(setting.testbeds.items(), degrees_of(setting.workload)):
+        before = inf
+        for degrees in by_size:
+            setup = cut(setting.workload, degrees, testbed)
+            found = Candidate(setup, hosts, simulated(setup, testbed, cache_file))
+            print(f"{setting.name}, {hosts}: {name_of(setup)}: {found.seconds:.3f} s", file=sys.stderr)
+            yield found
+            if found.seconds > before:
+                break
+            before = found.seconds
+
+
+def space_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
+    """The fastest plan of AMP's space that fits, and what those before it would have taken."""
+    ordered = sorted(candidates_of(setting, cache_file), key=lambda each: each.seconds)
+    at = next(number for number, each in enumerate(ordered) if peak_bytes(each.setup) <= MEMORY)
+    ours = ordered[at]
+    alike = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
+    theirs = megatron_seconds(setting, cache_file)
+    return {
+        "setting": setting.name,
+        "candidates": len(ordered),
+        "too large": ", ".join(name_of(each.setup) for each in ordered[:at]),
+        "ours": name_of(ours.setup),
+        "stages begin": " ".join(map(str, ours.setup.begins)),
+        "hosts": ours.hosts,
+        "GB": peak_bytes(ours.setup) / 1e9,
+        "simulated s": ours.seconds,
+        "same degrees, measured s": min((trial.seconds for trial in alike), default=""),
+        "best measured s": min(trial.seconds for trial in setting.trials),
+        "Megatron simulated s": theirs,
+        "Megatron / ours": theirs / ours.seconds,
+    }
+
+
+def _degrees(setup: Setup) -> tuple[int, int, int]:
+    return setup.micro_batch, setup.tensor, setup.data
+
+
+def megatron_seconds(setting: Setting, cache_file: Path | None) -> float:
+    """Simulated seconds of the fastest of Megatron's candidates."""
+    theirs = [trial for trial in setting.trials if trial.method == "Megatron"]
+    return min(simulated(trial.setup, setting.testbed, cache_file) for trial in theirs)
+
+
+def plan_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
+    """What `search-plan` gives with no options."""
+    began = perf_counter()
+    found = searched_plan(setting.workload, setting.testbed)
+    took = perf_counter() - began
+    (tried,) = {each.peak_bytes for each in found.candidates if each.name == found.chosen}
+    theirs = megatron_seconds(setting, cache_file)
+    return {
+        "setting": setting.name,
+        "plan": found.chosen,
+        "simulated s": found.step,
+        "bound s": found.bound if found.bound is not None else "",
+        "GB": tried / 1e9 if tried is not None else "",
+        "Megatron simulated s": theirs,
+        "Megatron / plan": theirs / found.step,
+        "planning s": took,
+    }
+
+
+def plot(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The measured seconds of Megatron's best, AMP's best and our choice."""
+    series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
+    plot_grouped("amp_search", [row["setting"] for row in rows], series, ylabel="measured seconds of a step")
+
+
+def main() -> None:
+    """Print the tables, write JSON and a plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--outlines", type=Path)
+    parser.add_argument("--only", nargs="+", choices=("homogeneous", *HEADLINES))
+    parser.add_argument("--parts", nargs="+", choices=PARTS)
+    options = parsed(parser, parts=["measured"])
+    data = given_data(options, "amp_trials_homogeneous.csv, amp_tables_6_11.csv and amp_layer_costs.json")
+    kept = options.outlines
+    found = settings_of(data, constants_of(data, kept))
+    settings = [each for each in found if not options.only or each.name in options.only]
+    show = partial(publish, command="python benchmarks/amp_search.py --data DIR")
+    parts = options.parts or PARTS
+    if "measured" in parts:
+        show("amp_search_runs", [row for setting in settings for row in measured_rows(setting, kept)])
+        choices = [choice_row(setting, kept) for setting in settings]
+        show("amp_search", choices, hidden=("runs", "simulated s"))
+        plot(choices)
+    if "space" in parts:
+        rows = [space_row(setting, kept) for setting in settings]
+        show("amp_search_space", rows, hidden=("too large", "best measured s", "Megatron simulated s"))
+    if "plan" in parts:
+        show("amp_search_plans", [plan_row(setting, kept) for setting in settings])
+
+
+if __name__ == "__main__":
+    main()
