@@ -39,14 +39,14 @@ RANKS, HOST, LAYERS = 16, 4, 24
 @dataclass(frozen=True)
 class Workload:
     """
-    A model as AMP ran it.
+    A workload is a model as AMP ran it.
 
     Args:
         batch: the samples of a step.
-        make: its training step; with the scores of attention written out, as they were then, if that is asked for.
+        make: makes its training step, with the scores of attention written out if the argument is true.
         layer_at: our number of the layer at one of AMP's slots.
-        written_out: whether they are in what is timed. Where all heads have as many features as those of the
-            calibration, a fitted rate of attention stands for them.
+        written_out: whether simulated programs contain these scores. A fitted rate of attention replaces them where
+            heads have the size of the calibration's.
     """
 
     name: str
@@ -82,7 +82,7 @@ def _with_scores(make: Any) -> Callable[[], nn.Module]:
 
 def _layer_of_gpt2(slot: int) -> int:
     """
-    Ours: two embeddings, 24 blocks, the last norm and the vocabulary's projection.
+    Map a slot to our two embeddings, 24 blocks, the last norm and the vocabulary's projection.
 
     AMP's slots are an embedding and an empty one, the blocks, two empty ones, the projection, an empty one.
     """
@@ -91,9 +91,9 @@ def _layer_of_gpt2(slot: int) -> int:
 
 def _layer_of_transgan(slot: int) -> int:
     """
-    Ours: the entry, positions and 12 blocks of the first grid, 4 grids without blocks, the last grid and the exit.
+    Map a slot to our entry, positions and 12 blocks of the first grid, 4 empty grids, the last grid and the exit.
 
-    AMP's slots are three of the entry, 12 blocks, 26 of what grows the grid, 12 blocks, three of the exit.
+    AMP has three slots for the entry, 12 for blocks, 26 for growth of the grid, 12 for blocks and three for the exit.
     """
     if slot < 15:
         return max(slot - 1, 2)
@@ -107,7 +107,7 @@ TRANSGAN_RUN = Workload("transgan", 64, _transgan, _layer_of_transgan, written_o
 @dataclass(frozen=True)
 class Setup:
     """
-    How a step is run.
+    A setup decides how a step is run.
 
     Args:
         micro_batch: its samples on a rank.
@@ -141,8 +141,14 @@ class Setup:
 @dataclass(frozen=True)
 class Trial:
     """
-    One published run: samples of a micro-batch, degrees of parallelism, first slots of stages, seconds, and those that
-    AMP predicts, or 0; and whose choice it was, where the table says so.
+    A trial is a published run.
+
+    Args:
+        micro_batch: its samples on a rank.
+        cuts: the first slot of each stage, and the number of slots.
+        seconds: the measured step.
+        theirs: the step that AMP predicts, or 0.
+        method: who proposed it, `AMP` or `Megatron`, where a table says so.
     """
 
     setting: str
@@ -157,7 +163,7 @@ class Trial:
 
     @property
     def setup(self) -> Setup:
-        """The run as we plan it."""
+        """Return our plan of the run."""
         workload = TRANSGAN_RUN if self.setting == "het_model" else GPT2_RUN
         begins = (0, *map(workload.layer_at, self.cuts[1:-1]))
         return Setup(workload, self.micro_batch, self.tensor, self.data, begins)
@@ -174,7 +180,7 @@ def read_trials(path: Path) -> list[Trial]:
     for row in csv.DictReader(path.read_text().splitlines()):
         seconds = float(row["measured_s"] or "nan")
         cuts = tuple(map(int, row["layer_cuts"].split()))
-        # Table 10 gives plans of two and four stages as of one and two; a stage is what has layers.
+        # Table 10 lists cuts into two and four stages beside the numbers one and two; the cuts decide here.
         tensor, pipe = int(row["tensor_par"]), len(cuts) - 1
         data = int(row.get("data_par") or RANKS // (tensor * pipe))
         theirs, method = float(row.get("predicted_s") or 0.0), row.get("method") or ""
@@ -205,7 +211,7 @@ def outlines(setups: Iterable[Setup], cache_file: Path | None) -> list[Outline]:
 
 @cache
 def imported(workload: Workload, *, written_out: bool = False) -> ModuleOp:
-    """A model at AMP's sizes, as nothing has been decided."""
+    """Import a model at AMP's sizes, and prepare it for decisions."""
     module = import_training_step(workload.make(written_out))
     run_pipeline(Context(), module, BEGIN, verify_each=False)
     return module
@@ -269,7 +275,7 @@ def _as_run(stretch: Stretch) -> Stretch:
 
 
 def halved(work: OpWork) -> OpWork:
-    """What an op does in half precision."""
+    """Return the work of an op in half precision."""
     return replace(work, dtype="float16", bytes=work.bytes / 2)
 
 

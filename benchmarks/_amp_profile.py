@@ -1,4 +1,4 @@
-"""AMP's profile of single layers on a V100, and the constants of a V100 that explain it."""
+"""Fit the constants of a V100 to AMP's profile of single layers."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ PROFILED = (
     (TRANSGAN_RUN, "transgan_P3", slice(3, 15), 8),
     (TRANSGAN_RUN, "transgan_P3", slice(41, 53), 25),
 )
-"""Equal layers: the model, the name of its profile, AMP's slots, and the number of one of ours."""
+"""Each entry has a model, the name of its profile, AMP's slots of equal layers, and our number of one of them."""
 
 BY_DATA_SHEET = {"flops": 125 / 65, "bandwidth": 900 / 320, "attention": 900 / 320, "half size": 125 / 65, "launch": 1}
-"""A V100 relative to a T4. Scores that are written out are bounded by memory; a launch by the processor of the host."""
+"""A V100 is compared with a T4. Memory bounds scores that are written out, and the host's processor bounds launches."""
 
 UNSURE = {"flops": 1.5, "bandwidth": 1.2, "attention": 1.5, "half size": 1.5, "launch": 10.0}
-"""By which factors that may well be off: of a layer alone nothing hides what Python takes to launch an op."""
+"""Constants may be off by these factors. Nothing hides Python's time to launch an op where a layer runs alone."""
 
 
 @cache
 def forward_works(workload: Workload, layer: int) -> Works:
-    """What the forward of a layer does for one sample, in half precision."""
+    """Count the work of a layer's forward for one sample, in half precision."""
     module = imported(workload, written_out=workload.written_out).clone()
     alone = Cluster("alone", Mesh.of(gpu=1), (Device("any", (("float32", 1e12),), 1e12, 1e15),), (0,), (_LINK,))
     add_cluster(module, alone)
@@ -61,13 +61,13 @@ _LINK = Link("gpu", 0.0, 1e-10)
 
 
 def profiled_seconds(data: Path) -> list[float]:
-    """The forward of a sample by the layers of `PROFILED`, as AMP measured it."""
+    """Read the seconds of a sample's forward by layer of `PROFILED`, as AMP measured them."""
     costs = json.loads((data / "amp_layer_costs.json").read_text())
     return [statistics.median(costs[name]["fwd_s"]["1"][slots]) for _, name, slots, _ in PROFILED]
 
 
 def predicted_seconds(constants: Mapping[str, float]) -> list[float]:
-    """The same by the constants of a device."""
+    """Predict the seconds of a sample's forward by layer of `PROFILED`."""
     made = device(constants, 0.0)
     return [
         sum(count * op_seconds(made, work) for work, count in forward_works(workload, layer))
@@ -76,6 +76,6 @@ def predicted_seconds(constants: Mapping[str, float]) -> list[float]:
 
 
 def v100(t4: Mapping[str, float], data: Path) -> dict[str, float]:
-    """The constants of a V100: those of a T4 by the ratios of data sheets, as far as the profile agrees."""
+    """Scale the constants of a T4 by the ratios of data sheets, and correct them by the profile."""
     expected = [Constant(name, t4[name] * ratio, UNSURE[name]) for name, ratio in BY_DATA_SHEET.items()]
     return dict(fit_constants(predicted_seconds, profiled_seconds(data), expected).constants)

@@ -1,4 +1,4 @@
-"""The space that AMP searches, with stages cut by us, and its clusters for plans that are in float32."""
+"""Enumerate the space that AMP searches, cut its stages, and plan without limits on the same clusters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import step_functions, step_views
 
 KEPT_WHOLE = frozenset({MemoryRole.PARAMETERS, MemoryRole.STATES, MemoryRole.GRADIENTS})
-"""Sixteen bytes of each parameter, in float32 as in mixed precision."""
+"""A parameter takes sixteen bytes of these, in float32 and in mixed precision."""
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """Samples of a micro-batch, and degrees of parallelism."""
+    """The samples of a micro-batch, and degrees of parallelism, are chosen."""
 
     micro_batch: int
     tensor: int
@@ -37,19 +37,23 @@ class Degrees:
 
     @property
     def pipe(self) -> int:
-        """The number of stages."""
+        """Return the number of stages."""
         return RANKS // (self.tensor * self.data)
 
 
-def degrees_of(workload: Workload) -> Iterator[tuple[Degrees, ...]]:
-    """What AMP enumerates: tensor parallelism in hosts, any data parallelism, and for each all equal micro-batches."""
+def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Degrees, ...], ...]]:
+    """
+    Yield all degrees that AMP enumerates.
+
+    They come by tensor parallelism, which stays inside hosts, then by data parallelism, then by size of micro-batches.
+    """
     for tensor in divisors(4):
-        for data in divisors(RANKS // tensor):
-            yield tuple(Degrees(each, tensor, data) for each in divisors(workload.batch // data))
+        by_data = ((data, divisors(workload.batch // data)) for data in divisors(RANKS // tensor))
+        yield tuple(tuple(Degrees(size, tensor, data) for size in sizes) for data, sizes in by_data)
 
 
 def cut(workload: Workload, degrees: Degrees, testbed: Testbed) -> Setup:
-    """A plan of these degrees whose stages are as fast as can be, by `partition-stages`."""
+    """Cut the stages as `partition-stages` does, for these degrees."""
     setup = Setup(workload, degrees.micro_batch, degrees.tensor, degrees.data, (0,))
     if degrees.pipe == 1:
         return setup
@@ -67,9 +71,9 @@ def cut(workload: Workload, degrees: Degrees, testbed: Testbed) -> Setup:
 
 def in_float32(cluster: Cluster) -> Cluster:
     """
-    A cluster on which a program in float32 takes as long as the same one in half precision takes on `cluster`.
+    Return a cluster on which a program takes as long in float32 as it takes on `cluster` in half precision.
 
-    All that moves is twice as much and goes twice as fast. Updates are in float32 either way.
+    Wires and memory move twice the bytes at twice the rate. Updates are in float32 either way.
     """
     topology = cluster.topology
     assert topology is not None
@@ -89,9 +93,9 @@ def _in_float32(device: Device) -> Device:
 @cache
 def peak_bytes(setup: Setup) -> float:
     """
-    The most that a rank holds in half precision, with the scores of attention written out as AMP's runtime did.
+    Return the peak memory of a rank in half precision; the scores of attention are written out, as AMP's runtime did.
 
-    The program in float32 is measured: what it holds beside parameters, states and gradients counts half.
+    The program in float32 is analysed, and its activations are halved.
     """
     module = planned(setup, written_out=True)
     return max(
@@ -105,7 +109,7 @@ def _halved(peak: MemoryPeak) -> float:
 
 
 def searched_plan(workload: Workload, testbed: Testbed) -> PlanSummary:
-    """What `search-plan` gives with no options, of the program in float32."""
+    """Run `search-plan` with no options on the program in float32."""
     cluster = in_float32(testbed.cluster({"node": 4, "gpu": 4}))
     module = imported(workload).clone()
     add_cluster(module, cluster)

@@ -1,19 +1,19 @@
 """
-The search of AMP's tables 6 to 11: which plan our cost model chooses, beside AMP's choice and Megatron's.
+Choose plans for the settings of AMP's tables 6 to 11, and compare them with the choices of AMP and Megatron.
 
     python benchmarks/amp_search.py --data DIR [--outlines FILE] [--only SETTING ...] [--parts PART ...]
 
-`DIR` has AMP's trials, its tables and its profile of layers. The clusters are those of `amp_trials.py`: constants of
-a T4 and its wires are fitted to the runs of the homogeneous setting, and no constant is fitted to a run of the others.
-There are three parts.
+`DIR` has AMP's trials, its tables and its profile of layers. The clusters are those of `amp_trials.py`. Constants of a
+T4 and its wires are fitted to the runs of the homogeneous setting, and no constant is fitted to a run of the others.
+There are three parts:
 
-    measured   of the runs that AMP measured, the one with the least simulated seconds, and the seconds it really took;
-               and the fastest of the first five, for AMP too runs the best five that its model predicts
-    space      all degrees, micro-batches and places of hosts that AMP's runtime can run, with stages cut by us. The
-               fastest that fits in memory; its measured seconds where AMP ran the same degrees
-    plan       what `search-plan` gives with no options, beside the fastest of Megatron's by the same cost model
+- `measured` takes the run with the least simulated seconds among those that AMP measured, and reports its measured
+  seconds. AMP runs the best five of its predictions, so the fastest of our first five is reported too.
+- `space` searches the degrees, micro-batches and orders of hosts that AMP's runtime supports, with stages cut by us.
+  The fastest plan that fits is reported, with measured seconds where AMP ran the same degrees.
+- `plan` runs `search-plan` with no options, and simulates Megatron's best by the same cost model.
 
-Plans take some seconds each, which `--outlines` keeps. The part `plan` takes minutes for each setting.
+Outlines of plans take some seconds each, and `--outlines` keeps them. The part `plan` takes minutes for each setting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -32,22 +31,22 @@ from typing import Any
 
 from _amp import Setup, Testbed, Trial, Workload, as_run, outlines, read_trials
 from _amp_profile import v100
-from _amp_space import cut, degrees_of, peak_bytes, searched_plan
+from _amp_space import Degrees, cut, degrees_of, peak_bytes, searched_plan
 from _outline import outline_seconds
 from _report import RESULTS, given_data, parsed, plot_grouped, publish
 from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
 
 HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}
-"""How many times as fast as Megatron's best AMP's best is, by its abstract: tables 8 and 9, and 10 and 11."""
+"""AMP's best run is faster than Megatron's by these factors: in tables 8 and 9, and in tables 10 and 11."""
 
 FEW = 5
-"""How many plans AMP runs before it keeps the fastest."""
+"""AMP runs so many plans before it keeps the fastest."""
 
 CLOSE = 1.05
-"""How many times the least measured seconds our choice may take."""
+"""Our choice may take the least measured seconds times this."""
 
 MEMORY = 16e9
-"""The bytes of a T4, and of a V100 of a P3.8xlarge."""
+"""A T4 and a V100 have so many bytes."""
 
 PARTS = ("measured", "space", "plan")
 
@@ -55,7 +54,7 @@ PARTS = ("measured", "space", "plan")
 @dataclass(frozen=True, eq=False)
 class Setting:
     """
-    A pair of tables.
+    A setting is the subject of two tables.
 
     Args:
         testbeds: by the order of hosts; the first is AMP's.
@@ -68,22 +67,22 @@ class Setting:
 
     @property
     def workload(self) -> Workload:
-        """The model of the runs."""
+        """Return the model of the runs."""
         return self.trials[0].setup.workload
 
     @property
     def testbed(self) -> Testbed:
-        """The hosts in AMP's order."""
+        """Return the hosts in AMP's order."""
         return next(iter(self.testbeds.values()))
 
     def best_of(self, method: str) -> Trial:
-        """The fastest measured run of AMP's or of Megatron's candidates."""
+        """Return the fastest measured run of AMP or of Megatron."""
         return min((trial for trial in self.trials if trial.method == method), key=lambda trial: trial.seconds)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan of AMP's space with its simulated seconds."""
+    """A candidate is a plan of AMP's space with its simulated seconds."""
 
     setup: Setup
     hosts: str
@@ -91,7 +90,7 @@ class Candidate:
 
 
 def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
-    """All three settings, by the constants of a T4 and its wires."""
+    """Return all three settings, by the constants of a T4 and its wires."""
     tables = read_trials(data / "amp_tables_6_11.csv")
     others = read_trials(data / "amp_trials_homogeneous.csv")
     faster = v100(constants, data)
@@ -109,7 +108,7 @@ def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
 
 
 def constants_of(data: Path, cache_file: Path | None) -> dict[str, float]:
-    """The constants that all runs of the homogeneous setting give; kept beside the results."""
+    """Fit the constants to all runs of the homogeneous setting, or read them from an earlier run."""
     kept = RESULTS / "amp_search_constants.json"
     if kept.exists():
         return json.loads(kept.read_text())
@@ -122,18 +121,18 @@ def constants_of(data: Path, cache_file: Path | None) -> dict[str, float]:
 
 
 def simulated(setup: Setup, testbed: Testbed, cache_file: Path | None) -> float:
-    """Seconds of a step as AMP's runtime would run it."""
+    """Simulate a step as AMP's runtime would run it."""
     (outline,) = outlines([setup], cache_file)
     return outline_seconds(as_run(outline), testbed.cluster(setup.axes))
 
 
 def name_of(setup: Setup) -> str:
-    """The degrees of pipeline, data and tensor parallelism, and samples of a micro-batch: `4x4x1, 2`."""
+    """Name the degrees of pipeline, data and tensor parallelism, and the samples of a micro-batch: `4x4x1, 2`."""
     return f"{setup.pipe}x{setup.data}x{setup.tensor}, {setup.micro_batch}"
 
 
 def measured_rows(setting: Setting, cache_file: Path | None) -> list[dict[str, Any]]:
-    """All runs of the tables, simulated and measured."""
+    """List all runs of the tables with simulated and measured seconds."""
     listed = [trial for trial in setting.trials if trial.method]
     return [
         {
@@ -148,7 +147,7 @@ def measured_rows(setting: Setting, cache_file: Path | None) -> list[dict[str, A
 
 
 def choice_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
-    """Our choice of what was measured, beside AMP's and Megatron's best."""
+    """Choose among the measured runs, and compare with the best of AMP and of Megatron."""
     seconds = {trial: simulated(trial.setup, setting.testbed, cache_file) for trial in setting.trials}
     ours, *others = sorted(seconds, key=seconds.__getitem__)[:FEW]
     of_five = min((ours, *others), key=lambda trial: trial.seconds)
@@ -181,22 +180,38 @@ def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candida
     """
     Yield AMP's space, with stages cut for each order of hosts.
 
-    Micro-batches grow until the step gets longer: small kernels are gained by then, and the pipeline idles more.
+    Degrees of tensor parallelism grow until the fastest plan gets slower.
     """
-    for (hosts, testbed), by_size in product(setting.testbeds.items(), degrees_of(setting.workload)):
+    for hosts, testbed in setting.testbeds.items():
         before = inf
-        for degrees in by_size:
-            setup = cut(setting.workload, degrees, testbed)
-            found = Candidate(setup, hosts, simulated(setup, testbed, cache_file))
-            print(f"{setting.name}, {hosts}: {name_of(setup)}: {found.seconds:.3f} s", file=sys.stderr)
-            yield found
-            if found.seconds > before:
+        for of_tensor in degrees_of(setting.workload):
+            best = inf
+            for sizes in of_tensor:
+                for found in _by_size(setting, hosts, testbed, sizes, cache_file):
+                    best = min(best, found.seconds)
+                    yield found
+            if best > before:
                 break
-            before = found.seconds
+            before = best
+
+
+def _by_size(
+    setting: Setting, hosts: str, testbed: Testbed, sizes: Sequence[Degrees], cache_file: Path | None
+) -> Iterator[Candidate]:
+    """Yield plans of equal degrees whose micro-batches grow until the step gets longer."""
+    before = inf
+    for degrees in sizes:
+        setup = cut(setting.workload, degrees, testbed)
+        found = Candidate(setup, hosts, simulated(setup, testbed, cache_file))
+        print(f"{setting.name}, {hosts}: {name_of(setup)}: {found.seconds:.3f} s", file=sys.stderr)
+        yield found
+        if found.seconds > before:
+            return
+        before = found.seconds
 
 
 def space_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
-    """The fastest plan of AMP's space that fits, and what those before it would have taken."""
+    """Find the fastest plan of AMP's space that fits in memory."""
     ordered = sorted(candidates_of(setting, cache_file), key=lambda each: each.seconds)
     at = next(number for number, each in enumerate(ordered) if peak_bytes(each.setup) <= MEMORY)
     ours = ordered[at]
@@ -223,13 +238,13 @@ def _degrees(setup: Setup) -> tuple[int, int, int]:
 
 
 def megatron_seconds(setting: Setting, cache_file: Path | None) -> float:
-    """Simulated seconds of the fastest of Megatron's candidates."""
+    """Return the least simulated seconds of Megatron's candidates."""
     theirs = [trial for trial in setting.trials if trial.method == "Megatron"]
     return min(simulated(trial.setup, setting.testbed, cache_file) for trial in theirs)
 
 
 def plan_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
-    """What `search-plan` gives with no options."""
+    """Plan with no options, and compare with Megatron's best by the same cost model."""
     began = perf_counter()
     found = searched_plan(setting.workload, setting.testbed)
     took = perf_counter() - began
@@ -248,7 +263,7 @@ def plan_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
 
 
 def plot(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The measured seconds of Megatron's best, AMP's best and our choice."""
+    """Draw the measured seconds of Megatron's best, AMP's best and our choice."""
     series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
     plot_grouped("amp_search", [row["setting"] for row in rows], series, ylabel="measured seconds of a step")
 

@@ -72,22 +72,22 @@ def homogeneous(constants: Mapping[str, float]) -> Testbed:
 
 
 def heterogeneous(constants: Mapping[str, float], of_v100: Mapping[str, float]) -> Testbed:
-    """Three hosts of four V100s and one of four T4s."""
+    """Return three hosts of four V100s and one of four T4s."""
     t4, wires = _part(constants, OF_DEVICE), _part(constants, OF_WIRES)
     v100, p3 = _part(of_v100, OF_DEVICE), _wires_of_p3(constants)
     return Testbed((v100, v100, v100, t4), (p3, p3, p3, wires))
 
 
 def of_v100s(constants: Mapping[str, float], of_v100: Mapping[str, float]) -> Testbed:
-    """Four hosts of four V100s."""
+    """Return four hosts of four V100s."""
     return Testbed((_part(of_v100, OF_DEVICE),) * 4, (_wires_of_p3(constants),) * 4)
 
 
 def _wires_of_p3(constants: Mapping[str, float]) -> Constants:
     """
-    NVLinks that reach the part of their nominal bandwidth that PCIe reaches, and a NIC of 10 Gbit/s.
+    Give NVLinks the fraction of their nominal bandwidth that PCIe reaches, and the NIC its 10 Gbit/s.
 
-    Sockets fill the NIC, for they reach more than that on the T4s.
+    The NICs of the T4s reach more than that, so sockets can fill it.
     """
     nominal = {"pcie": constants["pcie"] / NOMINAL * 170e9 / 8, "nic": min(constants["nic"], 10e9 / 8)}
     return _part({**constants, **nominal}, OF_WIRES)
