@@ -192,10 +192,8 @@ def read_trials(path: Path) -> list[Trial]:
 
 
 def outlines(setups: Iterable[Setup], cache_file: Path | None) -> list[Outline]:
-    """The outlines of plans, from a file where it has them."""
-    known: dict[object, Outline] = {}
-    if cache_file is not None and cache_file.exists():
-        known = pickle.loads(cache_file.read_bytes())
+    """Make the outlines of plans, or take them from a file that has them."""
+    known = _kept(cache_file)
     found: list[Outline] = []
     for setup in setups:
         key = (setup.workload.name, setup.micro_batch, setup.tensor, setup.data, setup.begins)
@@ -207,6 +205,14 @@ def outlines(setups: Iterable[Setup], cache_file: Path | None) -> list[Outline]:
                 cache_file.write_bytes(pickle.dumps(known))
         found.append(known[key])
     return found
+
+
+@cache
+def _kept(cache_file: Path | None) -> dict[object, Outline]:
+    """Read the outlines of earlier runs once; `outlines` adds to them."""
+    if cache_file is None or not cache_file.exists():
+        return {}
+    return pickle.loads(cache_file.read_bytes())
 
 
 @cache

@@ -108,12 +108,12 @@ def _halved(peak: MemoryPeak) -> float:
     return sum(size if role in KEPT_WHOLE else size / 2 for role, size in peak.by_role.items())
 
 
-def searched_plan(workload: Workload, testbed: Testbed) -> PlanSummary:
-    """Run `search-plan` with no options on the program in float32."""
+def searched_plan(workload: Workload, testbed: Testbed, budget: float | None) -> PlanSummary:
+    """Run `search-plan` on the program in float32, for so many seconds if they are limited."""
     cluster = in_float32(testbed.cluster({"node": 4, "gpu": 4}))
     module = imported(workload).clone()
     add_cluster(module, cluster)
-    run_pipeline(Context(), module, PlanOptions().passes(cluster), verify_each=False)
+    run_pipeline(Context(), module, PlanOptions(budget=budget).passes(cluster), verify_each=False)
     (func,) = step_functions(module)
     found = read_plan(func)
     assert found is not None
