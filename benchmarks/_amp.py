@@ -174,8 +174,8 @@ class Trial:
         return self.setup.axes
 
 
-def read_trials(path: Path) -> list[Trial]:
-    """The runs of a file of AMP's trials that have a time."""
+def read_trials(path: Path, *, failed: bool = False) -> list[Trial]:
+    """Read the runs of a file of AMP's trials that have a time, or those that failed."""
     found: list[Trial] = []
     for row in csv.DictReader(path.read_text().splitlines()):
         seconds = float(row["measured_s"] or "nan")
@@ -184,7 +184,7 @@ def read_trials(path: Path) -> list[Trial]:
         tensor, pipe = int(row["tensor_par"]), len(cuts) - 1
         data = int(row.get("data_par") or RANKS // (tensor * pipe))
         theirs, method = float(row.get("predicted_s") or 0.0), row.get("method") or ""
-        if seconds < float("inf"):
+        if seconds == float("inf") if failed else seconds < float("inf"):
             found.append(
                 Trial(row["setting"], int(row["microbatch"]), tensor, data, pipe, cuts, seconds, theirs, method)
             )

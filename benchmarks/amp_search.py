@@ -60,11 +60,13 @@ class Setting:
     Args:
         testbeds: by the order of hosts; the first is AMP's.
         trials: all runs of it that were measured.
+        failed: the runs that ended without a time.
     """
 
     name: str
     testbeds: Mapping[str, Testbed]
     trials: tuple[Trial, ...]
+    failed: tuple[Trial, ...]
 
     @property
     def workload(self) -> Workload:
@@ -93,7 +95,8 @@ class Candidate:
 def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
     """Return all three settings, by the constants of a T4 and its wires."""
     tables = read_trials(data / "amp_tables_6_11.csv")
-    others = read_trials(data / "amp_trials_homogeneous.csv")
+    listed = data / "amp_trials_homogeneous.csv"
+    others, failed = read_trials(listed), read_trials(listed, failed=True)
     faster = v100(constants, data)
     mixed = heterogeneous(constants, faster)
     turned = Testbed(mixed.devices[::-1], mixed.networks[::-1])
@@ -103,7 +106,12 @@ def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
         "het_model": {"equal": of_v100s(constants, faster)},
     }
     return [
-        Setting(name, beds, tuple(trial for trial in (*tables, *others) if trial.setting == name))
+        Setting(
+            name,
+            beds,
+            tuple(trial for trial in (*tables, *others) if trial.setting == name),
+            tuple(trial for trial in failed if trial.setting == name),
+        )
         for name, beds in testbeds.items()
     ]
 
@@ -217,9 +225,11 @@ def _by_size(
 
 
 def space_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
-    """Find the fastest plan of AMP's space that fits in memory."""
+    """Find the fastest plan of AMP's space that fits in memory, and that did not fail when AMP ran it."""
     ordered = sorted(candidates_of(setting, cache_file), key=lambda each: each.seconds)
-    at = next(number for number, each in enumerate(ordered) if peak_bytes(each.setup) <= MEMORY)
+    failed = {_degrees(trial.setup) for trial in setting.failed}
+    runs = (_degrees(each.setup) not in failed and peak_bytes(each.setup) <= MEMORY for each in ordered)
+    at = next(number for number, can_run in enumerate(runs) if can_run)
     ours = ordered[at]
     alike = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
     theirs = megatron_seconds(setting, cache_file)
