@@ -236,7 +236,7 @@ def space_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
     return {
         "setting": setting.name,
         "candidates": len(ordered),
-        "too large": ", ".join(name_of(each.setup) for each in ordered[:at]),
+        "cannot run": ", ".join(name_of(each.setup) for each in ordered[:at]),
         "ours": name_of(ours.setup),
         "stages begin": " ".join(map(str, ours.setup.begins)),
         "hosts": ours.hosts,
@@ -306,7 +306,7 @@ def main() -> None:
         plot(choices)
     if "space" in parts:
         rows = [space_row(setting, kept) for setting in settings]
-        show("amp_search_space", rows, hidden=("too large", "best measured s", "Megatron simulated s"))
+        show("amp_search_space", rows, hidden=("cannot run", "best measured s", "Megatron simulated s"))
     if "plan" in parts:
         show("amp_search_plans", [plan_row(setting, kept, options.budget) for setting in settings])
 
