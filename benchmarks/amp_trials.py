@@ -7,8 +7,9 @@ AMP's measured runs, predicted by physical constants of its testbed that were fi
 Each trial is a plan of ours: GPT-2 imported, cut into its stages, pinned to its degrees of data and tensor parallelism,
 its batch split into its micro-batches, scheduled as 1F1B. Eight constants of a T4 and its wires are fitted to the times
 of a random half and predict the other half. AMP's own predictions of the same runs stand beside ours. Then, with
-nothing fitted to them, runs on a cluster of V100s and T4s: a V100 is the T4 of the calibration, faster by what AMP's
-profile of a layer says, and wires reach the part of their nominal bandwidth that they reach on the T4s.
+nothing fitted to them, runs on a cluster of V100s and T4s: a V100 is the T4 of the calibration by the ratios of data
+sheets, as far as AMP's profile of single layers agrees (`_amp_profile.py`), and a NIC has its nominal bandwidth, as far
+as sockets reach it on the T4s.
 
 Planning takes some seconds a trial; `--outlines` keeps what it gives.
 """
@@ -16,7 +17,6 @@ Planning takes some seconds a trial; `--outlines` keeps what it gives.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
+from _amp_profile import v100
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
 from _report import given_data, parsed, plot_scatter, publish
@@ -70,19 +71,26 @@ def homogeneous(constants: Mapping[str, float]) -> Testbed:
     return Testbed((_part(constants, OF_DEVICE),) * 4, (_part(constants, OF_WIRES),) * 4)
 
 
-def heterogeneous(constants: Mapping[str, float], faster: float) -> Testbed:
-    """
-    Three hosts of four V100s and one of four T4s.
-
-    Args:
-        faster: how many times as fast a V100 goes through a layer as a T4.
-    """
+def heterogeneous(constants: Mapping[str, float], of_v100: Mapping[str, float]) -> Testbed:
+    """Return three hosts of four V100s and one of four T4s."""
     t4, wires = _part(constants, OF_DEVICE), _part(constants, OF_WIRES)
-    better = {name: constants[name] * faster for name in ("flops", "attention", "bandwidth")}
-    nominal = {"pcie": constants["pcie"] / NOMINAL * 170e9 / 8, "nic": constants["nic"] / NOMINAL * 10e9 / 8}
-    v100 = _part({**constants, **better, "launch": constants["launch"] / faster}, OF_DEVICE)
-    p3 = _part({**constants, **nominal}, OF_WIRES)
+    v100, p3 = _part(of_v100, OF_DEVICE), _wires_of_p3(constants)
     return Testbed((v100, v100, v100, t4), (p3, p3, p3, wires))
+
+
+def of_v100s(constants: Mapping[str, float], of_v100: Mapping[str, float]) -> Testbed:
+    """Return four hosts of four V100s."""
+    return Testbed((_part(of_v100, OF_DEVICE),) * 4, (_wires_of_p3(constants),) * 4)
+
+
+def _wires_of_p3(constants: Mapping[str, float]) -> Constants:
+    """
+    Give NVLinks the fraction of their nominal bandwidth that PCIe reaches, and the NIC its 10 Gbit/s.
+
+    The NICs of the T4s reach more than that, so sockets can fill it.
+    """
+    nominal = {"pcie": constants["pcie"] / NOMINAL * 170e9 / 8, "nic": min(constants["nic"], 10e9 / 8)}
+    return _part({**constants, **nominal}, OF_WIRES)
 
 
 def _part(constants: Mapping[str, float], names: Sequence[str]) -> Constants:
@@ -160,13 +168,6 @@ def constants_table(by_split: Sequence[Mapping[str, Any]], whole: Mapping[str, f
     return rows
 
 
-def speed_ratio(data: Path) -> float:
-    """How many times as fast a V100 goes through a layer of GPT-2 as a T4, by AMP's profile of one sample."""
-    costs = json.loads((data / "amp_layer_costs.json").read_text())
-    t4, v100 = (statistics.median(costs[f"gpt2_{kind}"]["fwd_s"]["1"][2:26]) for kind in ("G4", "P3"))
-    return t4 / v100
-
-
 def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any]]:
     """Every run with what is predicted for it."""
     return [
@@ -196,7 +197,7 @@ def main() -> None:
     command = f"python benchmarks/amp_trials.py --data DIR --splits {options.splits}"
 
     def runs_of(trials: Sequence[Trial]) -> list[Run]:
-        found = map(as_run, outlines(trials, options.outlines))
+        found = map(as_run, outlines([trial.setup for trial in trials], options.outlines))
         return [Run(trial, outline) for trial, outline in zip(trials, found, strict=True)]
 
     runs = runs_of(read_trials(data / "amp_trials_homogeneous.csv"))
@@ -207,7 +208,7 @@ def main() -> None:
     publish("amp_splits", by_split, command=command, hidden=[constant.name for constant in EXPECTED])
     publish("amp_constants", constants_table(by_split, whole), command=command)
     seconds = predicted(homogeneous(whole), runs)
-    beyond = predicted(heterogeneous(whole, speed_ratio(data)), other)
+    beyond = predicted(heterogeneous(whole, v100(whole, data)), other)
     publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond), command=command)
     table = summary(by_split)
     for name, value in figures(beyond, [run.trial.seconds for run in other]).items():

@@ -18,8 +18,8 @@ from torch import nn
 from ..api.training_step import TrainingStep
 from .transformer import PreNormBlock, initialise_transformer
 
-Growth = Literal["bicubic", "shuffle"]
-"""How a grid doubles its sides: by interpolation, or by making four pixels of the features of one."""
+Growth = Literal["bicubic", "nearest", "shuffle"]
+"""How a grid doubles its sides: by interpolation, by repeating pixels, or by making four of the features of one."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ def grid(x: torch.Tensor, size: int, side: int) -> torch.Tensor:
 
 def grown(x: torch.Tensor, how: Growth) -> torch.Tensor:
     """A grid ``[batch, side, side, width]`` with sides twice as long."""
+    if how == "nearest":
+        return x[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1).flatten(3, 4).flatten(1, 2)
     x = x.permute(0, 3, 1, 2)
     x = F.pixel_shuffle(x, 2) if how == "shuffle" else F.interpolate(x, scale_factor=2, mode="bicubic")
     return x.permute(0, 2, 3, 1)

@@ -68,6 +68,8 @@ class _Finder:
         self.layers = Layers(())
         self.numbers: dict[str, int] = {}
         self.blocks = Blocks()
+        self.reached: dict[str, set[int]] = {}
+        """The layers that forward ops of a block are in: of a module with blocks inside, those before and behind."""
 
     def run(self) -> Layers:
         self._anywhere()
@@ -85,6 +87,8 @@ class _Finder:
         for op in again:
             self._forward(op)
         self._by_users(again)
+        for op in forward:
+            self.reached.setdefault(self.blocks.of(layer_of(op)), set()).add(self.layers.of[op])
         for op in located:
             if BACKWARD in op.attributes and op not in self.layers.of:
                 self._backward(op)
@@ -128,10 +132,19 @@ class _Finder:
         """
         made = [value for value in op.args if isinstance(value, OpResult)]
         gradients = [value for value in made if self._is_gradient(value.op)]
-        own = [*self._own(op), *self.layers.of_operands(value for value in made if value not in gradients)]
         reached = self.layers.of_operands(gradients)
+        own = [
+            *self._own_before(op, reached),
+            *self.layers.of_operands(value for value in made if value not in gradients),
+        ]
         latest = max(own) if own else len(self.numbers) - 1
         self.layers.of[op] = min([latest, *reached])
+
+    def _own_before(self, op: ComputeOp, reached: Sequence[int]) -> list[int]:
+        """The last layer of an op's block, in forward, that is no later than the layers that gradients have reached."""
+        layers = self.reached.get(self.blocks.of(layer_of(op)), set())
+        before = [layer for layer in layers if all(layer <= each for each in reached)]
+        return [max(before)] if before else self._own(op)
 
     def _after(self, op: ComputeOp) -> None:
         """What is made of gradients before the updates, a norm or a clipped one, is where its largest operand is."""

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
 
 from shardwright.models import MODELS, training_step
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.moe import Dispatch, MoE, sparsely_gated, switch
+from shardwright.models.transgan import grown
 from shardwright.models.vgg import VGGConfig, vgg_step
 
 TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
@@ -146,3 +148,9 @@ def test_vgg_takes_batch_norm() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"did you mean 'gpt2-small'\?.*vgg19-tiny"):
         training_step("gpt2_small")
+
+
+def test_a_grid_that_grows_by_repeating_pixels():
+    x = torch.randn(2, 3, 3, 4)
+    expected = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2, mode="nearest").permute(0, 2, 3, 1)
+    assert torch.equal(grown(x, "nearest"), expected)

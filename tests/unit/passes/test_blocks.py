@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
+from shardwright.dialects.step import BACKWARD
+from shardwright.dialects.train import PARAM
 from shardwright.ir.mesh import Mesh
 from shardwright.models import training_step
 from shardwright.passes.step.layers import find_layers
@@ -93,3 +95,18 @@ def test_blocks_of_inner_lists_are_layers_where_the_outer_ones_are_unlike(
 def test_blocks_of_stages_of_other_depths_are_layers():
     names = layers(training_step("transgan-tiny"))
     assert {"stages.0.blocks.0", "stages.0.blocks.1", "stages.2.blocks.0"} < {*names}
+
+
+def test_what_a_module_does_behind_its_blocks_leaves_their_backward_with_them():
+    module = import_training_step(training_step("transgan-tiny"))
+    (func,) = step_functions(module)
+    view = StepView(func, Mesh.of(gpu=1))
+    found = find_layers(view)
+    homes = {given.name: found.homes.get(given.argument) for given in view.inputs if given.role == PARAM}
+    blocks = [name for name in found.names if ".blocks." in name]
+    assert len(blocks) == 3
+    for block in blocks:
+        number = found.names.index(block)
+        backward = [op for op, layer in found.of.items() if layer == number and BACKWARD in op.attributes]
+        assert any(op.name == "aten.attention_backward" for op in backward)
+        assert homes[f"{block}.mlp.down.weight"] == number

@@ -1,0 +1,120 @@
+"""Enumerate the space that AMP searches, cut its stages, and plan without limits on the same clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from _amp import RANKS, Setup, Testbed, Workload, imported, planned
+from _plain_plans import divisors
+from xdsl.context import Context
+
+from shardwright.api.compile import PlanOptions
+from shardwright.ir.cluster import Cluster, Device
+from shardwright.ir.op_rate import OpRate
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.memory import MemoryPeak, peak_memory
+from shardwright.passes.analysis.memory_roles import MemoryRole
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.summary import PlanSummary, read_plan
+from shardwright.passes.stages.partition import partition
+from shardwright.passes.stages.stage_costs import StageCosts
+from shardwright.passes.step.layers import find_layers
+from shardwright.passes.step.step_view import step_functions, step_views
+
+KEPT_WHOLE = frozenset({MemoryRole.PARAMETERS, MemoryRole.STATES, MemoryRole.GRADIENTS})
+"""A parameter takes sixteen bytes of these, in float32 and in mixed precision."""
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The samples of a micro-batch, and degrees of parallelism, are chosen."""
+
+    micro_batch: int
+    tensor: int
+    data: int
+
+    @property
+    def pipe(self) -> int:
+        """Return the number of stages."""
+        return RANKS // (self.tensor * self.data)
+
+
+def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Degrees, ...], ...]]:
+    """
+    Yield all degrees that AMP enumerates.
+
+    They come by tensor parallelism, which stays inside hosts, then by data parallelism, then by size of micro-batches.
+    """
+    for tensor in divisors(4):
+        by_data = ((data, divisors(workload.batch // data)) for data in divisors(RANKS // tensor))
+        yield tuple(tuple(Degrees(size, tensor, data) for size in sizes) for data, sizes in by_data)
+
+
+def cut(workload: Workload, degrees: Degrees, testbed: Testbed) -> Setup:
+    """Cut the stages as `partition-stages` does, for these degrees."""
+    setup = Setup(workload, degrees.micro_batch, degrees.tensor, degrees.data, (0,))
+    if degrees.pipe == 1:
+        return setup
+    sizes = {"pipe": degrees.pipe, "data": degrees.data, "tensor": degrees.tensor}
+    cluster = in_float32(testbed.cluster({name: size for name, size in sizes.items() if size > 1}))
+    module = imported(workload, written_out=workload.written_out).clone()
+    add_cluster(module, cluster)
+    ((view, _),) = step_views(module)
+    layers = find_layers(view)
+    counts = (RANKS // degrees.pipe,) * degrees.pipe
+    costs = StageCosts(view, layers, cluster, counts, setup.parts)
+    best = partition(len(layers.names), degrees.pipe, setup.parts, costs.compute, costs.communicate)
+    return replace(setup, begins=best.bounds[:-1])
+
+
+def in_float32(cluster: Cluster) -> Cluster:
+    """
+    Return a cluster on which a program takes as long in float32 as it takes on `cluster` in half precision.
+
+    Wires and memory move twice the bytes at twice the rate. Updates are in float32 either way.
+    """
+    topology = cluster.topology
+    assert topology is not None
+    levels = tuple(replace(level, bandwidth=2 * level.bandwidth) for level in topology.levels)
+    kinds = tuple(map(_in_float32, cluster.devices))
+    return replace(cluster, devices=kinds, topology=replace(topology, levels=levels))
+
+
+def _in_float32(device: Device) -> Device:
+    (flops,) = (rate for _, rate in device.flops)
+    rates = tuple(replace(rate, dtype="", bandwidth=2 * rate.bandwidth) for rate in device.rates)
+    update = OpRate("update", "", flops, device.memory_bandwidth, device.launch)
+    bandwidth = 2 * device.memory_bandwidth
+    return replace(device, flops=(("float32", flops),), memory_bandwidth=bandwidth, rates=(*rates, update))
+
+
+@cache
+def peak_bytes(setup: Setup) -> float:
+    """
+    Return the peak memory of a rank in half precision; the scores of attention are written out, as AMP's runtime did.
+
+    The program in float32 is analysed, and its activations are halved.
+    """
+    module = planned(setup, written_out=True)
+    return max(
+        _halved(peak_memory(view.func, cluster.mesh, stage=view.stage, blocks=cluster.blocks))
+        for view, cluster in step_views(module)
+    )
+
+
+def _halved(peak: MemoryPeak) -> float:
+    return sum(size if role in KEPT_WHOLE else size / 2 for role, size in peak.by_role.items())
+
+
+def searched_plan(workload: Workload, testbed: Testbed, budget: float | None) -> PlanSummary:
+    """Run `search-plan` on the program in float32, for so many seconds if they are limited."""
+    cluster = in_float32(testbed.cluster({"node": 4, "gpu": 4}))
+    module = imported(workload).clone()
+    add_cluster(module, cluster)
+    run_pipeline(Context(), module, PlanOptions(budget=budget).passes(cluster), verify_each=False)
+    (func,) = step_functions(module)
+    found = read_plan(func)
+    assert found is not None
+    return found
