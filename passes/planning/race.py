@@ -26,6 +26,9 @@ MOST_EFFORT = 2.0
 NEVER_GAINED = 0.15
 """The part of a step above the least compute time that no plan is expected to save."""
 
+LIKE_OTHERS = 0.95
+"""The part of the least ratio of simulated steps to their estimates, on one layout, by which estimates are raised."""
+
 ONE_LAYOUT = 0.3
 """The part of the usual work that is done if the user has left only the strategy open."""
 
@@ -72,6 +75,8 @@ class Race:
         """The attempts behind `estimates`, which short steps have judged."""
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
+        self.least_ratios: dict[Layout, float] = {}
+        """By layout without its time, the least ratio of a simulated step to its estimate."""
 
     @property
     def best(self) -> Judged | None:
@@ -131,14 +136,10 @@ class Race:
 
     @property
     def _is_over(self) -> bool:
-        """
-        Return whether the allowance is used up. It is smaller if little can be gained.
-
-        If devices differ, layouts and shares decide on the compute time, so the gain is unknown.
-        """
+        """Return whether the allowance is used up. It is smaller if little can be gained."""
         if self.to_gain is None:
             return self.worth < inf and self.allowance.is_over(LEAST_EFFORT)
-        effort = max(MOST_EFFORT * self.to_gain, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
+        effort = max(MOST_EFFORT * self.to_gain, LEAST_EFFORT)
         return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
 
     def _finish_estimated(self, count: int) -> None:
@@ -189,6 +190,9 @@ class Race:
                 continue
             for judged in found:
                 self.allowance.spent += judged.work
+                key = attempt.candidate.layout.without_time
+                ratio = judged.seconds / max(attempt.optimistic, 1e-12)
+                self.least_ratios[key] = min(ratio, self.least_ratios.get(key, inf))
                 if attempt.by_short_steps:
                     self._estimate(attempt, judged)
                 else:
@@ -207,8 +211,10 @@ class Race:
     def _is_settled(self, attempt: Attempt) -> bool:
         """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
         candidate = attempt.candidate
-        if self._is_worse(attempt.optimistic):
-            self._log(Note(candidate, attempt.optimistic, "by an estimate"))
+        # Strategies on one layout have much of what the estimate does not count in common.
+        ratio = LIKE_OTHERS * self.least_ratios.get(candidate.layout.without_time, 0.0)
+        if self._is_worse(estimate := max(1.0, ratio) * attempt.optimistic):
+            self._log(Note(candidate, estimate, "by an estimate"))
             return True
         first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate.name)
         if first != candidate.name:

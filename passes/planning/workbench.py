@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -66,11 +65,8 @@ LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
 
-SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "auto")
-"""That which holds least, and the fastest that fits, fixed ones among them."""
-
-SCHEDULES_DIFFER = 1.5
-"""How many times the fastest step one schedule of a pipeline may take before no other schedule of it is tried."""
+SCHEDULES: tuple[ScheduleName, ...] = ("auto", "1f1b")
+"""The fastest schedule that fits, and the schedule that holds least, for the case that none fits."""
 
 _GOOD_ENOUGH = 0.03
 """How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
@@ -292,14 +288,9 @@ class Workbench:
             return solved.step.written(strategies)
         return self._lay_out(solved.candidate.layout.without_time).written(strategies, solved.step, self._counterparts)
 
-    def finish(self, solved: Solved, worth: float = inf) -> list[Finished]:
-        """
-        The programs of a solved candidate, one of each schedule.
-
-        Args:
-            worth: seconds of a step; where a schedule takes far longer, those after it are not tried.
-        """
-        return self._finished(solved.candidate, self.written(solved), worth)
+    def finish(self, solved: Solved) -> list[Finished]:
+        """Return the programs of a solved candidate: one, or one of each schedule until one fits."""
+        return self._finished(solved.candidate, self.written(solved))
 
     def adapted(self, candidate: Candidate) -> list[Finished]:
         """
@@ -326,7 +317,7 @@ class Workbench:
             respread(view, ratios)
         return self._finished(candidate, module)
 
-    def _finished(self, candidate: Candidate, module: ModuleOp, worth: float = inf) -> list[Finished]:
+    def _finished(self, candidate: Candidate, module: ModuleOp) -> list[Finished]:
         """The programs that the passes make of a module with signatures."""
         found: list[Finished] = []
         layout = candidate.layout
@@ -335,7 +326,7 @@ class Workbench:
                 each.apply(self.ctx, module)
             for variant, made in self._variants(layout, module):
                 found.append(self.judged(candidate, variant, made))
-                if found[-1].seconds > SCHEDULES_DIFFER * worth:
+                if layout.mode == "pipeline" and found[-1].fits:
                     break
             return found
         except PassFailedException as error:
