@@ -24,6 +24,10 @@ from ....ir.sharding import DimSharding, Sharding
 from ....ir.topology import Route
 
 
+_PORT = " port"
+"""The kind of the users of a port, which no axis is called."""
+
+
 class Routes:
     """The ways between the ranks of a job, each found once."""
 
@@ -60,15 +64,20 @@ class Place:
         yield from pairwise((*group, group[0]))
 
     @cached_property
-    def neighbours(self) -> list[tuple[int, ...]]:
-        """Sets of ranks that wait for one another or share a port: the groups along each axis, the users of ports."""
-        groups = [group for axis in self.cluster.mesh.spatial for group in self.cluster.mesh.groups((axis.name,))]
+    def neighbours(self) -> list[tuple[str, Sequence[int]]]:
+        """
+        Sets of ranks that wait for one another or share a port, each with its kind.
+
+        The sets are the groups along each axis, of which the kind is the name of the axis, and the users of ports.
+        """
+        mesh = self.cluster.mesh
+        groups = [(axis.name, group) for axis in mesh.spatial for group in mesh.groups((axis.name,))]
         users: dict[str, list[int]] = {}
-        for group in groups:
+        for _, group in groups:
             for sender, receiver in self.ring(group) if len(group) > 1 else ():
                 for port in self.routes.between(self.ranks[sender], self.ranks[receiver]).ports:
                     users.setdefault(port, []).append(sender)
-        return [*groups, *(tuple(ranks) for ranks in users.values())]
+        return [*groups, *((_PORT, ranks) for ranks in users.values())]
 
 
 @dataclass(frozen=True)
@@ -109,15 +118,24 @@ def divided(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) 
     return tuple(found)
 
 
-def refined(kinds: Sequence[Hashable], neighbours: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """The coarsest division of the ranks into classes of one kind, and with neighbours of the same classes."""
+def refined(
+    kinds: Sequence[Hashable], neighbours: Iterable[tuple[str, Sequence[int]]]
+) -> tuple[tuple[int, ...], ...]:
+    """
+    Return the coarsest division of the ranks into classes of one kind, whose neighbours have the same classes.
+
+    Args:
+        kinds: by rank.
+        neighbours: sets of ranks, each with its kind. Ranks of a class have the same neighbours in the sets of each
+            kind: a rank whose partner along one axis is slow is unlike a rank with such a partner along another axis.
+    """
     sets = list(neighbours)
     colours, count = _numbered(kinds), 0
     while (now := len(set(colours))) > count:
         count = now
-        around: list[list[tuple[int, ...]]] = [[] for _ in colours]
-        for each in sets:
-            seen = tuple(sorted(colours[rank] for rank in each))
+        around: list[list[tuple[str, tuple[int, ...]]]] = [[] for _ in colours]
+        for kind, each in sets:
+            seen = kind, tuple(sorted(colours[rank] for rank in each))
             for rank in each:
                 around[rank].append(seen)
         colours = _numbered([(mine, tuple(sorted(seen))) for mine, seen in zip(colours, around, strict=True)])
