@@ -1,8 +1,8 @@
 """
-Emulated clusters on which plans differ by far, and their cluster files, which are made of short measurements.
+Emulated clusters on which plans differ by far, with cluster files from short measurements.
 
-Every rank computes at one part in `PACE` of a core (`_paced.py`), so that the ranks of all hosts have room on two
-cores. Rates of links are limited by the network namespaces, and so known.
+Every rank computes at a part of a core (`_paced.py`), so that two cores have room for the ranks of all hosts. The rates
+of links are known, because the network namespaces limit them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 
 PACE = 16.0
-"""How many times longer than on a core an op takes on every rank."""
+"""An op takes so many times longer on a rank than on a core."""
 
 _GPT2 = GPT2Config(layers=4, width=128, heads=4, vocabulary=512, positions=64)
 
 INSIDE, BETWEEN = "inside", "between"
-"""The wires of a host, and the network."""
+"""The names of the levels inside hosts and between them."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Case:
     A step and an emulated cluster.
 
     Args:
-        rates: for each host its rate in Mbit/s, sending and receiving; None for a host that is alone.
-        ranks_each: how many ranks a host has.
-        slower: by rank, how many times slower than the others it computes.
-        part: the ranks that a person would choose if some were to idle.
+        rates: the Mbit/s that each host sends and receives; None if the case has one host.
+        ranks_each: the number of ranks of a host.
+        part: the ranks that a person would choose if the others were to idle.
+        slower: factors by rank, for ranks that compute slower than the others.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def paces(self) -> list[float]:
-        """How many times longer than on a core an op takes, by rank."""
+        """The factors by rank by which an op takes longer than on a core."""
         return [PACE * self.slower.get(rank, 1.0) for rank in range(self.ranks)]
 
     @property
@@ -72,19 +72,19 @@ CASES: tuple[Case, ...] = (
     Case("four at 20 Mbit/s", partial(mlp_step, (512, 1024, 1024, 16), batch=128), (20,) * 4, 1, (0, 1)),
     Case("one 50 times slower", partial(mlp_step, (256, 512, 512, 64), batch=512), (None,), 4, (0, 1, 3), {2: 50.0}),
 )
-"""Three clusters with unequal links, and four ranks on one host of which one is slow."""
+"""Three clusters with unequal links, and one host with a slow rank."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """
-    What short measurements found.
+    The results of short measurements.
 
     Args:
         flops: by rank, FLOP/s of a small product of matrices.
         latency: by level, seconds of a small message.
-        bandwidth: bytes/s between two ranks of a host; 0 where hosts have one rank.
-        efficiency: by level and collective, the part of the bandwidth that it reaches.
+        bandwidth: bytes/s between two ranks of a host; 0 if hosts have one rank.
+        efficiency: by level and collective, the part of the bandwidth that the collective reaches.
     """
 
     flops: tuple[float, ...]
@@ -130,7 +130,7 @@ def _level(name: str, bandwidth: float, measured: Measured, key: str) -> Sequenc
 
 
 def slowed(device: Device, kind: str, times: float) -> Device:
-    """Return a device whose ops take so many times longer; what a step takes besides ops is not paced."""
+    """Return a device with ops that take `times` as long. The overhead of a step stays, because only ops are paced."""
     rates = tuple(
         replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times, launch=rate.launch * times)
         for rate in device.rates

@@ -1,7 +1,8 @@
 """
-What each rank of an emulated cluster does: it measures the cluster, or takes the steps of several programs.
+Measure an emulated cluster, or take the steps of several programs on it. Every rank runs this script.
 
-    python benchmarks/_emulated_ranks.py profile FILE | measure FOLDER | run FOLDER     (as rank and world of torchrun)
+    python benchmarks/_emulated_ranks.py profile FILE SECONDS
+    python benchmarks/_emulated_ranks.py measure|run FOLDER CASE
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ from _in_turns import seconds_by_round
 from _paced import Paced
 
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.mesh import Mesh
 from shardwright.lowering.capture.calling import batch_items
 from shardwright.lowering.codegen.load_program import load_text
+from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect
 
 _SMALL, _LARGE = 16, 2**20
-"""Elements of messages for the latency, and for the bandwidth."""
+"""Numbers of elements of the messages that measure latency and bandwidth."""
+
+_PART = 2**16
+"""Elements that each rank has in the collectives between hosts."""
 
 _WIDTH = 256
-"""Of the product of matrices that shows how slow a rank is."""
+"""The width of the matrices that are multiplied to measure the speed of a rank."""
 
 
 def profile(path: str, seconds: float) -> None:
@@ -42,7 +48,7 @@ def profile(path: str, seconds: float) -> None:
 
 
 def measure(case: Case, folder: Path) -> None:
-    """Measure how fast each rank is, and the latency of links."""
+    """Measure the speed of each rank, and the links from rank 0; rank 0 writes the findings."""
     rank, hosts = dist.get_rank(), len(case.rates)
     pace = Paced(case.paces[rank])
     with pace:
@@ -54,7 +60,8 @@ def measure(case: Case, folder: Path) -> None:
         found["latency"][INSIDE] = _one_way(1, _SMALL, 100)
         found["bandwidth"] = 4 * _LARGE / _one_way(1, _LARGE, 10)
     if hosts > 1:
-        found["latency"][BETWEEN] = _one_way(case.ranks - 1, _SMALL, 100)
+        found["latency"][BETWEEN] = latency = _one_way(case.ranks - 1, _SMALL, 100)
+        found["efficiency"] = {BETWEEN: _efficiencies(case, latency)}
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
 
@@ -71,7 +78,11 @@ def _matrix_seconds(pace: Paced, times: int = 5) -> float:
 
 
 def _one_way(other: int, size: int, times: int) -> float:
-    """Seconds of a message from rank 0 to another: half of there and back, in the middle of some; the same on all."""
+    """
+    Return the median seconds of a message from rank 0 to another rank, which are half of a round trip.
+
+    Every rank calls this, and returns the same.
+    """
     message, took = torch.zeros(size), list[float]()
     for _ in range(times + 3):
         start = time.perf_counter()
@@ -83,7 +94,42 @@ def _one_way(other: int, size: int, times: int) -> float:
             dist.send(message, 0)
         took.append((time.perf_counter() - start) / 2)
     dist.barrier()
-    return statistics.median(took[3:])
+    # Ranks that send nothing have no times: rank 0 tells them.
+    middle = torch.tensor([statistics.median(took[3:])], dtype=torch.float64)
+    dist.broadcast(middle, 0)
+    return middle.item()
+
+
+def _efficiencies(case: Case, latency: float) -> dict[str, float]:
+    """Return the part of the rate of the slowest host that each kind of collective between hosts reaches."""
+    count = len(case.rates)
+    comm = Communicator(Mesh.of(node=count, gpu=case.ranks_each), (("node",),))
+    part, axes = torch.ones(_PART), ("node",)
+    whole = part.repeat(count)
+    calls: dict[str, tuple[int, Callable[[], object]]] = {
+        "all_reduce": (2, lambda: comm.all_reduce(whole, axes)),
+        "all_gather": (1, lambda: comm.all_gather(part, 0, axes)),
+        "reduce_scatter": (1, lambda: comm.reduce_scatter(whole, 0, axes)),
+    }
+    slowest = min(rate for rate in case.rates if rate is not None) * 1e6 / 8
+    found: dict[str, float] = {}
+    for kind, (rounds, call) in calls.items():
+        # All groups of an axis share the link of a host.
+        ideal = rounds * 4 * _PART * (count - 1) * case.ranks_each / slowest
+        found[kind] = min(1.0, ideal / max(ideal, _slowest(call, 5) - rounds * (count - 1) * latency))
+    return found
+
+
+def _slowest(call: Callable[[], object], times: int) -> float:
+    """Return the median seconds of a collective until the last rank is done, the same on every rank."""
+    took = torch.zeros(times, dtype=torch.float64)
+    for index in range(times):
+        dist.barrier()
+        start = time.perf_counter()
+        call()
+        took[index] = time.perf_counter() - start
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.median().item()
 
 
 def run(case: Case, folder: Path) -> None:
@@ -112,7 +158,7 @@ def _step(step: TrainingStep, text: str, name: str, pace: Paced) -> Callable[[],
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the task that the command line names."""
     torch.set_num_threads(1)
     what, place, more = sys.argv[1:4]
     if what == "profile":

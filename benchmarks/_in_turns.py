@@ -1,4 +1,4 @@
-"""Steps of several programs in the same processes, in random order, so that a machine's noise hits all alike."""
+"""Time the steps of several programs in random order in the same processes, which all have the noise of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def seconds_by_round(steps: Sequence[Callable[[], object]], rounds: int, warm: i
     Every rank of the job calls this. A step is timed from one barrier to the next.
 
     Args:
-        warm: rounds before those that are timed.
+        warm: the number of rounds before the timed rounds.
     """
     generator, rows = random.Random(0), list[list[float]]()
     order = list(range(len(steps)))

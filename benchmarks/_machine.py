@@ -1,4 +1,4 @@
-"""What the machine under a measurement was doing."""
+"""Read the load of this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def busy_seconds() -> float:
-    """Return how long all processors of the machine have worked so far, together."""
+    """Return the seconds that all processors of the machine have worked so far."""
     user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", maxsplit=1)[0].split()[1:9])
     return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""A device that is slower than a core: every op is followed by sleep, in proportion to the time that it computed."""
+"""Emulate a device that is slower than a core: a rank sleeps after each op in proportion to the time of the op."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _LEAST_SLEEP = 1e-3
-"""Shorter sleeps are not precise, so that they are added up."""
+"""Shorter sleeps are not precise, and are therefore added up."""
 
 _COLLECTIVES = "c10d"
 
 
 class Paced(TorchDispatchMode):
     """
-    Ops of this thread take `pace` times the processor time that they need, while this is entered.
+    A context in which ops of this thread take `pace` times their processor time.
 
-    A core that computes for one part in `pace` of the time has room for as many ranks, so that ranks do not slow one
-    another. Collectives are not paced, and begin when the ops before them are over.
+    A rank then uses one part in `pace` of a core, so that many ranks share a core and do not slow one another.
+    Collectives are not paced, and begin after the sleep for the ops before them.
     """
 
     def __init__(self, pace: float) -> None:
@@ -30,7 +30,7 @@ class Paced(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an op, and sleep if enough is owed."""
+        """Run an op, and sleep if the accumulated debt is large enough."""
         if func.namespace == _COLLECTIVES:
             self.settle()
             return func(*args, **(kwargs or {}))
@@ -42,7 +42,7 @@ class Paced(TorchDispatchMode):
         return found
 
     def settle(self) -> None:
-        """Sleep for what is owed; a sleep that takes longer counts for the next."""
+        """Sleep for the accumulated debt. Time by which a sleep is too long counts for the next ops."""
         if self._owed <= 0.0:
             return
         start = time.perf_counter()

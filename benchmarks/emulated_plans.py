@@ -1,24 +1,22 @@
 """
-Whether the chosen plan is the fastest of those that a person would write, on emulated clusters.
+Compare the chosen plan with plans that a person would write, measured on emulated clusters.
 
     sudo python benchmarks/emulated_plans.py [--pairs 7] [--only NAME ...] [--device FILE]
 
-Three clusters are groups of hosts with unequal links, which are network namespaces (`_netns.py`); in the fourth, one of
-four ranks on one host computes 50 times slower. The step of each is planned by the search, and by hand: data
-parallelism over all ranks, ZeRO 3, tensor parallelism, data parallelism of tensor parallelism, a pipeline of two
-stages, and data parallelism on a part of the cluster. A plan by hand that is the program of the chosen one is left out;
-another part, and one rank alone, stand in for those that are left out or cannot be made.
+Three clusters are groups of hosts with unequal links, which are network namespaces (`_netns.py`). In the fourth cluster
+one of four ranks on one host computes 50 times slower. Each step is planned by the search and by hand: data parallelism
+over all ranks, ZeRO 3, tensor parallelism, tensor parallelism inside data parallelism, a pipeline of two stages, data
+parallelism on a part of the cluster, and one rank alone. A plan by hand that gives the chosen program is left out.
 
-Two cores cannot compute for six ranks. Therefore every rank computes at a sixteenth of a core, by sleeping after each
-op in proportion to the processor time that it took (`_paced.py`), and the slowed rank at a fiftieth of that. The links
-are slow in proportion. What is measured is thus links and sleep, and the noise of a machine with two cores is small
-beside both.
+Two cores cannot compute for six ranks. Therefore a rank sleeps after each op for 15 times the processor time of the op
+(`_paced.py`), and the slowed rank for 50 times as long as that. The links are slow in proportion. Links and sleep
+make up most of a step, and contention for the two cores is small beside them on a machine without other work.
 
-The cluster file of a case is made of short measurements: `shardwright profile` of one rank gives the kinds of device,
-small products of matrices give the speed of each rank, and messages the latency of links. The rates of the links are
-known. The programs of a case live in the same processes and take their steps in random order. `ratio` is the median of
-the paired ratios to the chosen plan, with a bootstrap interval of 95 %; that plan is there twice, as a control.
-`others` is how much of two cores other processes took meanwhile. Without root, iproute2 or network namespaces the
+The cluster file of a case comes from short measurements. `shardwright profile` of one rank gives the device, products
+of matrices give the speed of each rank, and messages give the latency of links. The rates of links are known. The
+programs of a case live in the same processes and take their steps in random order. `ratio` is the median of paired
+ratios to the chosen plan, with a bootstrap interval of 95 %. The chosen plan runs twice, as a control. `others` is the
+number of cores that other processes used during the measurement. Without root, iproute2 or network namespaces the
 script says so and ends.
 """
 
@@ -60,16 +58,15 @@ from shardwright.passes.step.step_view import step_functions
 
 RANKS = Path(__file__).with_name("_emulated_ranks.py")
 BURST = "16kb"
-"""What a link carries at once after a pause: little, so that its rate always holds."""
+"""A link carries this much at once after a pause. It is small, so that the rate of the link always holds."""
 
-BY_HAND = 5
 MICRO_BATCHES = 4
 CHOSEN, CONTROL = "chosen", "chosen (control)"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan: its program, and the seconds of its step as simulated."""
+    """A plan with its program and the simulated seconds of its step."""
 
     name: str
     predicted: float
@@ -77,7 +74,7 @@ class Planned:
 
 
 def plans_by_hand(case: Case, cluster: Cluster) -> list[Plain]:
-    """Return what a person would try, the first five first."""
+    """Return the plans by hand."""
     own, count = cluster.mesh, case.ranks
     flat = Mesh((Axis("gpu", count),), own.name)
     grid = own if len(own.axes) == 2 else Mesh((Axis("outer", 2), Axis("inner", count // 2)), own.name)
@@ -118,14 +115,12 @@ def planned_by_hand(step: TrainingStep, plan: Plain, cluster: Cluster) -> Planne
 
 
 def planned(case: Case, cluster: Cluster) -> list[Planned]:
-    """Return the chosen plan and those by hand that are other programs, five where there are so many."""
+    """Return the chosen plan, and the plans by hand that give other programs."""
     made = compile_step(case.step(), cluster, name=CHOSEN)
     summary = read_plan(step_functions(made.module)[0])
     assert summary is not None
     found = [Planned(f"{CHOSEN}: {summary.chosen}", step_seconds(made.module), made.program)]
     for plan in plans_by_hand(case, cluster):
-        if len(found) > BY_HAND:
-            break
         try:
             each = planned_by_hand(case.step(), plan, cluster)
         except (DiagnosticException, ValueError) as error:
@@ -139,7 +134,7 @@ def planned(case: Case, cluster: Cluster) -> list[Planned]:
 
 
 def _launch(case: Case, what: str, folder: Path) -> Any:
-    """Have every rank of a case do something; what rank 0 found."""
+    """Run a task of `_emulated_ranks.py` on every rank of a case, and return the findings of rank 0."""
     rates = [f"{rate}mbit" if rate is not None else None for rate in case.rates]
     with _netns.hosts(rates, BURST, receiving=True) as names:
         ranks = [name for name in names for _ in range(case.ranks_each)]
@@ -156,7 +151,7 @@ def profiled_device(path: Path, seconds: float) -> Device:
 
 
 def compare(case: Case, device: Device, pairs: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Measure and plan a case; a row for each plan, and one of the chosen plan beside the best of the others."""
+    """Plan and measure a case, and return a row for each plan, and the verdict."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         cluster = cluster_of(case, device, Measured(**_launch(case, "measure", folder)))
@@ -181,7 +176,7 @@ def _seconds_of_children() -> float:
 
 
 def _row(case: Case, plan: Planned, taken: Sequence[Sequence[float]], at: int, others: float) -> dict[str, Any]:
-    """Return what a plan took beside the chosen one, which is at 1."""
+    """Return the times of the plan at an index, with its ratio to the chosen plan at index 1."""
     ratios = [seconds[at] / seconds[1] for seconds in taken]
     low, high = interval(ratios)
     return {
@@ -198,7 +193,7 @@ def _row(case: Case, plan: Planned, taken: Sequence[Sequence[float]], at: int, o
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Compare the chosen plan with the fastest by hand; the rows are those of one case."""
+    """Compare the chosen plan of a case with the fastest plan by hand."""
     _, chosen, *by_hand = rows
     best = min(by_hand, key=lambda row: row["ratio"])
     expected = min(by_hand, key=lambda row: row["predicted ms"])
