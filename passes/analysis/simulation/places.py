@@ -23,7 +23,6 @@ from ....ir.cluster import Cluster
 from ....ir.sharding import DimSharding, Sharding
 from ....ir.topology import Route
 
-
 _PORT = " port"
 """The kind of the users of a port, which no axis is called."""
 
@@ -118,9 +117,7 @@ def divided(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) 
     return tuple(found)
 
 
-def refined(
-    kinds: Sequence[Hashable], neighbours: Iterable[tuple[str, Sequence[int]]]
-) -> tuple[tuple[int, ...], ...]:
+def refined(kinds: Sequence[Hashable], neighbours: Iterable[tuple[str, Sequence[int]]]) -> tuple[tuple[int, ...], ...]:
     """
     Return the coarsest division of the ranks into classes of one kind, whose neighbours have the same classes.
 
