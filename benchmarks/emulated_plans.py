@@ -200,7 +200,6 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     _, chosen, *by_hand = rows
     best = min(by_hand, key=lambda row: row["ratio"])
-    expected = min(by_hand, key=lambda row: row["predicted ms"])
     return {
         "case": chosen["case"],
         "chosen is": "the fastest" if best["low"] > 1.0 else "slower" if best["high"] < 1.0 else "as fast",
