@@ -21,7 +21,7 @@ from shardwright.models.mlp import mlp_step
 PACE = 16.0
 """An op takes so many times longer on a rank than on a core."""
 
-_GPT2 = GPT2Config(layers=4, width=128, heads=4, vocabulary=512, positions=64)
+_GPT2 = GPT2Config(layers=2, width=256, heads=4, vocabulary=512, positions=64)
 
 INSIDE, BETWEEN = "inside", "between"
 """The names of the levels inside hosts and between them."""

@@ -8,6 +8,7 @@ Measure an emulated cluster, or take the steps of several programs on it. Every 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -28,6 +29,9 @@ from shardwright.lowering.codegen.load_program import load_text
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect
+
+_PRIORITY = -10
+"""The nice value of a rank, for which the script needs root as it does for links."""
 
 _SMALL, _LARGE = 16, 2**20
 """Numbers of elements of the messages that measure latency and bandwidth."""
@@ -160,6 +164,8 @@ def _step(step: TrainingStep, text: str, name: str, pace: Paced) -> Callable[[],
 def main() -> None:
     """Run the task that the command line names."""
     torch.set_num_threads(1)
+    # A rank sleeps most of the time, and must not wait for a core when it wakes.
+    os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     what, place, more = sys.argv[1:4]
     if what == "profile":
         profile(place, float(more))
