@@ -52,11 +52,6 @@ class Case:
         return len(self.rates) * self.ranks_each
 
     @property
-    def paces(self) -> list[float]:
-        """The factors by rank by which an op takes longer than on a core."""
-        return [PACE * self.slower.get(rank, 1.0) for rank in range(self.ranks)]
-
-    @property
     def mesh(self) -> str:
         """The axes of the cluster, as a cluster file has them."""
         return (
@@ -130,11 +125,8 @@ def _level(name: str, bandwidth: float, measured: Measured, key: str) -> Sequenc
 
 
 def slowed(device: Device, kind: str, times: float) -> Device:
-    """Return a device with ops that take `times` as long. The overhead of a step stays, because only ops are paced."""
-    rates = tuple(
-        replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times, launch=rate.launch * times)
-        for rate in device.rates
-    )
+    """Return a device with ops that take `times` as long. The overhead of a step stays, because only ops are slowed."""
+    rates = tuple(replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times) for rate in device.rates)
     return replace(
         device,
         kind=kind,

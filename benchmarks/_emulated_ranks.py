@@ -54,7 +54,7 @@ def profile(path: str, seconds: float) -> None:
 def measure(case: Case, folder: Path) -> None:
     """Measure the speed of each rank, and the links from rank 0; rank 0 writes the findings."""
     rank, hosts = dist.get_rank(), len(case.rates)
-    pace = Paced(case.paces[rank])
+    pace = _pace(case)
     with pace:
         took = torch.tensor([_matrix_seconds(pace)], dtype=torch.float64)
     flops = [torch.empty(1, dtype=torch.float64) for _ in range(case.ranks)]
@@ -68,6 +68,10 @@ def measure(case: Case, folder: Path) -> None:
         found["efficiency"] = {BETWEEN: _efficiencies(case, latency)}
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
+
+
+def _pace(case: Case) -> Paced:
+    return Paced(PACE, case.slower.get(dist.get_rank(), 1.0))
 
 
 def _matrix_seconds(pace: Paced, times: int = 5) -> float:
@@ -140,7 +144,7 @@ def run(case: Case, folder: Path) -> None:
     """Take the steps of all programs of the folder in turns; rank 0 writes the seconds."""
     asked = json.loads((folder / "asked.json").read_text())
     step = case.step()
-    pace = Paced(case.paces[dist.get_rank()])
+    pace = _pace(case)
     steps = [_step(step, text, name, pace) for name, text in asked["programs"]]
     rows = seconds_by_round(steps, asked["pairs"], warm=1)
     if dist.get_rank() == 0:

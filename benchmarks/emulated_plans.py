@@ -9,8 +9,9 @@ over all ranks, ZeRO 3, tensor parallelism, tensor parallelism inside data paral
 parallelism on a part of the cluster, and one rank alone. A plan by hand that gives the chosen program is left out.
 
 Two cores cannot compute for six ranks. Therefore a rank sleeps after each op for 15 times the processor time of the op
-(`_paced.py`), and the slowed rank for 50 times as long as that. The links are slow in proportion. Links and sleep
-make up most of a step, and contention for the two cores is small beside them on a machine without other work.
+without its launch (`_paced.py`), and each op of the slowed rank takes 50 times as long as that. The links are slow in
+proportion. Links and sleep make up most of a step, and contention for the two cores is small beside them on a machine
+without other work. Programs of many small ops suffer first where there is other work.
 
 The cluster file of a case comes from short measurements. `shardwright profile` of one rank gives the device, products
 of matrices give the speed of each rank, and messages give the latency of links. The rates of links are known. The
