@@ -1,5 +1,5 @@
 """
-Emulated clusters on which plans differ by far, with cluster files from short measurements.
+Describe emulated clusters, and make their cluster files from short measurements.
 
 Every rank computes at a part of a core (`_paced.py`), so that two cores have room for the ranks of all hosts. The rates
 of links are known, because the network namespaces limit them.

@@ -19,7 +19,7 @@ _COLLECTIVES = "c10d"
 
 class Paced(TorchDispatchMode):
     """
-    A context in which ops of this thread take `pace` times their processor time.
+    A context that makes ops of this thread take `pace` times their processor time.
 
     The launch of an op is not paced: an op takes its first microseconds at the speed of the core, as a slow device does
     that a fast host feeds. Otherwise cold caches after a sleep would count `pace` times.
@@ -52,7 +52,7 @@ class Paced(TorchDispatchMode):
         return found
 
     def settle(self) -> None:
-        """Sleep for the accumulated debt. Time by which a sleep is too long counts for the next ops."""
+        """Sleep for the accumulated debt. Excess sleep counts for the next ops."""
         if self._owed <= 0.0:
             return
         start = time.perf_counter()
