@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from _machine import busy_seconds
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.lowering.capture.calling import batch_items
@@ -96,10 +95,10 @@ def _turn(side: Executor, batch: dict[str, Any], count: int) -> Turn:
     for _ in range(_WARM):
         side.step(batch)
     dist.barrier()
-    begun, busy, mine = time.perf_counter(), _busy_seconds(), _own_seconds()
+    begun, busy, mine = time.perf_counter(), busy_seconds(), _own_seconds()
     steps = [_timed(side, batch) for _ in range(count)]
     (ours,) = _over_ranks(_own_seconds() - mine, dist.ReduceOp.SUM)
-    wall, others = time.perf_counter() - begun, _busy_seconds() - busy - ours
+    wall, others = time.perf_counter() - begun, busy_seconds() - busy - ours
     wall, others = _over_ranks((wall, others), dist.ReduceOp.MAX)
     return Turn(tuple(_over_ranks(steps, dist.ReduceOp.MAX)), wall, others)
 
@@ -109,12 +108,6 @@ def _timed(side: Executor, batch: dict[str, Any]) -> float:
     begun = time.perf_counter()
     side.step(batch)
     return time.perf_counter() - begun
-
-
-def _busy_seconds() -> float:
-    """What all processors of the machine have worked so far."""
-    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", maxsplit=1)[0].split()[1:9])
-    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_seconds() -> float:

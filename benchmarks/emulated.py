@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import re
 import statistics
 import sys
@@ -27,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +168,7 @@ def worker(folder: Path) -> None:
     """One rank: all programs of the folder, step by step in random order; rank 0 writes the seconds."""
     import torch
     import torch.distributed as dist
+    from _in_turns import seconds_by_round
 
     from shardwright.lowering.codegen.load_program import load_text
     from shardwright.runtime.executor import Executor
@@ -185,19 +186,7 @@ def worker(folder: Path) -> None:
             _lengthen(stages, asked["fragment"])
         sides.append(Executor(stages, connect(stages, torch.device("cpu"))))
         sides[-1].initialize(step.model, 0)
-    generator, rows = random.Random(0), list[list[float]]()
-    order = list(range(len(sides)))
-    for number in range(asked["pairs"] + 3):
-        generator.shuffle(order)
-        seconds = [0.0] * len(sides)
-        for index in order:
-            dist.barrier()
-            start = time.perf_counter()
-            sides[index].step(batch)
-            dist.barrier()
-            seconds[index] = time.perf_counter() - start
-        if number >= 3:
-            rows.append(seconds)
+    rows = seconds_by_round([partial(side.step, batch) for side in sides], asked["pairs"])
     measured = [_measured(side, batch) for side in sides] if asked["profile"] else []
     if dist.get_rank() == 0:
         (folder / "seconds.json").write_text(json.dumps({"rows": rows, "measured": measured}))

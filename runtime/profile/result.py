@@ -65,9 +65,7 @@ def mesh_of(journal: Journal) -> Mesh:
     return Mesh(tuple(Axis(name, size) for name, size in journal.about["mesh"]))
 
 
-def profile_of(
-    journal: Journal, samples: Sequence[OpSample], name: str, in_step: Sequence[OpSample] = ()
-) -> Profile:
+def profile_of(journal: Journal, samples: Sequence[OpSample], name: str, in_step: Sequence[OpSample] = ()) -> Profile:
     """
     The cluster that was measured.
 

@@ -23,6 +23,9 @@ from ....ir.cluster import Cluster
 from ....ir.sharding import DimSharding, Sharding, rank_extents
 from ....ir.topology import Route
 
+_PORT = " port"
+"""The kind of the users of a port, which no axis is called."""
+
 
 class Routes:
     """The ways between the ranks of a job, each found once."""
@@ -60,15 +63,20 @@ class Place:
         yield from pairwise((*group, group[0]))
 
     @cached_property
-    def neighbours(self) -> list[tuple[int, ...]]:
-        """Sets of ranks that wait for one another or share a port: the groups along each axis, the users of ports."""
-        groups = [group for axis in self.cluster.mesh.spatial for group in self.cluster.mesh.groups((axis.name,))]
+    def neighbours(self) -> list[tuple[str, Sequence[int]]]:
+        """
+        Sets of ranks that wait for one another or share a port, each with its kind.
+
+        The sets are the groups along each axis, of which the kind is the name of the axis, and the users of ports.
+        """
+        mesh = self.cluster.mesh
+        groups = [(axis.name, group) for axis in mesh.spatial for group in mesh.groups((axis.name,))]
         users: dict[str, list[int]] = {}
-        for group in groups:
+        for _, group in groups:
             for sender, receiver in self.ring(group) if len(group) > 1 else ():
                 for port in self.routes.between(self.ranks[sender], self.ranks[receiver]).ports:
                     users.setdefault(port, []).append(sender)
-        return [*groups, *(tuple(ranks) for ranks in users.values())]
+        return [*groups, *((_PORT, ranks) for ranks in users.values())]
 
 
 @dataclass(frozen=True)
@@ -109,17 +117,24 @@ def divided(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) 
     return tuple(found)
 
 
-def refined(kinds: Sequence[Hashable], neighbours: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """The coarsest division of the ranks into classes of one kind, and with neighbours of the same classes."""
+def refined(kinds: Sequence[Hashable], neighbours: Iterable[tuple[str, Sequence[int]]]) -> tuple[tuple[int, ...], ...]:
+    """
+    Return the coarsest division of the ranks into classes of one kind, whose neighbours have the same classes.
+
+    Args:
+        kinds: by rank.
+        neighbours: sets of ranks, each with its kind. Ranks of a class have the same neighbours in the sets of each
+            kind: a rank whose partner along one axis is slow is unlike a rank with such a partner along another axis.
+    """
     sets = list(neighbours)
     colours, count = _numbered(kinds), 0
     around: list[list[int]] = [[] for _ in colours]
-    for number, each in enumerate(sets):
+    for number, (_, each) in enumerate(sets):
         for rank in each:
             around[rank].append(number)
     while (now := len(set(colours))) > count:
         count = now
-        seen = _numbered([tuple(sorted(colours[rank] for rank in each)) for each in sets])
+        seen = _numbered([(kind, tuple(sorted(colours[rank] for rank in each))) for kind, each in sets])
         pairs = zip(colours, around, strict=True)
         colours = _numbered([(mine, tuple(sorted(seen[number] for number in near))) for mine, near in pairs])
     classes: dict[int, list[int]] = {}

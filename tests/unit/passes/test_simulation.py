@@ -221,10 +221,15 @@ def test_small_values_of_a_bucket_are_put_in_one_message():
 
 
 def test_ranks_are_alike_if_their_neighbours_are():
-    pairs = [(0, 1), (2, 3), (0, 2), (1, 3)]
+    pairs = [("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1, 3))]
     assert refined("aaaa", pairs) == ((0, 1, 2, 3),)
-    assert refined("baaa", pairs) == ((0,), (1, 2), (3,))
     assert refined("bbaa", pairs) == ((0, 1), (2, 3))
+
+
+def test_ranks_are_unlike_if_their_partners_along_an_axis_are():
+    """Rank 1 waits for rank 0 along tp, and rank 2 waits for it along dp."""
+    pairs = [("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1, 3))]
+    assert refined("baaa", pairs) == ((0,), (1,), (2,), (3,))
 
 
 def test_a_wait_for_what_others_never_start_is_refused():

@@ -1,0 +1,138 @@
+"""
+Describe emulated clusters, and make their cluster files from short measurements.
+
+Every rank computes at a part of a core (`_paced.py`), so that two cores have room for the ranks of all hosts. The rates
+of links are known, because the network namespaces limit them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster, Device
+from shardwright.ir.cluster_file import parse_cluster
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
+
+PACE = 16.0
+"""An op takes so many times longer on a rank than on a core."""
+
+_GPT2 = GPT2Config(layers=2, width=256, heads=4, vocabulary=512, positions=64)
+
+INSIDE, BETWEEN = "inside", "between"
+"""The names of the levels inside hosts and between them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    A step and an emulated cluster.
+
+    Args:
+        rates: the Mbit/s that each host sends and receives; None if the case has one host.
+        ranks_each: the number of ranks of a host.
+        part: the ranks that a person would choose if the others were to idle.
+        slower: factors by rank, for ranks that compute slower than the others.
+    """
+
+    name: str
+    step: Callable[[], TrainingStep]
+    rates: tuple[int | None, ...]
+    ranks_each: int
+    part: tuple[int, ...]
+    slower: Mapping[int, float] = field(default_factory=dict[int, float])
+
+    @property
+    def ranks(self) -> int:
+        """The number of all ranks."""
+        return len(self.rates) * self.ranks_each
+
+    @property
+    def mesh(self) -> str:
+        """The axes of the cluster, as a cluster file has them."""
+        return (
+            f'"gpu={self.ranks}"'
+            if 1 in (len(self.rates), self.ranks_each)
+            else (f'"node={len(self.rates)}", "gpu={self.ranks_each}"')
+        )
+
+
+CASES: tuple[Case, ...] = (
+    Case("two hosts of two", partial(gpt2_step, _GPT2, batch=16, length=64), (100, 100), 2, (0, 1)),
+    Case("a far host of three", partial(mlp_step, (256, 1024, 1024, 256), batch=1024), (200, 40, 200), 2, (0, 1, 4, 5)),
+    Case("four at 20 Mbit/s", partial(mlp_step, (512, 1024, 1024, 16), batch=128), (20,) * 4, 1, (0, 1)),
+    Case("one 50 times slower", partial(mlp_step, (256, 512, 512, 64), batch=512), (None,), 4, (0, 1, 3), {2: 50.0}),
+)
+"""Three clusters with unequal links, and one host with a slow rank."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """
+    The results of short measurements.
+
+    Args:
+        flops: by rank, FLOP/s of a small product of matrices.
+        latency: by level, seconds of a small message.
+        bandwidth: bytes/s between two ranks of a host; 0 if hosts have one rank.
+        efficiency: by level and collective, the part of the bandwidth that the collective reaches.
+    """
+
+    flops: tuple[float, ...]
+    latency: Mapping[str, float]
+    bandwidth: float
+    efficiency: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+
+
+def cluster_of(case: Case, device: Device, measured: Measured) -> Cluster:
+    """
+    Return the emulated cluster.
+
+    Args:
+        device: a rank at the usual pace, as `shardwright profile` finds it.
+    """
+    lines = ["version = 3", f'name = "{case.name.replace(" ", "-")}"', f"mesh = [{case.mesh}]"]
+    for kind in ("usual", "slow"):
+        lines += [f"[device.{kind}]", "flops = { float32 = 1e9 }", "memory_bandwidth = 1e9", 'memory = "4GiB"']
+    for rate in case.rates:
+        lines += ["[[host]]", f"devices = {case.ranks_each}", 'device = "usual"']
+        lines += [f'inside = "{INSIDE}"'] if case.ranks_each > 1 else []
+        lines += [f'nic = "{BETWEEN}{rate}"'] if rate is not None else []
+    if case.ranks_each > 1:
+        lines += _level(INSIDE, measured.bandwidth, measured, INSIDE)
+    for rate in dict.fromkeys(rate for rate in case.rates if rate is not None):
+        lines += _level(f"{BETWEEN}{rate}", rate * 1e6 / 8, measured, BETWEEN)
+    made = parse_cluster("\n".join(lines), case.name)
+    usual = replace(device, kind="usual", memory=4.0 * 2**30)
+    if not case.slower:
+        return replace(made, devices=(usual,))
+    fast = statistics.median(rate for rank, rate in enumerate(measured.flops) if rank not in case.slower)
+    slow = statistics.median(measured.flops[rank] for rank in case.slower)
+    kinds = (usual, slowed(usual, "slow", fast / slow))
+    placement = tuple(int(rank in case.slower) for rank in range(case.ranks))
+    return replace(made, devices=kinds, placement=placement)
+
+
+def _level(name: str, bandwidth: float, measured: Measured, key: str) -> Sequence[str]:
+    found = [f"[level.{name}]", f"latency = {measured.latency[key]!r}", f"bandwidth = {bandwidth!r}"]
+    if efficiency := measured.efficiency.get(key):
+        found.append("efficiency = { " + ", ".join(f"{kind} = {part!r}" for kind, part in efficiency.items()) + " }")
+    return found
+
+
+def slowed(device: Device, kind: str, times: float) -> Device:
+    """Return a device with ops that take `times` as long. The overhead of a step stays, because only ops are slowed."""
+    rates = tuple(replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times) for rate in device.rates)
+    return replace(
+        device,
+        kind=kind,
+        flops=tuple((dtype, rate / times) for dtype, rate in device.flops),
+        memory_bandwidth=device.memory_bandwidth / times,
+        launch=device.launch * times,
+        rates=rates,
+        table=tuple((key, seconds * times) for key, seconds in device.table),
+    )

@@ -1,0 +1,34 @@
+"""Time the steps of several programs in random order in the same processes, which all have the noise of the machine."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+
+
+def seconds_by_round(steps: Sequence[Callable[[], object]], rounds: int, warm: int = 3) -> list[list[float]]:
+    """
+    Run every step once a round, each round in another order, and return the seconds of each by round.
+
+    Every rank of the job calls this. A step is timed from one barrier to the next.
+
+    Args:
+        warm: the number of rounds before the timed rounds.
+    """
+    generator, rows = random.Random(0), list[list[float]]()
+    order = list(range(len(steps)))
+    for number in range(rounds + warm):
+        generator.shuffle(order)
+        seconds = [0.0] * len(steps)
+        for index in order:
+            dist.barrier()
+            start = time.perf_counter()
+            steps[index]()
+            dist.barrier()
+            seconds[index] = time.perf_counter() - start
+        if number >= warm:
+            rows.append(seconds)
+    return rows

@@ -1,0 +1,249 @@
+"""
+Compare the chosen plan with plans that a person would write, measured on emulated clusters.
+
+    sudo python benchmarks/emulated_plans.py [--pairs 7] [--only NAME ...] [--device FILE]
+
+Three clusters are groups of hosts with unequal links, which are network namespaces (`_netns.py`). In the fourth cluster
+one of four ranks on one host computes 50 times slower. Each step is planned by the search and by hand: data parallelism
+over all ranks, ZeRO 3, tensor parallelism, tensor parallelism inside data parallelism, a pipeline of two stages, data
+parallelism on a part of the cluster, and one rank alone. A plan by hand that gives the chosen program is left out.
+
+Two cores cannot compute for six ranks. Therefore a rank sleeps after each op for 15 times the processor time of the op
+without its launch (`_paced.py`), and each op of the slowed rank takes 50 times as long as that. The links are slow in
+proportion. Links and sleep make up most of a step, and contention for the two cores is small beside them on a machine
+without other work. Programs of many small ops suffer first where there is other work.
+
+The cluster file of a case comes from short measurements. `shardwright profile` of one rank gives the device, products
+of matrices give the speed of each rank, and messages give the latency of links. The rates of links are known. The
+programs of a case live in the same processes and take their steps in random order. `ratio` is the median of paired
+ratios to the chosen plan, with a bootstrap interval of 95 %. The chosen plan runs twice, as a control. `others` is the
+number of cores that other processes used during the measurement. Without root, iproute2 or network namespaces the
+script says so and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import _netns
+from _emulated_cases import CASES, Case, Measured, cluster_of
+from _machine import busy_seconds
+from _plain_plans import PIPELINED, Plain, Prepared, Workshop, step_seconds
+from _report import RESULTS, interval, parsed, plot_intervals, publish, skip
+from plan_quality import FIRST, LAST, TOLERANCE
+from xdsl.context import Context
+from xdsl.utils.exceptions import DiagnosticException
+
+from shardwright.api.compile import compile_step, import_training_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster, Device
+from shardwright.ir.cluster_file import cluster_toml, load_cluster
+from shardwright.ir.mesh import Axis, Mesh
+from shardwright.lowering.codegen.emit_python import emit_python
+from shardwright.passes.leave_idle import leave_idle
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.summary import read_plan
+from shardwright.passes.step.step_view import step_functions
+
+RANKS = Path(__file__).with_name("_emulated_ranks.py")
+BURST = "16kb"
+"""A link carries this much at once after a pause. It is small, so that the rate of the link always holds."""
+
+MICRO_BATCHES = 4
+CHOSEN, CONTROL = "chosen", "chosen (control)"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with its program and the simulated seconds of its step."""
+
+    name: str
+    predicted: float
+    program: str = field(repr=False)
+
+
+def plans_by_hand(case: Case, cluster: Cluster) -> list[Plain]:
+    """Return the plans by hand."""
+    own, count = cluster.mesh, case.ranks
+    flat = Mesh((Axis("gpu", count),), own.name)
+    grid = own if len(own.axes) == 2 else Mesh((Axis("outer", 2), Axis("inner", count // 2)), own.name)
+    outer, inner = grid.names
+    before = f"partition-stages{{stages=2 micro_batches={MICRO_BATCHES}}},"
+    pipelined = PIPELINED.format(parts=MICRO_BATCHES, schedule="1f1b")
+    return [
+        Plain("all", "dp", own, (("dp", own.names),)),
+        Plain("all", "zero3", own, (("zero3", own.names),)),
+        Plain("all", "tp", own, (("tp", own.names),)),
+        Plain("all", "tp inside dp", grid, (("dp", (outer,)), ("tp", (inner,)))),
+        Plain("all", "pipeline of two stages", flat, (("dp", flat.names),), pipelined, before),
+        *(_on_part(ranks, own.name) for ranks in (case.part, (0,))),
+    ]
+
+
+def _on_part(ranks: tuple[int, ...], name: str) -> Plain:
+    mesh = Mesh((Axis("gpu", len(ranks)),), name)
+    title = f"dp on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} alone"
+    return Plain("part", title, mesh, (("dp", mesh.names),), ranks=ranks)
+
+
+def planned_by_hand(step: TrainingStep, plan: Plain, cluster: Cluster) -> Planned:
+    """
+    Return the program of a plan by hand.
+
+    Raises:
+        DiagnosticException, ValueError: it cannot be made.
+    """
+    module = import_training_step(step)
+    run_pipeline(Context(), module, FIRST, verify_each=False)
+    made = Workshop(Prepared(module, module, False, 0), cluster).program(plan)
+    if plan.ranks is not None:
+        leave_idle(made, cluster, plan.ranks)
+    run_pipeline(Context(), made, LAST, verify_each=False)
+    program = emit_python(made, name=plan.name, step_spec=None, versions={})
+    return Planned(plan.name, step_seconds(made), program)
+
+
+def planned(case: Case, cluster: Cluster) -> list[Planned]:
+    """Return the chosen plan, and the plans by hand that give other programs."""
+    made = compile_step(case.step(), cluster, name=CHOSEN)
+    summary = read_plan(step_functions(made.module)[0])
+    assert summary is not None
+    found = [Planned(f"{CHOSEN}: {summary.chosen}", step_seconds(made.module), made.program)]
+    for plan in plans_by_hand(case, cluster):
+        try:
+            each = planned_by_hand(case.step(), plan, cluster)
+        except (DiagnosticException, ValueError) as error:
+            print(f"{case.name}: {plan.name} cannot be made: {error}", file=sys.stderr)
+            continue
+        if abs(each.predicted / found[0].predicted - 1.0) < TOLERANCE:
+            print(f"{case.name}: {plan.name} is the chosen plan", file=sys.stderr)
+            continue
+        found.append(each)
+    return found
+
+
+def _launch(case: Case, what: str, folder: Path) -> Any:
+    """Run a task of `_emulated_ranks.py` on every rank of a case, and return the findings of rank 0."""
+    rates = [f"{rate}mbit" if rate is not None else None for rate in case.rates]
+    with _netns.hosts(rates, BURST, receiving=True) as names:
+        ranks = [name for name in names for _ in range(case.ranks_each)]
+        _netns.launch(ranks, [os.fspath(RANKS), what, os.fspath(folder), case.name])
+    return json.loads((folder / "found.json").read_text())
+
+
+def profiled_device(path: Path, seconds: float) -> Device:
+    """Return the device of a rank at the usual pace, as `shardwright profile` finds it if the file is not there."""
+    if not path.exists():
+        with _netns.hosts([None]) as names:
+            _netns.launch(names, [os.fspath(RANKS), "profile", os.fspath(path), str(seconds)])
+    return load_cluster(path).devices[0]
+
+
+def compare(case: Case, device: Device, pairs: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Plan and measure a case, and return a row for each plan, and the verdict."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        cluster = cluster_of(case, device, Measured(**_launch(case, "measure", folder)))
+        path = RESULTS / "emulated_plans" / f"{cluster.name}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(cluster_toml(cluster))
+        plans = planned(case, cluster)
+        plans = [replace(plans[0], name=CONTROL), *plans]
+        programs = [(plan.name, plan.program) for plan in plans]
+        (folder / "asked.json").write_text(json.dumps({"programs": programs, "pairs": pairs}))
+        begun, busy, own = time.perf_counter(), busy_seconds(), _seconds_of_children()
+        taken: list[list[float]] = _launch(case, "run", folder)
+        wall, busy = time.perf_counter() - begun, busy_seconds() - busy
+    others = (busy - _seconds_of_children() + own) / wall
+    rows = [_row(case, plan, taken, at, others) for at, plan in enumerate(plans)]
+    return rows, _verdict(rows)
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _row(case: Case, plan: Planned, taken: Sequence[Sequence[float]], at: int, others: float) -> dict[str, Any]:
+    """Return the times of the plan at an index, with its ratio to the chosen plan at index 1."""
+    ratios = [seconds[at] / seconds[1] for seconds in taken]
+    low, high = interval(ratios)
+    return {
+        "case": case.name,
+        "plan": plan.name,
+        "predicted ms": 1e3 * plan.predicted,
+        "measured ms": 1e3 * statistics.median(seconds[at] for seconds in taken),
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "pairs": len(taken),
+        "others": others,
+    }
+
+
+def _verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """
+    Compare the chosen plan of a case with the fastest plan by hand.
+
+    The chosen plan is `as fast` if the interval of the ratio contains 1.
+    """
+    _, chosen, *by_hand = rows
+    best = min(by_hand, key=lambda row: row["ratio"])
+    return {
+        "case": chosen["case"],
+        "chosen is": "the fastest" if best["low"] > 1.0 else "slower" if best["high"] < 1.0 else "as fast",
+        "of": len(by_hand) + 1,
+        "best by hand": best["plan"],
+        "ratio": best["ratio"],
+        "low": best["low"],
+        "high": best["high"],
+        "predicted": best["predicted ms"] / chosen["predicted ms"],
+        "best as predicted": min(by_hand, key=lambda row: row["predicted ms"])["plan"],
+    }
+
+
+def main() -> None:
+    """Print the tables and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [case.name for case in CASES]
+    parser.add_argument("--pairs", type=int, default=7, help="how often all programs of a case take a step")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="; ".join(names))
+    parser.add_argument("--device", type=Path, metavar="FILE", help="the profile of one rank; made if it is not there")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for that profile")
+    options = parsed(parser, pairs=1, only=names[2:3], seconds=2.0)
+    logging.disable(logging.WARNING)
+    rows, verdicts = list[dict[str, Any]](), list[dict[str, Any]]()
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            device = profiled_device(options.device or Path(place, "device.toml"), options.seconds)
+        for case in (case for case in CASES if case.name in options.only):
+            found, verdict = compare(case, device, options.pairs)
+            rows += found
+            verdicts.append(verdict)
+            print(json.dumps([found, verdict], indent=1), file=sys.stderr, flush=True)
+    except _netns.Unavailable as error:
+        skip(error)
+    command = f"python benchmarks/emulated_plans.py --pairs {options.pairs}"
+    publish("emulated_plans", rows, command=command)
+    publish("emulated_plans_chosen", verdicts, command=command)
+    labels = [f"{row['case']}: {row['plan']}" for row in rows]
+    bounds = [(row["low"], row["high"]) for row in rows]
+    plot_intervals(
+        "emulated_plans", labels, [row["ratio"] for row in rows], bounds, xlabel="step, to the chosen plan's"
+    )
+
+
+if __name__ == "__main__":
+    main()
