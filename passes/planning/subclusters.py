@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Axis, Mesh
 from ...ir.submesh import subcluster, submesh
+from ...ir.topology import Topology
 from .layouts import AXES
 
 
@@ -14,8 +15,9 @@ def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[
     """
     Return the parts of a cluster that a step may run on, the smallest first: their ranks, and a cluster of these.
 
-    A part leaves out all devices that are slower than some kind. It takes the fastest of the remaining hosts: all, a
-    power of two, or all but the slowest. Further parts take devices of the fastest host in the same way.
+    A part leaves out all devices that are slower than some kind. It takes the fastest of the remaining hosts, or those
+    with the fastest network: all, a power of two, or all but the slowest. Further parts take devices of the fastest
+    host in the same way.
 
     Args:
         seconds: by kind of device, the seconds that one takes for the step.
@@ -34,11 +36,25 @@ def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequ
         for rank, speed in enumerate(speeds):
             if speed >= least:
                 hosts.setdefault(topology.seat(rank).host if topology is not None else 0, []).append(rank)
-        fastest = sorted(hosts.values(), key=lambda ranks: -sum(speeds[rank] for rank in ranks))
-        alone = sorted(fastest[0], key=lambda rank: -speeds[rank])
-        for members in ([[rank] for rank in alone], fastest):
-            for count in _counts([sum(speeds[rank] for rank in ranks) for ranks in members]):
+        by_speed: dict[tuple[int, ...], float] = {
+            tuple(ranks): sum(speeds[rank] for rank in ranks) for ranks in hosts.values()
+        }
+        by_network = {ranks: _network_bandwidth(topology, ranks) for ranks in by_speed}
+        fastest = max(by_speed, key=lambda ranks: by_speed[ranks])
+        alone: dict[tuple[int, ...], float] = {(rank,): speeds[rank] for rank in fastest}
+        for values in (alone, by_speed, by_network):
+            # Hosts with equal networks are taken in the order of their speed.
+            members = sorted(values, key=lambda ranks: (-values[ranks], -sum(speeds[rank] for rank in ranks)))
+            for count in _counts([values[ranks] for ranks in members]):
                 yield [rank for ranks in members[:count] for rank in ranks]
+
+
+def _network_bandwidth(topology: Topology | None, ranks: Sequence[int]) -> float:
+    """Return the bytes per second that a host sends to others; 1 if that is unknown."""
+    if topology is None:
+        return 1.0
+    ports = {port for rank in ranks for port in topology.seat(rank).out}
+    return sum(topology.ports[port].bandwidth for port in ports)
 
 
 def _counts(speeds: Sequence[float]) -> list[int]:

@@ -22,6 +22,7 @@ from shardwright.dialects.step import CHOSEN
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster, load_cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
@@ -65,6 +66,16 @@ def test_parts_are_the_fastest_kinds_hosts_and_devices():
     assert [(axis.name, axis.size) for axis in parts[tuple(range(8))].mesh.axes] == [("node", 2), ("gpu", 4)]
     # Of links along axes, those of whole rows alone are known.
     assert ranks(split_cluster(Mesh.of(node=2, gpu=2)), 1.0) == [(0,), (0, 1)]
+
+
+def test_a_host_behind_a_slow_link_is_left_out_wherever_it_is():
+    cluster = hosts_cluster(Mesh.of(node=3, gpu=2))
+    assert cluster.topology is not None
+    near, far = Host(2, "wire", "nic"), Host(2, "wire", "far")
+    levels = (*cluster.topology.levels, Level("far", 1e-4, 1e5))
+    for hosts, rest in (((far, near, near), (2, 3, 4, 5)), ((near, far, near), (0, 1, 4, 5))):
+        given = replace(cluster, topology=Topology(levels, hosts))
+        assert rest in dict(parts_of_cluster(given, {given.devices[0]: 1.0}))
 
 
 @pytest.mark.parametrize("options", [{}, {"stages": 2, "micro_batches": 4}, {"micro_batches": 2, "stages": 1}])
