@@ -67,9 +67,10 @@ class Layout:
 
     @property
     def without_time(self) -> Layout:
-        """What it shares with the layouts that differ in micro-batches, their schedule and what comes after it."""
-        mode: Mode = "pipeline" if self.stages > 1 else "whole"
-        return replace(self, mode=mode, parts=1, schedule=None, chunked=False)
+        """The same before the batch is cut and scheduled. Stages are cut for their own micro-batches."""
+        if self.stages > 1:
+            return replace(self, mode="pipeline", schedule=None, chunked=False)
+        return replace(self, mode="whole", parts=1, schedule=None, chunked=False)
 
 
 def _ranges(ranks: Sequence[int]) -> str:

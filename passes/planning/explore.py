@@ -178,9 +178,10 @@ class Explorer(Race):
     def _usual(self) -> Choice:
         """How a layout is searched at first: as far as data parallelism shows that communication can be hidden."""
         dp = self._known(self._data_parallel())
-        if dp is None or dp.seconds is None or dp.exposed is None or dp.exposed <= MUCH * dp.seconds:
+        if dp is None:
             return FIRST[0]
-        return FIRST[1]
+        exposed = dp.exposed if dp.exposed is not None else _step(dp) - self._least
+        return FIRST[0] if exposed <= MUCH * _step(dp) else FIRST[1]
 
     def _on_three_axes(self) -> Iterator[Candidate]:
         """The meshes of three axes that divide an axis of the best mesh of two axes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from math import inf
 
 from ...dialects import train
@@ -19,12 +18,15 @@ from ...ir.submesh import divisions, on_mesh
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..partition_stages import stage_clusters
-from ..stages.partition import partition
+from ..stages.chunk_bounds import best_division
 from ..stages.stage_costs import StageCosts, whole_signature
-from ..step.layers import find_layers
-from ..step.step_view import StepView
+from ..step.layers import Layers, find_layers
+from ..step.step_view import StepView, batch_rows
 from .candidates import Layout
 from .solutions import BUBBLE_AT_BEST
+
+_REDUCED = 4
+"""How often the activations of a layer that is split are reduced, forward and backward (Megatron)."""
 
 Cut = Callable[[bool], Mapping[ComputeOp, Choice] | str]
 """Maps ops to their choices on a part of the batch, or returns the reason why the batch cannot be cut."""
@@ -42,7 +44,6 @@ class LayoutTimes:
     def __init__(self, views: Sequence[StepView], cluster: Cluster, cut: Cut) -> None:
         self.views, self.cluster, self._cut = views, cluster, cut
         self._estimates: dict[Layout, float] = {}
-        self._stage_seconds: dict[tuple[Mesh, tuple[int, ...]], list[tuple[list[float], float]]] = {}
 
     def least(self, layout: Layout) -> float:
         """
@@ -78,9 +79,9 @@ class LayoutTimes:
         """
         Return a rough estimate of the seconds of a step of a layout.
 
-        For a pipeline it adds the compute time of the slowest stage, the time to fill and drain, and the longest time
-        to receive values. Gradients are reduced while the stage computes. Without stages the estimate is the larger of
-        compute time and reduction.
+        For a pipeline it is the time of its busiest stage or link (`seconds_of_chunks`). Gradients are reduced while
+        stages compute. If a part of the batch has fewer rows than a stage has devices, layers are split, and their
+        activations are reduced four times. Without stages the estimate is the larger of compute time and reduction.
         """
         if layout not in self._estimates:
             cluster = on_mesh(self.cluster, layout.mesh)
@@ -96,20 +97,37 @@ class LayoutTimes:
 
     def _of_stages(self, layout: Layout, cluster: Cluster, counts: tuple[int, ...]) -> float:
         """Return the estimate for a pipeline whose stages have these numbers of devices."""
-        key = cluster.mesh, counts
-        if key not in self._stage_seconds:
-            reduced = max(self._reducing(each) for each in stage_clusters(cluster, counts)) / layout.stages
-            self._stage_seconds[key] = [_stages_of(view, cluster, counts, reduced) for view in self.views]
-        return sum(
-            max(seconds) + (sum(seconds) - max(seconds)) * BUBBLE_AT_BEST / layout.parts + exposed
-            for seconds, exposed in self._stage_seconds[key]
-        )
+        stages = stage_clusters(cluster, counts)
+        reduced = max(map(self._reducing, stages)) / layout.stages
+        total = 0.0
+        for view, layers in zip(self.views, self._layers, strict=True):
+            costs = StageCosts(view, layers, cluster, counts, layout.parts, layout.chunks)
+            try:
+                computed = best_division(costs).seconds
+            except ValueError:
+                return inf
+            total += computed + max(0.0, reduced - computed) + self._splitting(costs, stages)
+        return total
+
+    def _splitting(self, costs: StageCosts, stages: Sequence[Cluster]) -> float:
+        """Return the seconds that the slowest stage reduces activations of layers that its devices split."""
+        rows = batch_rows(given for view in self.views for given in view.inputs) or 1
+        passed = sorted(each.bytes for each in costs.crossings if not each.backward)
+        if not passed or min(costs.counts) <= rows // costs.micro_batches:
+            return 0.0
+        size = passed[len(passed) // 2] / rows
+        times = _REDUCED * costs.micro_batches * len(costs.layers.names) / len(stages)
+        return times * max(each.collective_seconds(CollectiveKind.ALL_REDUCE, each.mesh.names, size) for each in stages)
 
     def _reducing(self, cluster: Cluster) -> float:
         """Return the seconds of a reduction of all gradients over all devices of a cluster."""
         given = (given for view in self.views for given in view.inputs if given.role == train.PARAM)
         size = sum(value_bytes(each.argument) for each in given)
         return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)
+
+    @cached_property
+    def _layers(self) -> list[Layers]:
+        return [find_layers(view) for view in self.views]
 
     @property
     def by_kind(self) -> Mapping[Device, float]:
@@ -135,14 +153,3 @@ class LayoutTimes:
             totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
             worst += max(known[key])
         return totals, worst
-
-
-def _stages_of(view: StepView, cluster: Cluster, counts: tuple[int, ...], reduced: float) -> tuple[list[float], float]:
-    """Return the compute time of each stage, for the whole batch, and the communication that they wait for."""
-    costs = StageCosts(view, find_layers(view), cluster, counts, 1)
-    stages = len(counts)
-    found = partition(len(costs.layers.names), stages, 4 * stages, costs.compute, lambda stage, first, end: 0.0)
-    ends = list(enumerate(pairwise(found.bounds)))
-    seconds = [costs.compute(stage, *each) for stage, each in ends]
-    received = max(costs.communicate(stage, *each) for stage, each in ends)
-    return seconds, received + max(0.0, reduced - max(seconds))

@@ -15,6 +15,9 @@ MOST_PARTS = 64
 
 MOST_STAGES = 64
 
+MOST_CHUNKS = 2
+"""The number of chunks of layers that a stage has at most."""
+
 DUPLEX_PARTS = (2, 3, 4)
 """Into how many parts that take turns a batch is cut. More are not tried: kernels and messages become too small."""
 
@@ -142,7 +145,8 @@ def accumulations(mesh: Mesh, rows: int, fixed: Fixed = Fixed()) -> Iterator[Lay
 
 def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
     """
-    Stages of as many devices each (of few, about as many), with once to eight times as many micro-batches.
+    Stages of as many devices each (of few, about as many), of one or two chunks of layers, with once to eight times as
+    many micro-batches.
 
     What is fixed is taken as it is, where there are the layers and devices for it.
     """
@@ -154,7 +158,9 @@ def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Ite
             continue
         most = 8 * stages if fixed.micro_batches is None else rows
         least = stages if fixed.micro_batches is None else 2
-        yield from (Layout(mesh, "pipeline", n, stages) for n in _parts(rows, fixed) if least <= n <= most)
+        for chunks in range(1, min(MOST_CHUNKS, layers // stages) + 1):
+            cuts = (n for n in _parts(rows, fixed) if least <= n <= most)
+            yield from (Layout(mesh, "pipeline", n, stages, chunks=chunks) for n in cuts)
 
 
 def duplexes(mesh: Mesh, rows: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:

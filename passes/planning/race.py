@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 
 from ...ir.cluster import Cluster
@@ -13,7 +13,6 @@ from .candidates import Candidate, Layout
 from .chunked_plan import chunked
 from .layouts import Fixed, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
-from .stages_in_chunks import best_pipeline, in_chunks
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
 
@@ -109,26 +108,21 @@ class Race:
         return None
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
-        """Return the fastest of the best plan, the plan with products in parts, and the best pipeline in chunks."""
-        whole = self.bench.keeping(best.candidate.layout.keep)
-        makes = [(best.candidate, partial(chunked, whole, attempt.solved[0], best))]
-        if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
-            makes.append((pipeline, partial(in_chunks, self.bench.keeping(pipeline.layout.keep), pipeline)))
-        for candidate, make in makes:
-            try:
-                with dropped_if_faulty(candidate):
-                    found = make()
-                    is_better = found is not None and found.fits and found.seconds < best.seconds
-                    if found is not None and is_better:
-                        verify(found.module, found.candidate)
-            except Refused as error:
-                self._log(Note(candidate, None, str(error)))
-                continue
-            if found is not None:
-                why = "" if found.fits else "does not fit"
-                self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-                best = found if is_better else best
-        return best
+        """Return the best plan, with products in parts if that is faster."""
+        candidate = best.candidate
+        try:
+            with dropped_if_faulty(candidate):
+                found = chunked(self.bench.keeping(candidate.layout.keep), attempt.solved[0], best)
+                is_better = found is not None and found.fits and found.seconds < best.seconds
+                if found is not None and is_better:
+                    verify(found.module, found.candidate)
+        except Refused as error:
+            self._log(Note(candidate, None, str(error)))
+            return best
+        if found is not None:
+            why = "" if found.fits else "does not fit"
+            self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
+        return found if found is not None and is_better else best
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Return whether a candidate was not tried yet and the user's decisions allow it."""

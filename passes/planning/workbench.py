@@ -355,8 +355,8 @@ class Workbench:
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
             try:
                 if layout.stages > 1:
-                    stages, chunks = layout.stages, layout.chunks
-                    PartitionStagesPass(stages, chunks=chunks, micro_batches=4 * stages).apply(self.ctx, module)
+                    passed = PartitionStagesPass(layout.stages, chunks=layout.chunks, micro_batches=layout.parts)
+                    passed.apply(self.ctx, module)
                 else:
                     resolve_pins(module)
             except PassFailedException as error:

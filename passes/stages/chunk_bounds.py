@@ -36,6 +36,20 @@ def rounds(stages: int, chunks: int) -> range:
     return range(stages * (chunks - 1) + 1, stages * chunks + 1)
 
 
+def best_division(costs: StageCosts) -> Partition:
+    """
+    Return the fastest division of all layers into stages, each of `costs.chunks` chunks.
+
+    Raises:
+        ValueError: there are more stages or chunks than layers.
+    """
+    if costs.chunks > 1:
+        return best_chunks(costs)
+    stages, layers = len(costs.counts), len(costs.layers.names)
+    found = partition(layers, stages, costs.micro_batches, costs.compute, costs.communicate)
+    return Partition(found.bounds, seconds_of_chunks(costs, found.bounds))
+
+
 def best_chunks(costs: StageCosts) -> Partition:
     """
     The fastest division of all layers into chunks.

@@ -29,6 +29,7 @@ from ...ir.plain import Plain
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ...ir.text_file import read_text
+from ...ir.topology import Route
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..step.layers import Layers
@@ -86,9 +87,16 @@ class StageCosts:
 
     def crossing(self, value: Crossing, source: int, target: int) -> float:
         """Seconds in which a value's part for a micro-batch goes from one stage to another."""
-        ends = [sum(self.counts[: stage + 1]) for stage in sorted((source, target))]
-        route = self.cluster.route(ends[0] - 1, ends[1] - self.counts[max(source, target)])
+        if (pair := (min(source, target), max(source, target))) not in self._routes:
+            ends = [sum(self.counts[: stage + 1]) for stage in pair]
+            self._routes[pair] = self.cluster.route(ends[0] - 1, ends[1] - self.counts[pair[1]])
+        route = self._routes[pair]
         return route.latency + value.bytes / self.micro_batches / route.bandwidth
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int, int], Route]:
+        """The ways between stages that were looked up."""
+        return {}
 
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:

@@ -22,8 +22,8 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.partition_stages import PartitionStagesPass
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
+from shardwright.passes.planning.layouts import pipelines
 from shardwright.passes.planning.records import Chosen
-from shardwright.passes.planning.stages_in_chunks import in_chunks
 from shardwright.passes.planning.workbench import Workbench
 from shardwright.passes.schedule_pipeline import SchedulePipelinePass
 from shardwright.passes.search_plan import SearchPlanPass
@@ -99,25 +99,23 @@ def test_a_chunk_that_costs_nothing_hides_no_wait():
         assert seconds_of_chunks(given, bounds) >= max(total - last + 8 * last, total - middle - last + 8 * middle)
 
 
-def test_the_best_pipeline_is_cut_in_chunks_where_that_is_shorter():
+def test_a_pipeline_in_chunks_is_a_candidate_of_its_own():
     where = cluster(SLOW)
     bench = Workbench(unet(where), where)
     candidate = Candidate(Layout(where.mesh, "pipeline", 8, 2), preset(("dp", ("gpu",))))
-    plain = min(each.seconds for each in bench.finish(bench.solve(candidate)))
-    found = in_chunks(bench, candidate)
-    assert found is not None
-    assert found.seconds < 0.9 * plain
-    again = Chosen.read(Chosen(found.candidate, (), where.mesh).record()).candidate
+    in_chunks = replace(candidate, layout=replace(candidate.layout, chunks=2))
+    plain, chunked = (min(bench.finish(bench.solve(each)), key=lambda f: f.seconds) for each in (candidate, in_chunks))
+    assert chunked.seconds < 0.9 * plain.seconds
+    assert bench.times.estimated(in_chunks.layout) < 0.9 * bench.times.estimated(candidate.layout)
+    again = Chosen.read(Chosen(chunked.candidate, (), where.mesh).record()).candidate
     assert again.name.endswith("2 stages of 2 in up to 2 chunks, 8 micro-batches, auto")
-    assert [module_text(each.module) for each in bench.finish(bench.solve(again))] == [module_text(found.module)]
+    assert [module_text(each.module) for each in bench.finish(bench.solve(again))] == [module_text(chunked.module)]
 
 
-def test_a_pipeline_with_too_few_layers_stays_as_it_is():
+def test_a_pipeline_with_too_few_layers_has_one_chunk():
     where = cluster(SLOW, 8)
     bench = Workbench(unet(where), where)
-    candidate = Candidate(Layout(where.mesh, "pipeline", 8, 8), preset(("dp", ("gpu",))))
-    assert bench.finish(bench.solve(candidate))
-    assert in_chunks(bench, candidate) is None
+    assert {each.chunks for each in pipelines(where.mesh, 8, bench.layers) if each.stages == 8} == {1}
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -146,7 +144,7 @@ def test_the_search_takes_chunks_where_they_are_faster():
         module = unet(where)
         with pytest.MonkeyPatch.context() as patch:
             if not chunks:
-                patch.setattr("shardwright.passes.planning.race.best_pipeline", lambda *_: None)
+                patch.setattr("shardwright.passes.planning.layouts.MOST_CHUNKS", 1)
             search = replace(SearchPlanPass(), stages=2, micro_batches=8)
             search.apply(context(), module)
         seconds.append(sum(each.seconds for each in simulate_module(module)))
