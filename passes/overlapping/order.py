@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from xdsl.ir import Operation, OpResult
 
@@ -38,7 +39,8 @@ class _ScheduleWriter:
         self.starts: dict[int, list[StartOp]] = {}
         replaced: set[Operation] = set()
         in_order = sorted(buckets, key=lambda bucket: bucket.start)
-        for bucket, following in zip(in_order, [*in_order[1:], None], strict=True):
+        for bucket, following in pairwise([*in_order, None]):
+            assert bucket is not None
             start = self._halve(bucket)
             if len(bucket.methods) > 1:
                 end = min(map(flow.first_use, bucket.members))
