@@ -51,7 +51,7 @@ def test_pipelines_have_layers_and_devices_for_their_stages():
     assert {layout.stages for layout in pipelines(mesh, 64, 3)} == {2, 3}
     assert {layout.stages for layout in pipelines(mesh, 64, 12)} >= {2, 4, 8}
     three = list(pipelines(mesh, 64, 12, Fixed(stages=4, micro_batches=3)))
-    assert [layout.parts for layout in three if layout.stages == 4] == [3]
+    assert [(layout.parts, layout.chunks) for layout in three if layout.stages == 4] == [(3, 1), (3, 2)]
     assert [layout.parts for layout in accumulations(mesh, 8)] == [2, 4, 8]
 
 
