@@ -46,8 +46,8 @@ from .bound_terms import (
     outline_of,
     segment_sums,
     started_axes,
-    streams,
 )
+from .bound_wires import wires_of
 from .candidates import Layout
 from .workbench import Workbench
 
@@ -65,6 +65,9 @@ _CLOSE = 1e-3
 
 _FIRST_REACH = 0.2
 """How far each weight may be from the best so far, at first."""
+
+_MAIN_REACH = 0.5
+"""The same, while the terms of the whole step alone are weighed against one another."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,8 @@ class _Bounding:
         self.tables = replace(known, costs={}, tables={})
         least = _least_seconds(view, self.cluster)
         self.outline = outline_of(view, least)
-        self.terms = self.outline.terms(view.mesh)
+        self.wires = wires_of(self.cluster)
+        self.terms = self.outline.terms(self.wires)
         self.started = started_axes(cluster)
         every = self._weights(dict.fromkeys(self.terms, 1.0))
         self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables)
@@ -203,26 +207,24 @@ class _Bounding:
         self.slowest = min(1.0, around.compute, around.communication)
 
     def run(self, start: Mix | None, rounds: int, enough: float) -> Bound:
-        """Try weights until no better ones are near."""
-        ahead = [start] if start else self._first()
-        best, reach = Bound(0.0), _FIRST_REACH
+        """Try weights until no better ones are near: of the whole step first, then of all terms."""
+        ahead, best = start or self.ops, Bound(0.0)
+        terms, reach = (self.terms, _FIRST_REACH) if start else (self.main, _MAIN_REACH)
         for number in range(1, rounds + 1):
-            mix = normalised({term: ahead[0].get(term, 0.0) for term in self.terms})
-            found = self.at(mix)
-            if found is None:
+            mix = normalised({term: ahead.get(term, 0.0) for term in self.terms})
+            if (found := self.at(mix)) is None:
                 return replace(best, solved=number)
             if found.seconds > best.seconds:
                 best, self.best = found, mix
-            elif len(ahead) == 1:
+            elif terms is self.terms:
                 reach /= 2.0
-            if len(ahead) == 1:
-                mix, hoped = _next_mix(self.met, self.terms, self.best, reach)
-                ahead.append(mix)
-                if self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(mix, self.best):
-                    return replace(best, solved=number)
             if best.seconds >= enough:
                 return replace(best, solved=number)
-            del ahead[0]
+            ahead, hoped = _next_mix(self.met, terms, self.best, reach)
+            if self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(ahead, self.best):
+                if terms is self.terms:
+                    return replace(best, solved=number)
+                terms, reach, ahead = self.terms, _FIRST_REACH, self.mixed
         return replace(best, solved=rounds)
 
     def at(self, mix: Mix) -> Bound | None:
@@ -243,7 +245,9 @@ class _Bounding:
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
     def _weights(self, mix: Mix) -> BoundWeights:
-        return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, started=self.started)
+        return BoundWeights(
+            mix=mix, outline=self.outline, mesh=self.view.mesh, wires=self.wires, started=self.started
+        )
 
     def _priced(self, weights: BoundWeights) -> StrategyProblem:
         """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
@@ -266,13 +270,23 @@ class _Bounding:
     def _stepped(self, seconds: float) -> float:
         return self.slowest * seconds + self.overhead
 
-    def _first(self) -> list[Mix]:
-        """Weights to begin with: all to the ops; a third each to ops, paths, and streams from the first cut on."""
-        end, groups = self.outline.end, streams(self.view.mesh)
-        ops: dict[Term, float] = {Term(0, end, "compute"): 1.0}
+    @property
+    def ops(self) -> Mix:
+        """All weight to the ops."""
+        return {Term(0, self.outline.end, "compute"): 1.0}
+
+    @property
+    def main(self) -> list[Term]:
+        """The terms of the whole step."""
+        return [Term(0, self.outline.end, what) for what in ("compute", *self.wires)]
+
+    @property
+    def mixed(self) -> Mix:
+        """About a third to ops, to paths, and to what is sent from the first cut on."""
+        end = self.outline.end
         mixed = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
-        mixed |= {Term(min(1, end - 1), end, axes): 0.3 / len(groups) for axes in groups}
-        return [ops, mixed | {Term(0, end, "compute"): 0.4}]
+        mixed |= {Term(min(1, end - 1), end, wire): 0.3 / len(self.wires) for wire in self.wires}
+        return mixed | {Term(0, end, "compute"): 0.4}
 
 
 def _same(mix: Mix, other: Mix) -> bool:
