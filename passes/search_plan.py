@@ -24,7 +24,7 @@ from .analysis.memory import size_text
 from .errors import fail
 from .leave_idle import leave_idle
 from .pipeline import replace_module
-from .planning.bound import compute_bound, plan_bound
+from .planning.bound import compute_bound, parts_bound, plan_bound
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed, impossible
@@ -286,8 +286,11 @@ class SearchPlanPass(ModulePass):
         if not self.bound_rounds:
             return None
         layout, choice = best.candidate.layout, best.candidate.choice
-        if layout.mode != "whole" or choice.balanced or layout.fused:
+        if choice.balanced or (layout.mode == "whole" and layout.fused):
             return compute_bound(bench), "any plan, by what there is to compute"
+        if layout.mode != "whole":
+            found = parts_bound(bench, layout, rounds=self.bound_rounds, target=best.seconds)
+            return found, f"plans on {replace(layout, schedule=None).name} with even shares"
         found = plan_bound(bench, [layout.mesh], rounds=self.bound_rounds, target=best.seconds, fused=False)
         return found.seconds, f"plans on {Layout(layout.mesh).name} with the batch whole and even shares"
 

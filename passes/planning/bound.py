@@ -21,22 +21,30 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp
 from ...dialects.train import AssignOp, may_join
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.op_cost import KernelPart, op_seconds
-from ...ir.signatures import signatures
-from ..analysis.compute import has_tables, op_work, seconds_by_signature
+from ...ir.signatures import Signature, signatures
+from ...ir.submesh import on_mesh
+from ..analysis.compute import ONCE, has_tables, op_work, seconds_by_signature
 from ..analysis.fusion import least_parts
 from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached, Limits, solve
+from ..search.objective import BatchLoop
 from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
 from ..search.strategy_problem import EdgeTraffic, StrategyProblem
+from ..split_backward import SPLIT
 from ..stages.stage_costs import whole_signature
+from ..step.batch_parts import Batch, find_parts
 from ..step.step_view import StepView, step_functions
+from .bound_parts import Runs, crossing_seconds, queued_seconds
 from .bound_terms import (
     BoundWeights,
     Mix,
@@ -46,9 +54,11 @@ from .bound_terms import (
     outline_of,
     segment_sums,
     started_axes,
+    uncut,
 )
 from .bound_wires import wires_of
 from .candidates import Layout
+from .finishes import AXIS
 from .workbench import Workbench
 
 LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
@@ -140,6 +150,31 @@ def plan_bound(
     return replace(found, seconds=max(found.seconds, compute_bound(bench)))
 
 
+def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, target: float = math.inf) -> float:
+    """
+    The bound of all plans on a layout that cuts the batch, in its stages if it has any, with even shares.
+
+    It is the best of three: what the ops of a stage take with what comes before and after them (`bound_parts.py`), what
+    its collectives take besides, of the stage with the most to compute, and the total work of the step.
+    """
+    stages = bench.keeping(layout.keep).laid_out(layout)
+    clusters = [cluster for _, cluster in stages]
+    known = compute_bound(bench)
+    if len({view.func for view, _ in stages}) > 1 or has_tables(bench.cluster.kinds_used):
+        return known
+    whole = stages[0][0].whole
+    batch = Batch(bench.rows, AXIS, layout.parts, layout.mode == "duplex")
+    loop = BatchLoop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+    parts = [_Bounding(v, c, constraints_of(v), LIMITS, bench.tables_of(c), loop) for v, c in stages]
+    runs = {op: each for part in parts for op, each in part.runs().items()}
+    crossing = crossing_seconds(whole.func, loop, on_mesh(bench.cluster, layout.mesh), clusters)
+    known = max(known, parts[0].stepped(queued_seconds(whole.func, runs, crossing)))
+    if known >= target:
+        return known
+    most = max(parts, key=lambda part: sum(each.total for each in part.runs().values()))
+    return max(known, most.run(None, rounds, target).seconds)
+
+
 def compute_bound(bench: Workbench) -> float:
     """
     The bound of all plans whatever, by what there is to compute: every op is done by all devices together, each with
@@ -184,24 +219,31 @@ class _Bounding:
     """The bound of one step on one mesh; one use."""
 
     def __init__(
-        self, view: StepView, cluster: Cluster, constraints: Constraints, limits: Limits, tables: Tables | None
+        self,
+        view: StepView,
+        cluster: Cluster,
+        constraints: Constraints,
+        limits: Limits,
+        tables: Tables | None,
+        loop: BatchLoop | None = None,
     ) -> None:
-        self.view, self.limits = view, limits
+        self.view, self.limits, self.loop = view, limits, loop
         self.cluster = _alike(cluster, view)
         self.constraints = replace(constraints, copies={}, regathered=set())
         known = tables if tables is not None and self.cluster is cluster else Tables(self.cluster)
         self.tables = replace(known, costs={}, tables={})
-        least = _least_seconds(view, self.cluster)
-        self.outline = outline_of(view, least)
+        self.outline = outline_of(view, _least_seconds(view, self.cluster)) if loop is None else uncut(view)
         self.wires = wires_of(self.cluster)
         self.terms = self.outline.terms(self.wires)
         self.started = started_axes(cluster)
         every = self._weights(dict.fromkeys(self.terms, 1.0))
-        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables)
+        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables, loop=loop)
+        if view.stage is not None:
+            self._count_halves()
         self.unary: dict[tuple[int, float], Costs] = {}
         self.best: Mix = {}
         self.met: list[Mapping[Term, float]] = []
-        self.overhead = min(kind.overhead for kind in cluster.kinds_used)
+        self.is_mixed, self.overhead = len(cluster.kinds_used) > 1, min(kind.overhead for kind in cluster.kinds_used)
         around = self.cluster.interference
         # Where computing is quicker while something is sent, all of it might be.
         self.slowest = min(1.0, around.compute, around.communication)
@@ -221,7 +263,7 @@ class _Bounding:
             if best.seconds >= enough:
                 return replace(best, solved=number)
             ahead, hoped = _next_mix(self.met, terms, self.best, reach)
-            if self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(ahead, self.best):
+            if self.stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(ahead, self.best):
                 if terms is self.terms:
                     return replace(best, solved=number)
                 terms, reach, ahead = self.terms, _FIRST_REACH, self.mixed
@@ -240,14 +282,34 @@ class _Bounding:
             return None
         totals = weights.totals(problem, solution.assignment, self.tables)
         self.met.append(totals)
-        seconds = self._stepped(solution.lower_bound) * (1.0 - _ROUNDING)
+        seconds = self.stepped(solution.lower_bound) * (1.0 - _ROUNDING)
         named = {term.name: totals.get(term, 0.0) for term in self.terms}
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
+    def runs(self) -> dict[ComputeOp, Runs]:
+        """The least seconds of every op of a stage; of one run none where devices differ or it may be in halves."""
+        found: dict[ComputeOp, Runs] = {}
+        for decision, seconds in zip(self.problem.decisions, self.problem.seconds, strict=True):
+            if seconds is not None and isinstance(op := decision.subject, ComputeOp):
+                total = float(seconds.min())
+                counts = self.loop.turns_of(op).count if self.loop is not None else 1
+                found[op] = Runs(0.0 if self.is_mixed or _is_halved(op) else total / counts, total)
+        return found
+
+    def _count_halves(self) -> None:
+        """Count what `split-backward` may divide by its work alone, whatever the sizes of both halves."""
+        parts = least_parts(self.view.func)
+        for node, decision in enumerate(self.problem.decisions):
+            if isinstance(op := decision.subject, ComputeOp) and _is_halved(op):
+                part = parts.get(op)
+                turns = self.loop.turns_of(op) if self.loop is not None else ONCE
+                states = [state for state in decision.states if isinstance(state, Signature)]
+                works = [op_work(op, each, self.view.mesh, keyed=False, turns=turns, part=part) for each in states]
+                least = [op_seconds(self.cluster.kinds_used[0], work, joins=True) for work in works]
+                self.problem.seconds[node] = turns.count * np.array(least)
+
     def _weights(self, mix: Mix) -> BoundWeights:
-        return BoundWeights(
-            mix=mix, outline=self.outline, mesh=self.view.mesh, wires=self.wires, started=self.started
-        )
+        return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, wires=self.wires, started=self.started)
 
     def _priced(self, weights: BoundWeights) -> StrategyProblem:
         """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
@@ -267,7 +329,8 @@ class _Bounding:
                     traffic.append(replace(each, price=price))
         return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
 
-    def _stepped(self, seconds: float) -> float:
+    def stepped(self, seconds: float) -> float:
+        """The bound of a step that takes so long if nothing is quicker beside something else, with its fixed cost."""
         return self.slowest * seconds + self.overhead
 
     @property
@@ -287,6 +350,11 @@ class _Bounding:
         mixed = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
         mixed |= {Term(min(1, end - 1), end, wire): 0.3 / len(self.wires) for wire in self.wires}
         return mixed | {Term(0, end, "compute"): 0.4}
+
+
+def _is_halved(op: ComputeOp) -> bool:
+    """Whether an op may become two, one for the gradient of its input and one for those of its weights."""
+    return isinstance(op, AtenOp) and op.name.removeprefix("aten.").split(".")[0] in SPLIT
 
 
 def _same(mix: Mix, other: Mix) -> bool:

@@ -7,8 +7,8 @@ share the ports that they pass (`simulation/network.py`): at any time
     sum over groups a under way of  rate_a load_pa  <=  1        for each port p
 
 where a collective at the rate 1 takes its seconds free of latency. So the sum over all collectives of `load_pa` times
-these seconds is a lower bound of the step, as it is for each stream by itself. `load_pa` is what the rings of all groups
-of `a` send through p, over the same at their busiest port. Where collectives were measured, their seconds include a
+these seconds is a lower bound of the step, as it is for each stream by itself. `load_pa` is what the rings of all
+groups of `a` send through p, over the same at their busiest port. Where collectives were measured, their seconds include a
 latency that is not known, and streams alone count.
 """
 
@@ -23,7 +23,6 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..analysis.simulation.places import Routes
 from ..analysis.step_prices import Axes
-
 
 _SAME = 1e-12
 """By what part loads that are meant to be equal may differ."""

@@ -1,0 +1,120 @@
+"""
+How early the ops of a stage can begin, and how much comes after them: a bound of a step whose batch is cut into parts.
+
+Let r_o be seconds that pass before an op o can begin for any part of the batch, q_o seconds that pass after it ends for
+any part, and p_o seconds of all its runs together, each of them a lower bound. For every r and q, and the ops of one
+stage,
+
+    step  >=  r  +  sum of p_o over the ops with r_o >= r and q_o >= q  +  q                    `queued_seconds`
+
+since these runs take turns on the compute stream of each rank of the stage, none begins before r, and q passes after
+the last. r_o and q_o are those of the longest path of ops and transfers that leads to o, and from it (Jackson's bound
+of one machine with heads and tails). It holds under every schedule: a run needs what its sources made for the same part.
+
+A transfer takes at least the latency of the quickest way from stage to stage, and its bytes at the speed of all ports
+by which ranks of the one send, or ranks of the other receive: every element passes one of each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+
+import numpy as np
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, OpResult
+
+from ...dialects.compute import ComputeOp, value_bytes
+from ...dialects.pipe import TransferOp
+from ...dialects.staged import Stages
+from ...ir.cluster import Cluster
+from ..search.objective import BatchLoop
+
+
+@dataclass(frozen=True)
+class Runs:
+    """
+    The least seconds of an op.
+
+    Args:
+        once: of one run, on the rank that is quickest.
+        total: of all runs, on some rank of its stage, the same for all ops of that.
+    """
+
+    once: float
+    total: float
+
+
+def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mapping[TransferOp, float]) -> float:
+    """
+    The bound of a step by what comes before and after the ops of each stage.
+
+    Args:
+        crossing: the least seconds of each transfer.
+    """
+    ops, stages = list(func.body.block.ops), Stages(func)
+    once: dict[Operation, float] = {**{op: each.once for op, each in runs.items()}, **crossing}
+    head, tail = defaultdict[Operation, float](float), defaultdict[Operation, float](float)
+    for op in ops:
+        sources = (value.op for value in op.operands if isinstance(value, OpResult))
+        head[op] = max((head[source] + once.get(source, 0.0) for source in sources), default=0.0)
+    for op in reversed(ops):
+        users = (use.operation for result in op.results for use in result.uses)
+        tail[op] = max((tail[user] + once.get(user, 0.0) for user in users), default=0.0)
+    by_stage: defaultdict[int | None, list[tuple[float, float, float]]] = defaultdict(list)
+    for op, each in runs.items():
+        by_stage[stages.of_op(op) if stages.names else None].append((head[op], tail[op], each.total))
+    return max((_one_stream(each) for each in by_stage.values()), default=0.0)
+
+
+_HEADS = 64
+"""For how many least beginnings the bound of a stage is found."""
+
+
+def _one_stream(ops: Sequence[tuple[float, float, float]]) -> float:
+    """The bound of the ops of one stage, by their heads, tails and seconds."""
+    # With the longest tails first, a sum of the first few is one over all with a tail that is at least as long.
+    head, tail, total = np.array(sorted(ops, key=lambda op: -op[1])).T
+    heads = np.unique(head)
+    found = 0.0
+    for least in heads[:: max(1, len(heads) // _HEADS)]:
+        late = head >= least
+        found = max(found, float((least + np.cumsum(total[late]) + tail[late]).max()))
+    return found
+
+
+def crossing_seconds(
+    func: FuncOp, loop: BatchLoop, whole: Cluster, clusters: Sequence[Cluster]
+) -> dict[TransferOp, float]:
+    """
+    The least seconds of each transfer, for one part of the batch.
+
+    Args:
+        whole: all ranks of the job, of which the stages have as many as their clusters, in order.
+    """
+    ends = list(accumulate((each.mesh.device_count for each in clusters), initial=0))
+    stages, known = Stages(func), dict[tuple[int, int], tuple[float, float]]()
+    found: dict[TransferOp, float] = {}
+    for op in func.body.block.ops:
+        if not isinstance(op, TransferOp):
+            continue
+        source, target = stages.of_value(op.operand), stages.of_value(op.result)
+        if source is None or target is None:
+            continue
+        if (source, target) not in known:
+            known[source, target] = _way(whole, *(range(ends[at], ends[at + 1]) for at in (source, target)))
+        latency, per_byte = known[source, target]
+        found[op] = latency + per_byte * value_bytes(op.operand) / loop.parts_of(op.operand)
+    return found
+
+
+def _way(cluster: Cluster, senders: range, receivers: range) -> tuple[float, float]:
+    """The least latency between two groups of ranks, and the seconds of a byte where all ports share the load."""
+    routes = [cluster.route(*pair) for pair in product(senders, receivers)]
+    per_byte = 0.0
+    for end in (0, -1):
+        ports = {route.ports[end]: route.capacities[end] for route in routes if route.ports}
+        per_byte = max(per_byte, 1.0 / sum(ports.values()) if ports else 0.0)
+    return min(route.latency for route in routes), per_byte
