@@ -287,13 +287,18 @@ class _Bounding:
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
     def runs(self) -> dict[ComputeOp, Runs]:
-        """The least seconds of every op of a stage; of one run none where devices differ or it may be in halves."""
+        """
+        The least seconds of every op of a stage; of one run none where devices differ or it may be in halves. Of what
+        these need both take the first operand, the gradient, alone.
+        """
         found: dict[ComputeOp, Runs] = {}
         for decision, seconds in zip(self.problem.decisions, self.problem.seconds, strict=True):
             if seconds is not None and isinstance(op := decision.subject, ComputeOp):
                 total = float(seconds.min())
                 counts = self.loop.turns_of(op).count if self.loop is not None else 1
-                found[op] = Runs(0.0 if self.is_mixed or _is_halved(op) else total / counts, total)
+                halved = _is_halved(op)
+                once = 0.0 if self.is_mixed or halved else total / counts
+                found[op] = Runs(once, total, 1 if halved else len(op.operands))
         return found
 
     def _count_halves(self) -> None:

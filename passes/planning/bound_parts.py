@@ -41,10 +41,12 @@ class Runs:
     Args:
         once: of one run, on the rank that is quickest.
         total: of all runs, on some rank of its stage, the same for all ops of that.
+        needs: how many of its operands, the first, are needed for each of its results.
     """
 
     once: float
     total: float
+    needs: int
 
 
 def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mapping[TransferOp, float]) -> float:
@@ -56,13 +58,15 @@ def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mappi
     """
     ops, stages = list(func.body.block.ops), Stages(func)
     once: dict[Operation, float] = {**{op: each.once for op, each in runs.items()}, **crossing}
+    needs = {op: each.needs for op, each in runs.items()}
+    sources = {op: [v.op for v in op.operands[: needs.get(op)] if isinstance(v, OpResult)] for op in ops}
     head, tail = defaultdict[Operation, float](float), defaultdict[Operation, float](float)
     for op in ops:
-        sources = (value.op for value in op.operands if isinstance(value, OpResult))
-        head[op] = max((head[source] + once.get(source, 0.0) for source in sources), default=0.0)
+        for source in sources[op]:
+            head[op] = max(head[op], head[source] + once.get(source, 0.0))
     for op in reversed(ops):
-        users = (use.operation for result in op.results for use in result.uses)
-        tail[op] = max((tail[user] + once.get(user, 0.0) for user in users), default=0.0)
+        for source in sources[op]:
+            tail[source] = max(tail[source], tail[op] + once.get(op, 0.0))
     by_stage: defaultdict[int | None, list[tuple[float, float, float]]] = defaultdict(list)
     for op, each in runs.items():
         by_stage[stages.of_op(op) if stages.names else None].append((head[op], tail[op], each.total))
