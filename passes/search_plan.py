@@ -25,6 +25,7 @@ from .errors import fail
 from .leave_idle import leave_idle
 from .pipeline import replace_module
 from .planning.bound import compute_bound, parts_bound, plan_bound
+from .planning.bound_gap import time_of_busiest
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed, impossible
@@ -282,17 +283,25 @@ class SearchPlanPass(ModulePass):
         return given
 
     def _bound(self, bench: Workbench, best: Finished) -> tuple[float, str] | None:
-        """A lower bound of the step of a family of plans that the best is of, and what family that is."""
+        """
+        Return a lower bound of the step of a family of plans that the best is one of, and as text the family and what
+        the best does in its step.
+        """
         if not self.bound_rounds:
             return None
         layout, choice = best.candidate.layout, best.candidate.choice
+        rounds, target = self.bound_rounds, best.seconds
         if choice.balanced or (layout.mode == "whole" and layout.fused):
-            return compute_bound(bench), "any plan, by what there is to compute"
-        if layout.mode != "whole":
-            found = parts_bound(bench, layout, rounds=self.bound_rounds, target=best.seconds)
-            return found, f"plans on {replace(layout, schedule=None).name} with even shares"
-        found = plan_bound(bench, [layout.mesh], rounds=self.bound_rounds, target=best.seconds, fused=False)
-        return found.seconds, f"plans on {Layout(layout.mesh).name} with the batch whole and even shares"
+            found, family = compute_bound(bench), "any plan, by what there is to compute"
+        elif layout.mode == "whole":
+            found = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
+            on = Layout(layout.mesh, ranks=layout.ranks).name
+            family = f"plans on {on} with the batch whole and even shares"
+        else:
+            found = parts_bound(bench, layout, rounds=rounds, target=target)
+            layers = "these layers and " if layout.stages > 1 else ""
+            family = f"plans on {replace(layout, schedule=None).name} with {layers}even shares"
+        return found, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
 
     def _fixed(self, cluster: Cluster) -> Fixed:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]

@@ -289,16 +289,18 @@ class _Bounding:
     def runs(self) -> dict[ComputeOp, Runs]:
         """
         The least seconds of every op of a stage; of one run none where devices differ or it may be in halves. Of what
-        these need both take the first operand, the gradient, alone.
+        these need the gradient alone is surely needed for both.
         """
         found: dict[ComputeOp, Runs] = {}
         for decision, seconds in zip(self.problem.decisions, self.problem.seconds, strict=True):
             if seconds is not None and isinstance(op := decision.subject, ComputeOp):
                 total = float(seconds.min())
                 counts = self.loop.turns_of(op).count if self.loop is not None else 1
-                halved = _is_halved(op)
-                once = 0.0 if self.is_mixed or halved else total / counts
-                found[op] = Runs(once, total, 1 if halved else len(op.operands))
+                if isinstance(op, AtenOp) and _is_halved(op):
+                    gradients = (at for at, name in enumerate(op.operand_names()) if name.startswith("grad"))
+                    found[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients))
+                else:
+                    found[op] = Runs(0.0 if self.is_mixed else total / counts, total, op.args)
         return found
 
     def _count_halves(self) -> None:

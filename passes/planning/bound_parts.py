@@ -9,7 +9,8 @@ stage,
 
 since these runs take turns on the compute stream of each rank of the stage, none begins before r, and q passes after
 the last. r_o and q_o are those of the longest path of ops and transfers that leads to o, and from it (Jackson's bound
-of one machine with heads and tails). It holds under every schedule: a run needs what its sources made for the same part.
+of one machine with heads and tails). It holds under every schedule: a run needs what its sources made for the same
+part.
 
 A transfer takes at least the latency of the quickest way from stage to stage, and its bytes at the speed of all ports
 by which ranks of the one send, or ranks of the other receive: every element passes one of each.
@@ -24,7 +25,7 @@ from itertools import accumulate, product
 
 import numpy as np
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, OpResult
+from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...dialects.compute import ComputeOp, value_bytes
 from ...dialects.pipe import TransferOp
@@ -41,12 +42,12 @@ class Runs:
     Args:
         once: of one run, on the rank that is quickest.
         total: of all runs, on some rank of its stage, the same for all ops of that.
-        needs: how many of its operands, the first, are needed for each of its results.
+        needs: its operands that each of its results depends on.
     """
 
     once: float
     total: float
-    needs: int
+    needs: Sequence[SSAValue]
 
 
 def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mapping[TransferOp, float]) -> float:
@@ -58,8 +59,8 @@ def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mappi
     """
     ops, stages = list(func.body.block.ops), Stages(func)
     once: dict[Operation, float] = {**{op: each.once for op, each in runs.items()}, **crossing}
-    needs = {op: each.needs for op, each in runs.items()}
-    sources = {op: [v.op for v in op.operands[: needs.get(op)] if isinstance(v, OpResult)] for op in ops}
+    needs: dict[Operation, Sequence[SSAValue]] = {op: each.needs for op, each in runs.items()}
+    sources = {op: [v.op for v in needs.get(op, op.operands) if isinstance(v, OpResult)] for op in ops}
     head, tail = defaultdict[Operation, float](float), defaultdict[Operation, float](float)
     for op in ops:
         for source in sources[op]:

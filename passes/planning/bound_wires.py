@@ -8,8 +8,8 @@ share the ports that they pass (`simulation/network.py`): at any time
 
 where a collective at the rate 1 takes its seconds free of latency. So the sum over all collectives of `load_pa` times
 these seconds is a lower bound of the step, as it is for each stream by itself. `load_pa` is what the rings of all
-groups of `a` send through p, over the same at their busiest port. Where collectives were measured, their seconds include a
-latency that is not known, and streams alone count.
+groups of `a` send through p, over the same at their busiest port. Where collectives were measured, their seconds
+include a latency that is not known, and streams alone count.
 """
 
 from __future__ import annotations
