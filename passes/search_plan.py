@@ -284,8 +284,8 @@ class SearchPlanPass(ModulePass):
 
     def _bound(self, bench: Workbench, best: Finished) -> tuple[float, str] | None:
         """
-        Return a lower bound of the step of a family of plans that the best is one of, and as text the family and what
-        the best does in its step.
+        Return a lower bound of the step of a family of plans that includes the best, and a text: the family, and how
+        the busiest rank spends the step.
         """
         if not self.bound_rounds:
             return None

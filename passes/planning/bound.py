@@ -77,7 +77,7 @@ _FIRST_REACH = 0.2
 """How far each weight may be from the best so far, at first."""
 
 _MAIN_REACH = 0.5
-"""The same, while the terms of the whole step alone are weighed against one another."""
+"""The reach while only the terms of the whole step are weighed."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, targe
     """
     The bound of all plans on a layout that cuts the batch, in its stages if it has any, with even shares.
 
-    It is the best of three: what the ops of a stage take with what comes before and after them (`bound_parts.py`), what
-    its collectives take besides, of the stage with the most to compute, and the total work of the step.
+    It is the best of three bounds: the ops of a stage between the paths before and after them (`bound_parts.py`), the
+    ops and collectives of the stage that computes most, and the total work of the step.
     """
     stages = bench.keeping(layout.keep).laid_out(layout)
     clusters = [cluster for _, cluster in stages]
@@ -249,7 +249,7 @@ class _Bounding:
         self.slowest = min(1.0, around.compute, around.communication)
 
     def run(self, start: Mix | None, rounds: int, enough: float) -> Bound:
-        """Try weights until no better ones are near: of the whole step first, then of all terms."""
+        """Try weights of the terms of the whole step, then of all terms, until no better ones are near."""
         ahead, best = start or self.ops, Bound(0.0)
         terms, reach = (self.terms, _FIRST_REACH) if start else (self.main, _MAIN_REACH)
         for number in range(1, rounds + 1):
@@ -288,8 +288,8 @@ class _Bounding:
 
     def runs(self) -> dict[ComputeOp, Runs]:
         """
-        The least seconds of every op of a stage; of one run none where devices differ or it may be in halves. Of what
-        these need the gradient alone is surely needed for both.
+        Return the least seconds of every op of a stage. One run counts nothing where devices differ, or where
+        `split-backward` may divide the op; both halves depend on the gradient alone.
         """
         found: dict[ComputeOp, Runs] = {}
         for decision, seconds in zip(self.problem.decisions, self.problem.seconds, strict=True):
@@ -304,7 +304,7 @@ class _Bounding:
         return found
 
     def _count_halves(self) -> None:
-        """Count what `split-backward` may divide by its work alone, whatever the sizes of both halves."""
+        """Price an op that `split-backward` may divide at the highest rates, since its halves may have any sizes."""
         parts = least_parts(self.view.func)
         for node, decision in enumerate(self.problem.decisions):
             if isinstance(op := decision.subject, ComputeOp) and _is_halved(op):
@@ -337,22 +337,22 @@ class _Bounding:
         return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
 
     def stepped(self, seconds: float) -> float:
-        """The bound of a step that takes so long if nothing is quicker beside something else, with its fixed cost."""
+        """Turn undisturbed seconds into a bound: add the fixed cost, allow for interference that speeds ops up."""
         return self.slowest * seconds + self.overhead
 
     @property
     def ops(self) -> Mix:
-        """All weight to the ops."""
+        """Give all weight to the ops."""
         return {Term(0, self.outline.end, "compute"): 1.0}
 
     @property
     def main(self) -> list[Term]:
-        """The terms of the whole step."""
+        """Return the terms of the whole step."""
         return [Term(0, self.outline.end, what) for what in ("compute", *self.wires)]
 
     @property
     def mixed(self) -> Mix:
-        """About a third to ops, to paths, and to what is sent from the first cut on."""
+        """Give about a third of the weight to ops, to paths, and to wires from the first cut on."""
         end = self.outline.end
         mixed = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
         mixed |= {Term(min(1, end - 1), end, wire): 0.3 / len(self.wires) for wire in self.wires}
@@ -360,7 +360,7 @@ class _Bounding:
 
 
 def _is_halved(op: ComputeOp) -> bool:
-    """Whether an op may become two, one for the gradient of its input and one for those of its weights."""
+    """Return whether an op may become two: one for the gradient of its input, one for the gradients of its weights."""
     return isinstance(op, AtenOp) and op.name.removeprefix("aten.").split(".")[0] in SPLIT
 
 

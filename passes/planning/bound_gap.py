@@ -1,4 +1,4 @@
-"""What a step consists of beyond its bound, in one line."""
+"""Tell in one line how the busiest rank spends a step, so that a reader sees where the gap to the bound comes from."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ..analysis.simulation.network import TRANSFER
 from ..analysis.simulation.results import Simulation
 
 _SHOWN = 0.005
-"""The part of a step from which on a wait is named."""
+"""A wait is named if it takes at least this part of the step."""
 
 
 def time_of_busiest(simulation: Simulation) -> str:
     """
-    Return what the rank that computes longest does in a step: `computes 73.1% of the step, waits 20.2% for stages and
+    Return how the rank that computes longest spends a step: `computes 73.1% of the step, waits 20.2% for stages and
     6.7% for collectives`.
 
-    What it waits for at the end, when its own work is done, is what other ranks still do.
+    When its own work is done it waits for `others to end`.
     """
     busiest = max((each.number for each in simulation.classes), key=simulation.compute_seconds)
     step = simulation.seconds

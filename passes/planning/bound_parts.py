@@ -1,5 +1,5 @@
 """
-How early the ops of a stage can begin, and how much comes after them: a bound of a step whose batch is cut into parts.
+Bound a step whose batch is cut into parts, by the ops of each stage and the paths before and after them.
 
 Let r_o be seconds that pass before an op o can begin for any part of the batch, q_o seconds that pass after it ends for
 any part, and p_o seconds of all its runs together, each of them a lower bound. For every r and q, and the ops of one
@@ -8,9 +8,9 @@ stage,
     step  >=  r  +  sum of p_o over the ops with r_o >= r and q_o >= q  +  q                    `queued_seconds`
 
 since these runs take turns on the compute stream of each rank of the stage, none begins before r, and q passes after
-the last. r_o and q_o are those of the longest path of ops and transfers that leads to o, and from it (Jackson's bound
-of one machine with heads and tails). It holds under every schedule: a run needs what its sources made for the same
-part.
+the last. r_o is the length of the longest path of ops and transfers to o, and q_o of the longest path from it
+(Jackson's bound of one machine with heads and tails). It holds under every schedule: a run needs what its sources made
+for the same part.
 
 A transfer takes at least the latency of the quickest way from stage to stage, and its bytes at the speed of all ports
 by which ranks of the one send, or ranks of the other receive: every element passes one of each.
@@ -37,12 +37,12 @@ from ..search.objective import BatchLoop
 @dataclass(frozen=True)
 class Runs:
     """
-    The least seconds of an op.
+    Lower bounds of the seconds that an op takes.
 
     Args:
-        once: of one run, on the rank that is quickest.
-        total: of all runs, on some rank of its stage, the same for all ops of that.
-        needs: its operands that each of its results depends on.
+        once: for one run, on the quickest rank.
+        total: for all runs, on one rank, the same for all ops of a stage.
+        needs: the operands that each of its results depends on.
     """
 
     once: float
@@ -52,10 +52,10 @@ class Runs:
 
 def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mapping[TransferOp, float]) -> float:
     """
-    The bound of a step by what comes before and after the ops of each stage.
+    Return the bound of a step by the ops of each stage and the paths before and after them.
 
     Args:
-        crossing: the least seconds of each transfer.
+        crossing: a lower bound of the seconds of each transfer.
     """
     ops, stages = list(func.body.block.ops), Stages(func)
     once: dict[Operation, float] = {**{op: each.once for op, each in runs.items()}, **crossing}
@@ -75,11 +75,11 @@ def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mappi
 
 
 _HEADS = 64
-"""For how many least beginnings the bound of a stage is found."""
+"""The number of values of r that are tried for a stage."""
 
 
 def _one_stream(ops: Sequence[tuple[float, float, float]]) -> float:
-    """The bound of the ops of one stage, by their heads, tails and seconds."""
+    """Return the bound of the ops of one stage, by their heads, tails and seconds."""
     # With the longest tails first, a sum of the first few is one over all with a tail that is at least as long.
     head, tail, total = np.array(sorted(ops, key=lambda op: -op[1])).T
     heads = np.unique(head)
@@ -94,10 +94,10 @@ def crossing_seconds(
     func: FuncOp, loop: BatchLoop, whole: Cluster, clusters: Sequence[Cluster]
 ) -> dict[TransferOp, float]:
     """
-    The least seconds of each transfer, for one part of the batch.
+    Return a lower bound of the seconds of each transfer, for one part of the batch.
 
     Args:
-        whole: all ranks of the job, of which the stages have as many as their clusters, in order.
+        whole: the cluster of all ranks; the ranks of the stages follow one another in it.
     """
     ends = list(accumulate((each.mesh.device_count for each in clusters), initial=0))
     stages, known = Stages(func), dict[tuple[int, int], tuple[float, float]]()
@@ -116,7 +116,7 @@ def crossing_seconds(
 
 
 def _way(cluster: Cluster, senders: range, receivers: range) -> tuple[float, float]:
-    """The least latency between two groups of ranks, and the seconds of a byte where all ports share the load."""
+    """Return the least latency between two groups of ranks, and the seconds of a byte if all ports share the load."""
     routes = [cluster.route(*pair) for pair in product(senders, receivers)]
     per_byte = 0.0
     for end in (0, -1):

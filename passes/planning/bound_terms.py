@@ -12,8 +12,8 @@ path from X_i to X_j, latency and all,
     time from X_i to X_j       >=  L_ij(x)                    Term(i, j, "path")
     time from X_i to the end   >=  sum_a load_pa S_ia(x)      Term(i, m + 1, wire)
 
-A *wire* says what part of something that carries one thing at a time each group of axes fills: of the stream of a
-group, that group all of it; of a port of the network, the groups whose rings pass it (`bound_wires.py`).
+A *wire* carries one collective at a time, or several in part; `load_pa` is the part that a collective over `a` fills. A
+group of axes fills its own stream; the groups whose rings pass a port of the network share it (`bound_wires.py`).
 
 Any weights that are not negative, and of which those of the terms that span a segment (X_i to X_i+1) sum to at most 1
 for every segment (`normalised`), make of these a bound of the step. It is a sum over ops and over changes of sharding,
@@ -59,7 +59,7 @@ from .bound_wires import Wire, streams
 
 
 class Term(NamedTuple):
-    """The time from one cut to another, by one of the things that fill it: a wire, compute, or a path."""
+    """The time from one cut to another that a wire, compute or a path fills."""
 
     begin: int
     end: int
@@ -185,7 +185,7 @@ class Outline:
 
 
 def uncut(view: StepView) -> Outline:
-    """The outline of a step whose ops run once for each part of the batch: no order of all its ops is sure."""
+    """Return the outline of a step whose ops run once for each part of the batch, in any order: without cuts."""
     none = dict.fromkeys(view.ops, frozenset[int]())
     return Outline((), none, none, {}, {})
 
@@ -365,7 +365,7 @@ class BoundWeights(Weights):
     What the terms of a mix come to.
 
     Args:
-        wires: all that counts, by what fills it.
+        wires: the streams and ports whose terms are counted.
         started: axes over which some collective was measured to take some of its time from the compute stream, where it
             is started. For it, what weighs least of the two counts.
     """
@@ -409,7 +409,7 @@ class BoundWeights(Weights):
         return known
 
     def loads_of_stream(self, axes: Axes, begins: Sequence[int]) -> list[tuple[Term, float]]:
-        """The terms in which counts what goes over `axes`, with the part of it that does."""
+        """Return the terms that count the traffic over `axes`, each with the part of that traffic it counts."""
         end = self.outline.end
         own = [(Term(i, end, wire), load) for wire in self.wires if (load := wire.load(axes)) for i in begins]
         if axes not in self.started:

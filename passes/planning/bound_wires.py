@@ -1,15 +1,15 @@
 """
-What collectives fill, one after the other or in part: the streams of groups of axes, and the ports of the network.
+Find the wires of a cluster, which collectives fill: the streams of groups of axes, and the ports of the network.
 
-The simulator lets collectives over one group of axes take turns. Collectives over several groups may go on at once, and
-share the ports that they pass (`simulation/network.py`): at any time
+In the simulator collectives over one group of axes take turns. Collectives over different groups may run at once, but
+they share ports (`simulation/network.py`): at any time
 
     sum over groups a under way of  rate_a load_pa  <=  1        for each port p
 
 where a collective at the rate 1 takes its seconds free of latency. So the sum over all collectives of `load_pa` times
-these seconds is a lower bound of the step, as it is for each stream by itself. `load_pa` is what the rings of all
-groups of `a` send through p, over the same at their busiest port. Where collectives were measured, their seconds
-include a latency that is not known, and streams alone count.
+these seconds is a lower bound of the step, as the sum over one stream is. `load_pa` is the load of p by the rings of
+all groups of `a`, relative to the load of their busiest port. Measured seconds include an unknown latency: with them
+only streams count.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..analysis.simulation.places import Routes
 from ..analysis.step_prices import Axes
 
 _SAME = 1e-12
-"""By what part loads that are meant to be equal may differ."""
+"""Loads that differ by at most this part are equal."""
 
 
 class Wire(NamedTuple):
-    """By group of axes, the part of something that its collectives fill; in the order of `streams`."""
+    """A stream or a port, with the part of it that collectives over each group of axes fill."""
 
     loads: tuple[tuple[Axes, float], ...]
 
@@ -39,22 +39,22 @@ class Wire(NamedTuple):
         return " + ".join(" ".join(axes) for axes, _ in self.loads)
 
     def load(self, axes: Axes) -> float:
-        """The part that collectives over `axes` fill."""
+        """Return the part that collectives over `axes` fill."""
         return next((load for each, load in self.loads if each == axes), 0.0)
 
     def covers(self, other: Wire) -> bool:
-        """Whether each group fills at least as much of this as of the other, so that it is the better bound."""
+        """Return whether each group fills at least as much of this wire as of the other, so that this bounds better."""
         return all(self.load(axes) >= load for axes, load in other.loads)
 
 
 def streams(mesh: Mesh) -> list[Axes]:
-    """The groups of axes that collectives may go over."""
+    """Return the groups of axes that a collective can have."""
     names = [axis.name for axis in mesh.spatial if axis.size > 1]
     return [axes for count in range(1, len(names) + 1) for axes in combinations(names, count)]
 
 
 def wires_of(cluster: Cluster) -> tuple[Wire, ...]:
-    """All wires of a cluster that none other covers."""
+    """Return the wires of a cluster that no other wire covers."""
     every = [Wire(((axes, 1.0),)) for axes in streams(cluster.mesh)]
     if not any(link.points for link in cluster.links):
         every += _ports(cluster)
@@ -66,7 +66,7 @@ def wires_of(cluster: Cluster) -> tuple[Wire, ...]:
 
 
 def _ports(cluster: Cluster) -> Iterator[Wire]:
-    """By port, what each group of axes fills of it."""
+    """Yield a wire for each port that several groups of axes pass."""
     routes = Routes(cluster)
     by_port: defaultdict[str, list[tuple[Axes, float]]] = defaultdict(list)
     for axes in streams(cluster.mesh):
@@ -79,7 +79,7 @@ def _ports(cluster: Cluster) -> Iterator[Wire]:
 
 
 def _passing(cluster: Cluster, axes: Axes, routes: Routes) -> Mapping[str, float]:
-    """By port, the seconds of a byte from each rank to the next, round all groups of some axes."""
+    """Map ports to the seconds they take to send a byte from each rank to the next, round all groups of some axes."""
     found: defaultdict[str, float] = defaultdict(float)
     for group in cluster.mesh.groups(axes):
         for sender, receiver in pairwise((*group, group[0])):
