@@ -11,8 +11,8 @@ gives a linear function above it: the next weights are the best for all of those
 (`_next_mix`, a cutting-plane method in a box that shrinks where it did not help).
 
 Covered are all programs that `insert-resharding`, `select-collectives`, `overlap` and `join-updates`, with any options,
-make of any signatures, homes and working copies, the batch being whole and shares even. Of plans that cut the batch, or
-whose devices have shares by their speed, the total work is a bound: `compute_bound`.
+make of any signatures, homes and working copies, the batch being whole and shares even. `parts_bound` covers plans that
+cut the batch. For plans whose devices have shares by their speed, the total work is a bound: `compute_bound`.
 """
 
 from __future__ import annotations
@@ -156,6 +156,10 @@ def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, targe
 
     It is the best of three bounds: the ops of a stage between the paths before and after them (`bound_parts.py`), the
     ops and collectives of the stage that computes most, and the total work of the step.
+
+    The second is B(w) with an op counted in all its runs, at their real sizes, and a change of sharding once, with the
+    bytes of the whole value: parts hold different rows, so that together they send these bytes, and a sum over parts,
+    or a value that all parts use, is sent at least once.
     """
     stages = bench.keeping(layout.keep).laid_out(layout)
     clusters = [cluster for _, cluster in stages]
@@ -168,7 +172,8 @@ def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, targe
     parts = [_Bounding(v, c, constraints_of(v), LIMITS, bench.tables_of(c), loop) for v, c in stages]
     runs = {op: each for part in parts for op, each in part.runs().items()}
     crossing = crossing_seconds(whole.func, loop, on_mesh(bench.cluster, layout.mesh), clusters)
-    known = max(known, parts[0].stepped(queued_seconds(whole.func, runs, crossing)))
+    queued = queued_seconds(whole.func, runs, crossing)
+    known = max(known, min(part.stepped(queued) for part in parts))
     if known >= target:
         return known
     most = max(parts, key=lambda part: sum(each.total for each in part.runs().values()))

@@ -115,8 +115,14 @@ def crossing_seconds(
     return found
 
 
+_MOST_ROUTES = 2**14
+"""The number of pairs of ranks above which ways are not looked at, and a transfer counts nothing."""
+
+
 def _way(cluster: Cluster, senders: range, receivers: range) -> tuple[float, float]:
     """Return the least latency between two groups of ranks, and the seconds of a byte if all ports share the load."""
+    if len(senders) * len(receivers) > _MOST_ROUTES:
+        return 0.0, 0.0
     routes = [cluster.route(*pair) for pair in product(senders, receivers)]
     per_byte = 0.0
     for end in (0, -1):
