@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import plain_attribute
+from ..dialects.ratios import ratios_of
 from ..dialects.step import CHOSEN, PLAN, RUNNERS_UP
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
@@ -37,7 +38,7 @@ from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages
-from .step.step_view import cluster_of_module, step_functions
+from .step.step_view import cluster_of_module, step_functions, step_views
 from .strip_resharding import strip_resharding
 
 WORTHWHILE = 0.99
@@ -291,7 +292,10 @@ class SearchPlanPass(ModulePass):
             return None
         layout, choice = best.candidate.layout, best.candidate.choice
         rounds, target = self.bound_rounds, best.seconds
-        if choice.balanced or (layout.mode == "whole" and layout.fused):
+        # Balanced shares are even where the devices of each stage are alike.
+        views = [view for view, _ in step_views(best.module)] if choice.balanced else []
+        uneven = any(any(ratios_of(view.func, view.mesh).values()) for view in views)
+        if uneven or (layout.mode == "whole" and layout.fused):
             found, family = compute_bound(bench), "any plan, by what there is to compute"
         elif layout.mode == "whole":
             found = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds

@@ -12,6 +12,7 @@ from ir_files import context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.dialects.ratios import ratios_of
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.topology import Host, Level, Topology
@@ -26,6 +27,7 @@ from shardwright.passes.planning.layouts import MOST_PARTS, accumulations, duple
 from shardwright.passes.planning.notes import Refused
 from shardwright.passes.planning.solutions import Finished
 from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.step.step_view import step_views
 
 PROGRAMS = 10
 """How many programs are made for each seed."""
@@ -97,7 +99,7 @@ def programs(bench: Workbench, chance: random.Random) -> Iterator[Finished]:
 def bound_of(bench: Workbench, made: Finished) -> float:
     """The bound of the family that a program is of."""
     layout = made.candidate.layout
-    if made.candidate.choice.balanced:
+    if any(any(ratios_of(view.func, view.mesh).values()) for view, _ in step_views(made.module)):
         return compute_bound(bench)
     if layout.mode == "whole":
         return plan_bound(bench, [layout.mesh], rounds=4, fused=False).seconds
