@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import plain_attribute
+from ..dialects.ratios import ratios_of
 from ..dialects.step import CHOSEN, PLAN, RUNNERS_UP
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
@@ -24,7 +25,8 @@ from .analysis.memory import size_text
 from .errors import fail
 from .leave_idle import leave_idle
 from .pipeline import replace_module
-from .planning.bound import compute_bound, plan_bound
+from .planning.bound import compute_bound, parts_bound, plan_bound
+from .planning.bound_gap import time_of_busiest
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed, impossible
@@ -36,7 +38,7 @@ from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages
-from .step.step_view import cluster_of_module, step_functions
+from .step.step_view import cluster_of_module, step_functions, step_views
 from .strip_resharding import strip_resharding
 
 WORTHWHILE = 0.99
@@ -282,14 +284,28 @@ class SearchPlanPass(ModulePass):
         return given
 
     def _bound(self, bench: Workbench, best: Finished) -> tuple[float, str] | None:
-        """A lower bound of the step of a family of plans that the best is of, and what family that is."""
+        """
+        Return a lower bound of the step of a family of plans that includes the best, and a text: the family, and how
+        the busiest rank spends the step.
+        """
         if not self.bound_rounds:
             return None
         layout, choice = best.candidate.layout, best.candidate.choice
-        if layout.mode != "whole" or choice.balanced or layout.fused:
-            return compute_bound(bench), "any plan, by what there is to compute"
-        found = plan_bound(bench, [layout.mesh], rounds=self.bound_rounds, target=best.seconds, fused=False)
-        return found.seconds, f"plans on {Layout(layout.mesh).name} with the batch whole and even shares"
+        rounds, target = self.bound_rounds, best.seconds
+        # Balanced shares are even where the devices of each stage are alike.
+        views = [view for view, _ in step_views(best.module)] if choice.balanced else []
+        uneven = any(any(ratios_of(view.func, view.mesh).values()) for view in views)
+        if uneven or (layout.mode == "whole" and layout.fused):
+            found, family = compute_bound(bench), "any plan, by what there is to compute"
+        elif layout.mode == "whole":
+            found = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
+            on = Layout(layout.mesh, ranks=layout.ranks).name
+            family = f"plans on {on} with the batch whole and even shares"
+        else:
+            found = parts_bound(bench, layout, rounds=rounds, target=target)
+            layers = "these layers and " if layout.stages > 1 else ""
+            family = f"plans on {replace(layout, schedule=None).name} with {layers}even shares"
+        return found, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
 
     def _fixed(self, cluster: Cluster) -> Fixed:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]

@@ -11,8 +11,8 @@ gives a linear function above it: the next weights are the best for all of those
 (`_next_mix`, a cutting-plane method in a box that shrinks where it did not help).
 
 Covered are all programs that `insert-resharding`, `select-collectives`, `overlap` and `join-updates`, with any options,
-make of any signatures, homes and working copies, the batch being whole and shares even. Of plans that cut the batch, or
-whose devices have shares by their speed, the total work is a bound: `compute_bound`.
+make of any signatures, homes and working copies, the batch being whole and shares even. `parts_bound` covers plans that
+cut the batch. For plans whose devices have shares by their speed, the total work is a bound: `compute_bound`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,30 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp
 from ...dialects.train import AssignOp, may_join
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.op_cost import KernelPart, op_seconds
-from ...ir.signatures import signatures
-from ..analysis.compute import has_tables, op_work, seconds_by_signature
+from ...ir.signatures import Signature, signatures
+from ...ir.submesh import on_mesh
+from ..analysis.compute import ONCE, has_tables, op_work, seconds_by_signature
 from ..analysis.fusion import least_parts
 from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached, Limits, solve
+from ..search.objective import BatchLoop
 from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
 from ..search.strategy_problem import EdgeTraffic, StrategyProblem
+from ..split_backward import SPLIT
 from ..stages.stage_costs import whole_signature
+from ..step.batch_parts import Batch, find_parts
 from ..step.step_view import StepView, step_functions
+from .bound_parts import Runs, crossing_seconds, queued_seconds
 from .bound_terms import (
     BoundWeights,
     Mix,
@@ -46,9 +54,11 @@ from .bound_terms import (
     outline_of,
     segment_sums,
     started_axes,
-    streams,
+    uncut,
 )
+from .bound_wires import wires_of
 from .candidates import Layout
+from .finishes import AXIS
 from .workbench import Workbench
 
 LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
@@ -65,6 +75,9 @@ _CLOSE = 1e-3
 
 _FIRST_REACH = 0.2
 """How far each weight may be from the best so far, at first."""
+
+_MAIN_REACH = 0.5
+"""The reach while only the terms of the whole step are weighed."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,36 @@ def plan_bound(
     return replace(found, seconds=max(found.seconds, compute_bound(bench)))
 
 
+def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, target: float = math.inf) -> float:
+    """
+    The bound of all plans on a layout that cuts the batch, in its stages if it has any, with even shares.
+
+    It is the best of three bounds: the ops of a stage between the paths before and after them (`bound_parts.py`), the
+    ops and collectives of the stage that computes most, and the total work of the step.
+
+    The second is B(w) with an op counted in all its runs, at their real sizes, and a change of sharding once, with the
+    bytes of the whole value: parts hold different rows, so that together they send these bytes, and a sum over parts,
+    or a value that all parts use, is sent at least once.
+    """
+    stages = bench.keeping(layout.keep).laid_out(layout)
+    clusters = [cluster for _, cluster in stages]
+    known = compute_bound(bench)
+    if len({view.func for view, _ in stages}) > 1 or has_tables(bench.cluster.kinds_used):
+        return known
+    whole = stages[0][0].whole
+    batch = Batch(bench.rows, AXIS, layout.parts, layout.mode == "duplex")
+    loop = BatchLoop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+    parts = [_Bounding(v, c, constraints_of(v), LIMITS, bench.tables_of(c), loop) for v, c in stages]
+    runs = {op: each for part in parts for op, each in part.runs().items()}
+    crossing = crossing_seconds(whole.func, loop, on_mesh(bench.cluster, layout.mesh), clusters)
+    queued = queued_seconds(whole.func, runs, crossing)
+    known = max(known, min(part.stepped(queued) for part in parts))
+    if known >= target:
+        return known
+    most = max(parts, key=lambda part: sum(each.total for each in part.runs().values()))
+    return max(known, most.run(None, rounds, target).seconds)
+
+
 def compute_bound(bench: Workbench) -> float:
     """
     The bound of all plans whatever, by what there is to compute: every op is done by all devices together, each with
@@ -181,48 +224,54 @@ class _Bounding:
     """The bound of one step on one mesh; one use."""
 
     def __init__(
-        self, view: StepView, cluster: Cluster, constraints: Constraints, limits: Limits, tables: Tables | None
+        self,
+        view: StepView,
+        cluster: Cluster,
+        constraints: Constraints,
+        limits: Limits,
+        tables: Tables | None,
+        loop: BatchLoop | None = None,
     ) -> None:
-        self.view, self.limits = view, limits
+        self.view, self.limits, self.loop = view, limits, loop
         self.cluster = _alike(cluster, view)
         self.constraints = replace(constraints, copies={}, regathered=set())
         known = tables if tables is not None and self.cluster is cluster else Tables(self.cluster)
         self.tables = replace(known, costs={}, tables={})
-        least = _least_seconds(view, self.cluster)
-        self.outline = outline_of(view, least)
-        self.terms = self.outline.terms(view.mesh)
+        self.outline = outline_of(view, _least_seconds(view, self.cluster)) if loop is None else uncut(view)
+        self.wires = wires_of(self.cluster)
+        self.terms = self.outline.terms(self.wires)
         self.started = started_axes(cluster)
         every = self._weights(dict.fromkeys(self.terms, 1.0))
-        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables)
+        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables, loop=loop)
+        if view.stage is not None:
+            self._count_halves()
         self.unary: dict[tuple[int, float], Costs] = {}
         self.best: Mix = {}
         self.met: list[Mapping[Term, float]] = []
-        self.overhead = min(kind.overhead for kind in cluster.kinds_used)
+        self.is_mixed, self.overhead = len(cluster.kinds_used) > 1, min(kind.overhead for kind in cluster.kinds_used)
         around = self.cluster.interference
         # Where computing is quicker while something is sent, all of it might be.
         self.slowest = min(1.0, around.compute, around.communication)
 
     def run(self, start: Mix | None, rounds: int, enough: float) -> Bound:
-        """Try weights until no better ones are near."""
-        ahead = [start] if start else self._first()
-        best, reach = Bound(0.0), _FIRST_REACH
+        """Try weights of the terms of the whole step, then of all terms, until no better ones are near."""
+        ahead, best = start or self.ops, Bound(0.0)
+        terms, reach = (self.terms, _FIRST_REACH) if start else (self.main, _MAIN_REACH)
         for number in range(1, rounds + 1):
-            mix = normalised({term: ahead[0].get(term, 0.0) for term in self.terms})
-            found = self.at(mix)
-            if found is None:
+            mix = normalised({term: ahead.get(term, 0.0) for term in self.terms})
+            if (found := self.at(mix)) is None:
                 return replace(best, solved=number)
             if found.seconds > best.seconds:
                 best, self.best = found, mix
-            elif len(ahead) == 1:
+            elif terms is self.terms:
                 reach /= 2.0
-            if len(ahead) == 1:
-                mix, hoped = _next_mix(self.met, self.terms, self.best, reach)
-                ahead.append(mix)
-                if self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(mix, self.best):
-                    return replace(best, solved=number)
             if best.seconds >= enough:
                 return replace(best, solved=number)
-            del ahead[0]
+            ahead, hoped = _next_mix(self.met, terms, self.best, reach)
+            if self.stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(ahead, self.best):
+                if terms is self.terms:
+                    return replace(best, solved=number)
+                terms, reach, ahead = self.terms, _FIRST_REACH, self.mixed
         return replace(best, solved=rounds)
 
     def at(self, mix: Mix) -> Bound | None:
@@ -238,12 +287,41 @@ class _Bounding:
             return None
         totals = weights.totals(problem, solution.assignment, self.tables)
         self.met.append(totals)
-        seconds = self._stepped(solution.lower_bound) * (1.0 - _ROUNDING)
+        seconds = self.stepped(solution.lower_bound) * (1.0 - _ROUNDING)
         named = {term.name: totals.get(term, 0.0) for term in self.terms}
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
+    def runs(self) -> dict[ComputeOp, Runs]:
+        """
+        Return the least seconds of every op of a stage. One run counts nothing where devices differ, or where
+        `split-backward` may divide the op; both halves depend on the gradient alone.
+        """
+        found: dict[ComputeOp, Runs] = {}
+        for decision, seconds in zip(self.problem.decisions, self.problem.seconds, strict=True):
+            if seconds is not None and isinstance(op := decision.subject, ComputeOp):
+                total = float(seconds.min())
+                counts = self.loop.turns_of(op).count if self.loop is not None else 1
+                if isinstance(op, AtenOp) and _is_halved(op):
+                    gradients = (at for at, name in enumerate(op.operand_names()) if name.startswith("grad"))
+                    found[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients))
+                else:
+                    found[op] = Runs(0.0 if self.is_mixed else total / counts, total, op.args)
+        return found
+
+    def _count_halves(self) -> None:
+        """Price an op that `split-backward` may divide at the highest rates, since its halves may have any sizes."""
+        parts = least_parts(self.view.func)
+        for node, decision in enumerate(self.problem.decisions):
+            if isinstance(op := decision.subject, ComputeOp) and _is_halved(op):
+                part = parts.get(op)
+                turns = self.loop.turns_of(op) if self.loop is not None else ONCE
+                states = [state for state in decision.states if isinstance(state, Signature)]
+                works = [op_work(op, each, self.view.mesh, keyed=False, turns=turns, part=part) for each in states]
+                least = [op_seconds(self.cluster.kinds_used[0], work, joins=True) for work in works]
+                self.problem.seconds[node] = turns.count * np.array(least)
+
     def _weights(self, mix: Mix) -> BoundWeights:
-        return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, started=self.started)
+        return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, wires=self.wires, started=self.started)
 
     def _priced(self, weights: BoundWeights) -> StrategyProblem:
         """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
@@ -263,16 +341,32 @@ class _Bounding:
                     traffic.append(replace(each, price=price))
         return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
 
-    def _stepped(self, seconds: float) -> float:
+    def stepped(self, seconds: float) -> float:
+        """Turn undisturbed seconds into a bound: add the fixed cost, allow for interference that speeds ops up."""
         return self.slowest * seconds + self.overhead
 
-    def _first(self) -> list[Mix]:
-        """Weights to begin with: all to the ops; a third each to ops, paths, and streams from the first cut on."""
-        end, groups = self.outline.end, streams(self.view.mesh)
-        ops: dict[Term, float] = {Term(0, end, "compute"): 1.0}
+    @property
+    def ops(self) -> Mix:
+        """Give all weight to the ops."""
+        return {Term(0, self.outline.end, "compute"): 1.0}
+
+    @property
+    def main(self) -> list[Term]:
+        """Return the terms of the whole step."""
+        return [Term(0, self.outline.end, what) for what in ("compute", *self.wires)]
+
+    @property
+    def mixed(self) -> Mix:
+        """Give about a third of the weight to ops, to paths, and to wires from the first cut on."""
+        end = self.outline.end
         mixed = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
-        mixed |= {Term(min(1, end - 1), end, axes): 0.3 / len(groups) for axes in groups}
-        return [ops, mixed | {Term(0, end, "compute"): 0.4}]
+        mixed |= {Term(min(1, end - 1), end, wire): 0.3 / len(self.wires) for wire in self.wires}
+        return mixed | {Term(0, end, "compute"): 0.4}
+
+
+def _is_halved(op: ComputeOp) -> bool:
+    """Return whether an op may become two: one for the gradient of its input, one for the gradients of its weights."""
+    return isinstance(op, AtenOp) and op.name.removeprefix("aten.").split(".")[0] in SPLIT
 
 
 def _same(mix: Mix, other: Mix) -> bool:

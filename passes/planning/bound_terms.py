@@ -10,7 +10,10 @@ path from X_i to X_j, latency and all,
 
     time from X_i to X_j       >=  C_ij(x)                    Term(i, j, "compute")
     time from X_i to X_j       >=  L_ij(x)                    Term(i, j, "path")
-    time from X_i to the end   >=  S_ia(x)                    Term(i, m + 1, a)
+    time from X_i to the end   >=  sum_a load_pa S_ia(x)      Term(i, m + 1, wire)
+
+A *wire* carries one collective at a time, or several in part; `load_pa` is the part that a collective over `a` fills. A
+group of axes fills its own stream; the groups whose rings pass a port of the network share it (`bound_wires.py`).
 
 Any weights that are not negative, and of which those of the terms that span a segment (X_i to X_i+1) sum to at most 1
 for every segment (`normalised`), make of these a bound of the step. It is a sum over ops and over changes of sharding,
@@ -32,7 +35,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, combinations
+from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -52,20 +55,20 @@ from ..search.problem import States
 from ..search.shared_tables import Tables
 from ..search.strategy_problem import EdgeTraffic, StrategyProblem
 from ..step.step_view import StepView
+from .bound_wires import Wire, streams
 
 
 class Term(NamedTuple):
-    """The time from one cut to another, by one of the things that fill it: the axes of a stream, or what it is."""
+    """The time from one cut to another that a wire, compute or a path fills."""
 
     begin: int
     end: int
-    what: Axes | Literal["compute", "path"]
+    what: Wire | Literal["compute", "path"]
 
     @property
     def name(self) -> str:
         """`compute 0-3`, `node gpu 1-3`."""
-        stream = self.what if isinstance(self.what, str) else " ".join(self.what)
-        return f"{stream} {self.begin}-{self.end}"
+        return f"{self.what if isinstance(self.what, str) else self.what.name} {self.begin}-{self.end}"
 
 
 Mix: TypeAlias = Mapping[Term, float]
@@ -80,12 +83,6 @@ _LEAST = 1e-5
 
 _BETWEEN = 1
 """How many cuts there are between the first and the last."""
-
-
-def streams(mesh: Mesh) -> list[Axes]:
-    """The groups of axes that collectives may go over."""
-    names = [axis.name for axis in mesh.spatial if axis.size > 1]
-    return [axes for count in range(1, len(names) + 1) for axes in combinations(names, count)]
 
 
 def segment_sums(mix: Mix) -> dict[int, float]:
@@ -144,11 +141,11 @@ class Outline:
         found = [(0, m), *((0, i) for i in range(1, m)), *((i, m) for i in range(1, m)), (1, m - 1)]
         return list(dict.fromkeys((a, b) for a, b in found if a < b))
 
-    def terms(self, mesh: Mesh) -> list[Term]:
+    def terms(self, wires: Sequence[Wire]) -> list[Term]:
         """All terms."""
         found = [Term(a, b, "compute") for a, b in self.spans]
         found += dict.fromkeys(self.path.values())
-        return [*found, *(Term(i, self.end, axes) for i in range(self.end) for axes in streams(mesh))]
+        return [*found, *(Term(i, self.end, wire) for i in range(self.end) for wire in wires)]
 
     @cached_property
     def _sums(self) -> dict[ComputeOp, tuple[Term, ...]]:
@@ -185,6 +182,12 @@ class Outline:
         """The op at the end of the path."""
         passed = {value.op for value in self.handed_on if isinstance(value, OpResult)}
         return next((op for op in self.path if op not in passed), None)
+
+
+def uncut(view: StepView) -> Outline:
+    """Return the outline of a step whose ops run once for each part of the batch, in any order: without cuts."""
+    none = dict.fromkeys(view.ops, frozenset[int]())
+    return Outline((), none, none, {}, {})
 
 
 def outline_of(view: StepView, least: Mapping[ComputeOp, float]) -> Outline:
@@ -362,6 +365,7 @@ class BoundWeights(Weights):
     What the terms of a mix come to.
 
     Args:
+        wires: the streams and ports whose terms are counted.
         started: axes over which some collective was measured to take some of its time from the compute stream, where it
             is started. For it, what weighs least of the two counts.
     """
@@ -369,13 +373,14 @@ class BoundWeights(Weights):
     mix: Mix = field(default_factory=dict[Term, float])
     outline: Outline = Outline((), {}, {}, {}, {})
     mesh: Mesh = _NO_AXES
+    wires: tuple[Wire, ...] = ()
     started: frozenset[Axes] = frozenset()
     _any_form: dict[int, bool] = field(default_factory=dict[int, bool], init=False, repr=False, compare=False)
     _prices: dict[Charge, Price] = field(default_factory=dict[Charge, Price], init=False, repr=False, compare=False)
 
     def of_op(self, op: ComputeOp) -> float:
         """By what the seconds of an op are multiplied."""
-        return self._weight(self.outline.terms_of_op(op))
+        return sum(self.mix.get(term, 0.0) for term in self.outline.terms_of_op(op))
 
     def price(self, move: ShardingChange) -> Price:
         """The price of a change of a value's sharding."""
@@ -403,23 +408,23 @@ class BoundWeights(Weights):
             self._any_form[id(move.forms)] = known
         return known
 
-    def terms_of_stream(self, axes: Axes, begins: Sequence[int]) -> list[Term]:
-        """The terms in which counts what goes over `axes`."""
+    def loads_of_stream(self, axes: Axes, begins: Sequence[int]) -> list[tuple[Term, float]]:
+        """Return the terms that count the traffic over `axes`, each with the part of that traffic it counts."""
         end = self.outline.end
-        own = [Term(i, end, axes) for i in begins]
+        own = [(Term(i, end, wire), load) for wire in self.wires if (load := wire.load(axes)) for i in begins]
         if axes not in self.started:
             return own
-        return min(own, [Term(i, end, "compute") for i in begins], key=self._weight)
+        return min(own, [(Term(i, end, "compute"), 1.0) for i in begins], key=self._weight)
 
-    def _weight(self, terms: Iterable[Term]) -> float:
-        return sum(self.mix.get(term, 0.0) for term in terms)
+    def _weight(self, loads: Iterable[tuple[Term, float]]) -> float:
+        return sum(load * self.mix.get(term, 0.0) for term, load in loads)
 
     def _price(self, charge: Charge) -> Price:
         whole = self.mix.get(charge.part, 0.0) if charge.part is not None else 0.0
         # Tables that differ by a factor alone have one pricing.
         inner, factor = (charge.share, 1.0) if whole else (1.0, charge.share)
         weights = [
-            (axes, inner * self._weight(self.terms_of_stream(axes, charge.begins))) for axes in streams(self.mesh)
+            (axes, inner * self._weight(self.loads_of_stream(axes, charge.begins))) for axes in streams(self.mesh)
         ]
         if not charge.share or not (whole or any(weight for _, weight in weights)):
             return _FREE
@@ -454,8 +459,8 @@ class BoundWeights(Weights):
         size = float(prod(traffic.splits.sizes) * width)
         for step in costs.path(traffic.splits, width, source, target):
             if axes := stream_of(step):
-                for term in self.terms_of_stream(axes, charge.begins):
-                    found[term] += charge.share * costs.prices.seconds(step, size)
+                for term, load in self.loads_of_stream(axes, charge.begins):
+                    found[term] += load * charge.share * costs.prices.seconds(step, size)
                 if charge.part is not None:
                     found[charge.part] += costs.prices.least_seconds(step, size)
         return found

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.topology import Host, Level, Switch, Topology
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
@@ -196,6 +197,31 @@ def test_no_program_is_faster_on_clusters_of_any_sort(seed: int) -> None:
     add_cluster(module, cluster)
     ((view, given),) = step_views(module)
     assert given.placement == cluster.placement
+    bound = step_bound(view, given)
+    problem = build_problem(view, given, Constraints())
+    assert bound.seconds <= min(simulated(module, problem, x) for x in strategies(problem, seed)) * (1.0 + 1e-9)
+
+
+def some_hosts(chance: random.Random) -> Cluster:
+    """Hosts with NICs, some of which devices share, of a mesh with an axis inside a host, or across."""
+    mesh = chance.choice([Mesh.of(node=2, gpu=2), Mesh.of(gpu=2, node=2), Mesh.of(gpu=4), Mesh.of(a=2, b=2, c=2)])
+    inside = Level("wire", 1e-6, 10 ** chance.uniform(8, 11), shared=chance.random() < 0.3)
+    levels = (inside, Level("nic", 10 ** chance.uniform(-7, -5), 10 ** chance.uniform(7, 10)))
+    size = chance.choice([2, mesh.device_count])
+    switch = Switch(1, 2.0) if chance.random() < 0.3 else None
+    host = Host(size, "wire", "nic", nics=chance.choice([1, 2]), count=mesh.device_count // size)
+    device = Device("a", (("float32", 10 ** chance.uniform(8, 10)),), 10 ** chance.uniform(8, 10), 1e12, 1e-7)
+    around = Interference(1.0, chance.choice([1.0, 1.5, 0.7]))
+    topology = Topology(levels, (host,), switch if host.count > 1 else None)
+    return Cluster("hosts", mesh, (device,), (0,) * mesh.device_count, (), around, topology)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_program_is_faster_on_hosts(seed: int) -> None:
+    """What several groups of axes send through a port together is no less than the simulator takes for it."""
+    module = module_of(STEP, "even")
+    add_cluster(module, some_hosts(random.Random(seed)))
+    ((view, given),) = step_views(module)
     bound = step_bound(view, given)
     problem = build_problem(view, given, Constraints())
     assert bound.seconds <= min(simulated(module, problem, x) for x in strategies(problem, seed)) * (1.0 + 1e-9)

@@ -1,0 +1,131 @@
+"""
+Bound a step whose batch is cut into parts, by the ops of each stage and the paths before and after them.
+
+Let r_o be seconds that pass before an op o can begin for any part of the batch, q_o seconds that pass after it ends for
+any part, and p_o seconds of all its runs together, each of them a lower bound. For every r and q, and the ops of one
+stage,
+
+    step  >=  r  +  sum of p_o over the ops with r_o >= r and q_o >= q  +  q                    `queued_seconds`
+
+since these runs take turns on the compute stream of each rank of the stage, none begins before r, and q passes after
+the last. r_o is the length of the longest path of ops and transfers to o, and q_o of the longest path from it
+(Jackson's bound of one machine with heads and tails). It holds under every schedule: a run needs what its sources made
+for the same part.
+
+A transfer takes at least the latency of the quickest way from stage to stage, and its bytes at the speed of all ports
+by which ranks of the one send, or ranks of the other receive: every element passes one of each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+
+import numpy as np
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from ...dialects.compute import ComputeOp, value_bytes
+from ...dialects.pipe import TransferOp
+from ...dialects.staged import Stages
+from ...ir.cluster import Cluster
+from ..search.objective import BatchLoop
+
+
+@dataclass(frozen=True)
+class Runs:
+    """
+    Lower bounds of the seconds that an op takes.
+
+    Args:
+        once: for one run, on the quickest rank.
+        total: for all runs, on one rank, the same for all ops of a stage.
+        needs: the operands that each of its results depends on.
+    """
+
+    once: float
+    total: float
+    needs: Sequence[SSAValue]
+
+
+def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mapping[TransferOp, float]) -> float:
+    """
+    Return the bound of a step by the ops of each stage and the paths before and after them.
+
+    Args:
+        crossing: a lower bound of the seconds of each transfer.
+    """
+    ops, stages = list(func.body.block.ops), Stages(func)
+    once: dict[Operation, float] = {**{op: each.once for op, each in runs.items()}, **crossing}
+    needs: dict[Operation, Sequence[SSAValue]] = {op: each.needs for op, each in runs.items()}
+    sources = {op: [v.op for v in needs.get(op, op.operands) if isinstance(v, OpResult)] for op in ops}
+    head, tail = defaultdict[Operation, float](float), defaultdict[Operation, float](float)
+    for op in ops:
+        for source in sources[op]:
+            head[op] = max(head[op], head[source] + once.get(source, 0.0))
+    for op in reversed(ops):
+        for source in sources[op]:
+            tail[source] = max(tail[source], tail[op] + once.get(op, 0.0))
+    by_stage: defaultdict[int | None, list[tuple[float, float, float]]] = defaultdict(list)
+    for op, each in runs.items():
+        by_stage[stages.of_op(op) if stages.names else None].append((head[op], tail[op], each.total))
+    return max((_one_stream(each) for each in by_stage.values()), default=0.0)
+
+
+_HEADS = 64
+"""The number of values of r that are tried for a stage."""
+
+
+def _one_stream(ops: Sequence[tuple[float, float, float]]) -> float:
+    """Return the bound of the ops of one stage, by their heads, tails and seconds."""
+    # With the longest tails first, a sum of the first few is one over all with a tail that is at least as long.
+    head, tail, total = np.array(sorted(ops, key=lambda op: -op[1])).T
+    heads = np.unique(head)
+    found = 0.0
+    for least in heads[:: max(1, len(heads) // _HEADS)]:
+        late = head >= least
+        found = max(found, float((least + np.cumsum(total[late]) + tail[late]).max()))
+    return found
+
+
+def crossing_seconds(
+    func: FuncOp, loop: BatchLoop, whole: Cluster, clusters: Sequence[Cluster]
+) -> dict[TransferOp, float]:
+    """
+    Return a lower bound of the seconds of each transfer, for one part of the batch.
+
+    Args:
+        whole: the cluster of all ranks; the ranks of the stages follow one another in it.
+    """
+    ends = list(accumulate((each.mesh.device_count for each in clusters), initial=0))
+    stages, known = Stages(func), dict[tuple[int, int], tuple[float, float]]()
+    found: dict[TransferOp, float] = {}
+    for op in func.body.block.ops:
+        if not isinstance(op, TransferOp):
+            continue
+        source, target = stages.of_value(op.operand), stages.of_value(op.result)
+        if source is None or target is None:
+            continue
+        if (source, target) not in known:
+            known[source, target] = _way(whole, *(range(ends[at], ends[at + 1]) for at in (source, target)))
+        latency, per_byte = known[source, target]
+        found[op] = latency + per_byte * value_bytes(op.operand) / loop.parts_of(op.operand)
+    return found
+
+
+_MOST_ROUTES = 2**14
+"""The number of pairs of ranks above which ways are not looked at, and a transfer counts nothing."""
+
+
+def _way(cluster: Cluster, senders: range, receivers: range) -> tuple[float, float]:
+    """Return the least latency between two groups of ranks, and the seconds of a byte if all ports share the load."""
+    if len(senders) * len(receivers) > _MOST_ROUTES:
+        return 0.0, 0.0
+    routes = [cluster.route(*pair) for pair in product(senders, receivers)]
+    per_byte = 0.0
+    for end in (0, -1):
+        ports = {route.ports[end]: route.capacities[end] for route in routes if route.ports}
+        per_byte = max(per_byte, 1.0 / sum(ports.values()) if ports else 0.0)
+    return min(route.latency for route in routes), per_byte
