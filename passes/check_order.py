@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from .analysis.communications import Communication, Communications, Half, RankClass, communications_of
+from .analysis.communications import Communication, Communications, EqualRanks, Half, communications_of
 from .errors import describe, fail
 from .step.step_view import step_functions
 
@@ -66,7 +66,7 @@ class CheckOrderPass(ModulePass):
             _check_cycles(found.classes)
 
 
-def _check_places(func: FuncOp, classes: Sequence[RankClass]) -> None:
+def _check_places(func: FuncOp, classes: Sequence[EqualRanks]) -> None:
     """Look for a rank of two stages, whose programs would run at once."""
     counts = Counter(rank for each in classes for rank in each.ranks)
     if twice := [rank for rank, count in counts.items() if count > 1]:
@@ -106,7 +106,7 @@ def _compare(
         )
 
 
-def _check_cycles(classes: Sequence[RankClass]) -> None:
+def _check_cycles(classes: Sequence[EqualRanks]) -> None:
     """Look for a cycle in the order of all ranks together; one rank represents its class."""
     try:
         _order(classes).prepare()
@@ -121,7 +121,7 @@ def _check_cycles(classes: Sequence[RankClass]) -> None:
         )
 
 
-def _order(classes: Sequence[RankClass]) -> TopologicalSorter[Hashable]:
+def _order(classes: Sequence[EqualRanks]) -> TopologicalSorter[Hashable]:
     """
     What comes directly before what: the events of a rank one after the other; a communication after all have issued it
     and before any waits for it.

@@ -296,7 +296,8 @@ class SearchPlanPass(ModulePass):
         views = [view for view, _ in step_views(best.module)] if choice.balanced else []
         uneven = any(any(ratios_of(view.func, view.mesh).values()) for view in views)
         if uneven or (layout.mode == "whole" and layout.fused):
-            found, family = compute_bound(bench), "any plan, by what there is to compute"
+            on = " on these ranks alone" if layout.ranks is not None else ""
+            found, family = compute_bound(bench), f"any plan{on}, by what there is to compute"
         elif layout.mode == "whole":
             found = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
             on = Layout(layout.mesh, ranks=layout.ranks).name

@@ -55,7 +55,7 @@ class CommunicationEvent:
 
 
 @dataclass(frozen=True)
-class RankClass:
+class EqualRanks:
     """Ranks of one stage that take part in the same communications; all of them have these events, in this order."""
 
     ranks: tuple[int, ...]
@@ -77,14 +77,14 @@ class Communications:
             of a mesh to all of another; where a pair has only those, one of each two classes stands for all.
     """
 
-    classes: tuple[RankClass, ...]
+    classes: tuple[EqualRanks, ...]
     transfers: Mapping[Pair, tuple[Communication, ...]]
 
 
 def communications_of(module: ModuleOp, func: FuncOp) -> Communications:
     """The communications of all ranks of a step function."""
     ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
-    classes: dict[str, list[RankClass]] = {}
+    classes: dict[str, list[EqualRanks]] = {}
     planned: dict[Pair, dict[Communication, None]] = {}
     unplanned: dict[tuple[str, str], dict[Communication, None]] = {}
     for (_, mesh), program in zip(stage_meshes(module, func), stage_programs(func), strict=True):
@@ -113,7 +113,7 @@ def communications_of(module: ModuleOp, func: FuncOp) -> Communications:
 
 def _classes(
     ranks: Sequence[int], events: Sequence[CommunicationEvent], members: Mapping[Communication, Iterable[int]]
-) -> list[RankClass]:
+) -> list[EqualRanks]:
     """
     The classes of the ranks of a stage.
 
@@ -128,10 +128,10 @@ def _classes(
     alike: dict[tuple[Communication, ...], list[int]] = {}
     for rank, transfers in taken.items():
         alike.setdefault(tuple(transfers), []).append(rank)
-    found: list[RankClass] = []
+    found: list[EqualRanks] = []
     for key, group in alike.items():
         absent = members.keys() - set(key)
-        found.append(RankClass(tuple(group), tuple(each for each in events if each.what not in absent)))
+        found.append(EqualRanks(tuple(group), tuple(each for each in events if each.what not in absent)))
     return found
 
 
