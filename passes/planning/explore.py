@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from math import inf
 
 from ...ir.mesh import Mesh
@@ -94,6 +95,7 @@ class Explorer(Race):
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
             by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
             self._enter(by_hand, to_the_end=True)
+            self._enter(self._accumulated(), to_the_end=True)
             for batch in self._keeping_less():
                 # What fits must not do so by keeping less than there is room for.
                 self._enter(batch, to_the_end=True)
@@ -307,6 +309,15 @@ class Explorer(Race):
         for _ in range(ROUNDS):
             kept = ((each, self._as_much_as_fits(each)) for each in chosen)
             yield [_keeping(each, part) for each, part in kept if part is not None]
+
+    def _accumulated(self) -> Iterator[Candidate]:
+        """The fastest candidates that do not fit, with the batch in the fewest parts."""
+        if self.bench.cut_refusal() is None:
+            whole = [note for note in sorted(self._too_large(), key=_step) if note.candidate.layout.mode == "whole"]
+            for note in whole[:REFINED]:
+                for layout in islice(accumulations(note.candidate.layout.mesh, self.bench.rows, self.fixed), REFINED):
+                    parts = replace(note.candidate.layout, mode="accumulate", parts=layout.parts)
+                    yield replace(note.candidate, layout=parts)
 
     def _as_much_as_fits(self, candidate: Candidate) -> float | None:
         """What part of its activations a candidate can probably keep, between parts that are known; None if none."""
