@@ -303,7 +303,7 @@ class _Bounding:
                 counts = self.loop.turns_of(op).count if self.loop is not None else 1
                 if isinstance(op, AtenOp) and _is_halved(op):
                     gradients = (at for at, name in enumerate(op.operand_names()) if name.startswith("grad"))
-                    found[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients))
+                    found[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients), halved=True)
                 else:
                     found[op] = Runs(0.0 if self.is_mixed else total / counts, total, op.args)
         return found

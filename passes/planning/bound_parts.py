@@ -43,11 +43,13 @@ class Runs:
         once: for one run, on the quickest rank.
         total: for all runs, on one rank, the same for all ops of a stage.
         needs: the operands that each of its results depends on.
+        halved: whether the op may be divided, so that its second half is done after all that needs the first half.
     """
 
     once: float
     total: float
     needs: Sequence[SSAValue]
+    halved: bool = False
 
 
 def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mapping[TransferOp, float]) -> float:
@@ -70,7 +72,8 @@ def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mappi
             tail[source] = max(tail[source], tail[op] + once.get(op, 0.0))
     by_stage: defaultdict[int | None, list[tuple[float, float, float]]] = defaultdict(list)
     for op, each in runs.items():
-        by_stage[stages.of_op(op) if stages.names else None].append((head[op], tail[op], each.total))
+        stage = stages.of_op(op) if stages.names else None
+        by_stage[stage].append((head[op], 0.0 if each.halved else tail[op], each.total))
     return max((_one_stream(each) for each in by_stage.values()), default=0.0)
 
 
