@@ -215,7 +215,9 @@ class Explorer(Race):
         """The few pipelines with the lowest estimates, if those are below the best step."""
         if self.bench.cut_refusal() is None:
             found = pipelines(self.meshes[0], self.bench.rows, self.bench.layers, self.fixed)
-            estimates = {each: self.bench.times.estimated(each) for each in found if self.fixed.allows(each)}
+            times = self.bench.times
+            possible = (each for each in found if self.fixed.allows(each) and not self._is_worse(times.least(each)))
+            estimates = {each: times.estimated(each) for each in possible}
             likely = sorted(estimates, key=estimates.__getitem__)[:LIKELY]
             yield from (Candidate(each, self._usual()) for each in likely if not self._is_worse(estimates[each]))
 
@@ -245,15 +247,14 @@ class Explorer(Race):
 
     def _promising(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
         """Of some layouts those that may take the least."""
-        least = {layout: self.bench.times.least(layout) for layout in layouts if self.fixed.allows(layout)}
-        found = 0
-        for layout in sorted(least, key=lambda layout: (self.bench.times.estimated(layout), least[layout])):
-            if self._is_worse(least[layout]):
-                note = Note(Candidate(layout, FIRST[0]), least[layout], "even with ideal shares and no communication")
-                self._log(note)
-            elif found < most:
-                found += 1
-                yield Candidate(layout, self._usual())
+        times, promising = self.bench.times, dict[Layout, float]()
+        for layout in filter(self.fixed.allows, layouts):
+            if self._is_worse(least := times.least(layout)):
+                self._log(Note(Candidate(layout, FIRST[0]), least, "even with ideal shares and no communication"))
+            else:
+                promising[layout] = times.estimated(layout)
+        for layout in sorted(promising, key=promising.__getitem__)[:most]:
+            yield Candidate(layout, self._usual())
 
     def _balanced(self) -> Iterator[Candidate]:
         """Where data parallelism gains by shares by speed, these for what did best with equal ones, and for ZeRO."""

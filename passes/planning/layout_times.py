@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from math import inf
 
+from xdsl.dialects.func import FuncOp
+
 from ...dialects import train
 from ...dialects.compute import ComputeOp, value_bytes
 from ...ir.cluster import Cluster, Device
@@ -18,7 +20,7 @@ from ...ir.submesh import divisions, on_mesh
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..partition_stages import stage_clusters
-from ..stages.chunk_bounds import best_division
+from ..stages.chunk_bounds import best_division, seconds_of_chunks
 from ..stages.stage_costs import StageCosts, whole_signature
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, batch_rows
@@ -44,6 +46,7 @@ class LayoutTimes:
     def __init__(self, views: Sequence[StepView], cluster: Cluster, cut: Cut) -> None:
         self.views, self.cluster, self._cut = views, cluster, cut
         self._estimates: dict[Layout, float] = {}
+        self._bounds: dict[tuple[FuncOp, Mesh, tuple[int, ...], int], tuple[int, ...]] = {}
 
     def least(self, layout: Layout) -> float:
         """
@@ -102,11 +105,15 @@ class LayoutTimes:
         total = 0.0
         for view, layers in zip(self.views, self._layers, strict=True):
             costs = StageCosts(view, layers, cluster, counts, layout.parts, layout.chunks)
+            # Where stages begin hardly depends on the number of parts.
+            key = view.func, cluster.mesh, counts, layout.chunks
             try:
-                computed = best_division(costs).seconds
+                if key not in self._bounds:
+                    self._bounds[key] = best_division(costs).bounds
             except ValueError:
                 return inf
-            total += computed + max(0.0, reduced - computed) + self._splitting(costs, stages)
+            computed = seconds_of_chunks(costs, self._bounds[key])
+            total += max(computed, reduced) + self._splitting(costs, stages)
         return total
 
     def _splitting(self, costs: StageCosts, stages: Sequence[Cluster]) -> float:
