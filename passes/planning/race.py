@@ -26,7 +26,7 @@ NEVER_GAINED = 0.15
 """The part of a step above the least compute time that no plan is expected to save."""
 
 LIKE_OTHERS = 0.95
-"""The part of the least ratio of simulated steps to their estimates, on one layout, by which estimates are raised."""
+"""The part of the least ratio of simulated steps to estimates, in the same stages, by which estimates are raised."""
 
 ONE_LAYOUT = 0.3
 """The part of the usual work that is done if the user has left only the strategy open."""
@@ -205,8 +205,9 @@ class Race:
     def _is_settled(self, attempt: Attempt) -> bool:
         """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
         candidate = attempt.candidate
-        # Strategies on one layout have much of what the estimate does not count in common.
-        ratio = LIKE_OTHERS * self.least_ratios.get(candidate.layout.without_time, 0.0)
+        # Strategies in the same stages wait alike for transfers, which estimates do not count.
+        known = self.least_ratios.get(candidate.layout.without_time, 0.0) if candidate.layout.stages > 1 else 0.0
+        ratio = LIKE_OTHERS * known
         if self._is_worse(estimate := max(1.0, ratio) * attempt.optimistic):
             self._log(Note(candidate, estimate, "by an estimate"))
             return True
