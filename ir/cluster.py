@@ -284,7 +284,7 @@ class Cluster:
         self, kind: CollectiveKind, axes: Sequence[str], whole_bytes: float, algorithm: Algorithm = "flat"
     ) -> float:
         """
-        Return the part of `collective_seconds` that may pass beside compute.
+        Return the part of `collective_seconds` that compute may hide.
 
         The later phases of a hierarchical collective begin when it is waited for, for they need the first one's result.
         """

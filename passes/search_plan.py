@@ -292,7 +292,7 @@ class SearchPlanPass(ModulePass):
             return None
         layout, choice = best.candidate.layout, best.candidate.choice
         rounds, target = self.bound_rounds, best.seconds
-        # Balanced shares are even where the devices of each stage are alike.
+        # Balanced shares are even if each stage has devices of one kind.
         views = [view for view, _ in step_views(best.module)] if choice.balanced else []
         uneven = any(any(ratios_of(view.func, view.mesh).values()) for view in views)
         if uneven or (layout.mode == "whole" and layout.fused):

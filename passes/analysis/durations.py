@@ -44,7 +44,7 @@ class CollectiveWork:
         return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes, self.method)
 
     def first_phase_seconds(self, cluster: Cluster) -> float:
-        """Return the part of it that may pass beside compute."""
+        """Return the part of it that compute may hide."""
         return cluster.first_phase_seconds(self.kind, self.axes, self.whole_bytes, self.method)
 
     def start_seconds(self, cluster: Cluster) -> float:

@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def without_time(self) -> Layout:
-        """The same before the batch is cut and scheduled. Stages are cut for their own micro-batches."""
+        """Return the layout before it is scheduled. Stages keep their micro-batches, for which they are cut."""
         if self.stages > 1:
             return replace(self, mode="pipeline", schedule=None, chunked=False)
         return replace(self, mode="whole", parts=1, schedule=None, chunked=False)

@@ -75,7 +75,7 @@ class Race:
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
         self.least_ratios: dict[Layout, float] = {}
-        """By layout without its time, the least ratio of a simulated step to its estimate."""
+        """Maps layouts without their time to the least ratio of a simulated step to its estimate."""
 
     @property
     def best(self) -> Judged | None:
@@ -205,7 +205,7 @@ class Race:
     def _is_settled(self, attempt: Attempt) -> bool:
         """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
         candidate = attempt.candidate
-        # Strategies in the same stages wait alike for transfers, which estimates do not count.
+        # All strategies in the same stages wait for the same transfers, and estimates do not count these.
         known = self.least_ratios.get(candidate.layout.without_time, 0.0) if candidate.layout.stages > 1 else 0.0
         ratio = LIKE_OTHERS * known
         if self._is_worse(estimate := max(1.0, ratio) * attempt.optimistic):

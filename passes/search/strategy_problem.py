@@ -110,7 +110,7 @@ class StrategyProblem:
 
 
 def _changed(source: Sharding, target: Sharding) -> set[str]:
-    """Return the axes on which two shardings differ."""
+    """Return the axes that two shardings use differently."""
 
     def placed(given: Sharding) -> set[tuple[str, int]]:
         dims = {(axis, number) for number, dim in enumerate(given.dims) for axis in dim.axes}

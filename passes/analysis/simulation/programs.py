@@ -97,7 +97,7 @@ class ProgramWriter:
         self.bodies: dict[FragmentOp, list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}
         self.later: dict[Operation, Traffic] = {}
-        """By start of a collective, the phases that begin when it is waited for."""
+        """Maps the start of a collective to the phases that begin when it is waited for."""
 
     def program(self, entries: Iterable[ScheduledOp]) -> Program:
         """What a stage's program comes to."""
