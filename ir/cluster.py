@@ -280,22 +280,6 @@ class Cluster:
             self._times[kind, axes, algorithm] = known
         return known
 
-    def first_phase_seconds(
-        self, kind: CollectiveKind, axes: Sequence[str], whole_bytes: float, algorithm: Algorithm = "flat"
-    ) -> float:
-        """
-        Return the part of `collective_seconds` that compute may hide.
-
-        The later phases of a hierarchical collective begin when it is waited for, for they need the first one's result.
-        """
-        total = self.collective_seconds(kind, axes, whole_bytes, algorithm)
-        if algorithm != "hierarchical" or len(axes) == 1:
-            return total
-        first, is_across = _PHASES[kind][0]
-        is_part = is_across and kind is not CollectiveKind.ALL_TO_ALL
-        size = whole_bytes / self.mesh.parts(axes[-1:]) if is_part else whole_bytes
-        return min(total, self.collective_seconds(first, axes[:-1] if is_across else axes[-1:], size))
-
     def start_seconds(self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float) -> float:
         """
         What the start of a collective in two halves takes, of its time, from the compute stream: as measured

@@ -43,10 +43,6 @@ class CollectiveWork:
         """How long it takes."""
         return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes, self.method)
 
-    def first_phase_seconds(self, cluster: Cluster) -> float:
-        """Return the part of it that compute may hide."""
-        return cluster.first_phase_seconds(self.kind, self.axes, self.whole_bytes, self.method)
-
     def start_seconds(self, cluster: Cluster) -> float:
         """How much of that its start takes of the compute stream, where it is in two halves."""
         return cluster.start_seconds(self.kind, self.axes, self.whole_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from xdsl.ir import Operation, OpResult
 
@@ -23,7 +22,7 @@ def write_schedule(traffic: BucketTraffic, buckets: Iterable[Bucket], updates: S
 
     The body and then `updates` keep their order. A start follows the op at its position; a wait, and the views
     of what it gives, precede the first op that needs them. Frees are dropped. A bucket is carried out by the method
-    of which compute hides most, up to the start of the next bucket.
+    that takes least for its size.
     """
     _ScheduleWriter(traffic, buckets, updates).run()
 
@@ -38,15 +37,8 @@ class _ScheduleWriter:
         self.halves: set[Operation] = set()
         self.starts: dict[int, list[StartOp]] = {}
         replaced: set[Operation] = set()
-        in_order = sorted(buckets, key=lambda bucket: bucket.start)
-        for bucket, following in pairwise([*in_order, None]):
-            assert bucket is not None
-            start = self._halve(bucket)
-            if len(bucket.methods) > 1:
-                end = min(map(flow.first_use, bucket.members))
-                end = min(end, following.start + 1) if following is not None else end
-                self._choose_method(start, bucket.methods, traffic.times.between(bucket.start, end))
-            self.starts.setdefault(bucket.start, []).append(start)
+        for bucket in buckets:
+            self.starts.setdefault(bucket.start, []).append(self._halve(bucket))
             replaced.update(bucket.members)
         self.sequence = [*flow.body, *updates]
         self.replaced = replaced
@@ -63,21 +55,16 @@ class _ScheduleWriter:
         for op, result in zip(bucket.members, wait.outs, strict=True):
             result.name_hint = op.result.name_hint
             op.result.replace_all_uses_with(result)
+        if len(bucket.methods) > 1:
+            start.method = MethodAttr(min(bucket.methods, key=lambda method: self._seconds(start, method)))
         self.halves |= {start, wait}
         return start
 
-    def _choose_method(self, start: StartOp, methods: Sequence[Method], hidden: float) -> None:
-        """Give a bucket the method with the least exposed seconds, where compute can hide so many."""
-        cluster = self.cluster
-        assert cluster is not None
-
-        def exposed(method: Method) -> tuple[float, float]:
-            start.method = MethodAttr(method)
-            work = communication_of(start, self.flow.mesh)
-            seconds, first = work.seconds(cluster), work.first_phase_seconds(cluster)
-            return max(0.0, first - hidden) + seconds - first, seconds
-
-        start.method = MethodAttr(min(methods, key=exposed))
+    def _seconds(self, start: StartOp, method: Method) -> float:
+        """Return the seconds that a bucket takes by a method."""
+        assert self.cluster is not None
+        start.method = MethodAttr(method)
+        return communication_of(start, self.flow.mesh).seconds(self.cluster)
 
     def run(self) -> None:
         """Take all ops out of the block and put them back in order, without what is replaced."""

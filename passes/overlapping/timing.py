@@ -53,11 +53,6 @@ class ComputeTimes:
         """How long one of the ops computes; a fragment, all of its parts. Others take no time."""
         return self._seconds.get(op, 0.0)
 
-    def between(self, position: int, end: int) -> float:
-        """Return the seconds that the ops after a position (-1: all) compute, up to the op at `end`."""
-        last = len(self._begins) - 1
-        return max(0.0, self._begins[min(end, last)] - self._begins[min(position + 1, last)])
-
     def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
         """The bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
         if self._bucket_bytes is not None:

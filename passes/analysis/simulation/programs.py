@@ -8,7 +8,7 @@ collective is issued, and waited for where it is not a `spmd.start`; a transfer 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -96,8 +96,6 @@ class ProgramWriter:
         self.end = func.body.block.last_op
         self.bodies: dict[FragmentOp, list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}
-        self.later: dict[Operation, Traffic] = {}
-        """Maps the start of a collective to the phases that begin when it is waited for."""
 
     def program(self, entries: Iterable[ScheduledOp]) -> Program:
         """What a stage's program comes to."""
@@ -145,9 +143,6 @@ class ProgramWriter:
                 yield Issue(self.collective(op))
             case WaitOp():
                 yield Await(self.issued[op.start])
-                if (later := self.later.get(op.start)) is not None:
-                    yield Issue(later)
-                    yield Await(later)
             case SliceOp() | PartialOp():
                 pass
             case CollectiveOp() if is_over_space(op, self.cluster):
@@ -162,20 +157,12 @@ class ProgramWriter:
         mesh = self.cluster.mesh
         what = communication_of(op, mesh)
         seconds = what.seconds(self.cluster)
-        later = 0.0
         if isinstance(op, StartOp):
-            later = seconds - what.first_phase_seconds(self.cluster)
-            seconds -= later + what.start_seconds(self.cluster)
+            seconds -= what.start_seconds(self.cluster)
         latency, _ = self.cluster.collective_costs(what.kind, what.axes, what.method)
         sent = sent_bytes(what.kind, mesh.parts(what.axes), what.whole_bytes)
-        first = seconds / (seconds + later) if later else 1.0
-        found = Traffic(
-            op, what.kind.value, (self.division,), what.axes, seconds, min(first * latency, seconds), first * sent
-        )
+        found = Traffic(op, what.kind.value, (self.division,), what.axes, seconds, min(latency, seconds), sent)
         self.issued[op] = found
-        if later:
-            rest = 1.0 - first
-            self.later[op] = replace(found, seconds=later, latency=min(rest * latency, later), sent=rest * sent)
         return found
 
 
