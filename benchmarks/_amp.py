@@ -175,7 +175,7 @@ class Trial:
 
 
 def read_trials(path: Path, *, failed: bool = False) -> list[Trial]:
-    """Read the runs of a file of AMP's trials that have a time, or those that failed."""
+    """Read the runs with a measured time from a file of AMP's trials, or the failed runs."""
     found: list[Trial] = []
     for row in csv.DictReader(path.read_text().splitlines()):
         seconds = float(row["measured_s"] or "nan")

@@ -71,7 +71,7 @@ def cut(workload: Workload, degrees: Degrees, testbed: Testbed) -> Setup:
 
 def in_float32(cluster: Cluster) -> Cluster:
     """
-    Return a cluster on which a program takes as long in float32 as it takes on `cluster` in half precision.
+    Return a cluster that runs a float32 program in the time that `cluster` takes in half precision.
 
     Wires and memory move twice the bytes at twice the rate. Updates are in float32 either way.
     """

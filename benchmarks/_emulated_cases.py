@@ -33,7 +33,7 @@ class Case:
     A step and an emulated cluster.
 
     Args:
-        rates: the Mbit/s that each host sends and receives; None if the case has one host.
+        rates: the Mbit/s that each host sends and receives; The value is None if the case has one host.
         ranks_each: the number of ranks of a host.
         part: the ranks that a person would choose if the others were to idle.
         slower: factors by rank, for ranks that compute slower than the others.

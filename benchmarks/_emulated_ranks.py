@@ -31,7 +31,7 @@ from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect
 
 _PRIORITY = -10
-"""The nice value of a rank, for which the script needs root as it does for links."""
+"""The nice value of a rank. A negative value needs root, as the links do."""
 
 _SMALL, _LARGE = 16, 2**20
 """Numbers of elements of the messages that measure latency and bandwidth."""

@@ -19,7 +19,7 @@ _COLLECTIVES = "c10d"
 
 class Paced(TorchDispatchMode):
     """
-    A context that makes ops of this thread take `pace` times their processor time.
+    Slow the ops of this thread down to `pace` times their processor time, inside of the context.
 
     The launch of an op is not paced: an op takes its first microseconds at the speed of the core, as a slow device does
     that a fast host feeds. Otherwise cold caches after a sleep would count `pace` times.

@@ -31,7 +31,7 @@ class Key:
     The properties that all collectives of a bucket have in common.
 
     `methods` has the ways to carry out the bucket, of which the cheapest for its size is taken. Of collectives that
-    bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
+    bring arguments, `height` counts the steps still to come, and `backward` tells backward from forward.
     `parts` is whether they work on parts of the batch, one after the other, and not once.
     """
 

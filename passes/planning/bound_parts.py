@@ -119,7 +119,7 @@ def crossing_seconds(
 
 
 _MOST_ROUTES = 2**14
-"""The number of pairs of ranks above which ways are not looked at, and a transfer counts nothing."""
+"""With more pairs of ranks than this, routes are ignored and a transfer counts as free."""
 
 
 def _way(cluster: Cluster, senders: range, receivers: range) -> tuple[float, float]:

@@ -15,9 +15,9 @@ path from X_i to X_j, latency and all,
 A *wire* carries one collective at a time, or several in part; `load_pa` is the part that a collective over `a` fills. A
 group of axes fills its own stream; the groups whose rings pass a port of the network share it (`bound_wires.py`).
 
-Any weights that are not negative, and of which those of the terms that span a segment (X_i to X_i+1) sum to at most 1
-for every segment (`normalised`), make of these a bound of the step. It is a sum over ops and over changes of sharding,
-which `BoundWeights` charges for.
+Take weights that are not negative, such that for every segment (X_i to X_i+1) the weights of the terms that span it sum
+to at most 1 (`normalised`). The weighted sum of these terms is a lower bound of the step. It is a sum over ops and over
+changes of sharding, which `BoundWeights` charges for.
 
 What a program does once must be charged once. The users of a value with the same demand share what they get, one that
 wants it as it is made takes that, and `overlap` shares gathers on the ways to several demands: what a program does is

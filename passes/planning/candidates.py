@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def without_time(self) -> Layout:
-        """Return the layout before it is scheduled. Stages keep their micro-batches, for which they are cut."""
+        """Return the layout before it is scheduled. A pipeline keeps its micro-batches, since stages depend on them."""
         if self.stages > 1:
             return replace(self, mode="pipeline", schedule=None, chunked=False)
         return replace(self, mode="whole", parts=1, schedule=None, chunked=False)

@@ -246,7 +246,7 @@ class Explorer(Race):
             self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
     def _promising(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
-        """Of some layouts those that may take the least."""
+        """Yield candidates for the layouts with the lowest estimates."""
         times, promising = self.bench.times, dict[Layout, float]()
         for layout in filter(self.fixed.allows, layouts):
             if self._is_worse(least := times.least(layout)):
@@ -312,7 +312,7 @@ class Explorer(Race):
             yield [_keeping(each, part) for each, part in kept if part is not None]
 
     def _accumulated(self) -> Iterator[Candidate]:
-        """The fastest candidates that do not fit, with the batch in the fewest parts."""
+        """Yield the fastest candidates that do not fit, with the batch in the fewest parts."""
         if self.bench.cut_refusal() is None:
             whole = [note for note in sorted(self._too_large(), key=_step) if note.candidate.layout.mode == "whole"]
             for note in whole[:REFINED]:

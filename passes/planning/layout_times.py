@@ -20,7 +20,7 @@ from ...ir.submesh import divisions, on_mesh
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..partition_stages import stage_clusters
-from ..stages.chunk_bounds import best_division, seconds_of_chunks
+from ..stages.chunk_bounds import best_bounds, seconds_of_chunks
 from ..stages.stage_costs import StageCosts, whole_signature
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, batch_rows
@@ -109,7 +109,7 @@ class LayoutTimes:
             key = view.func, cluster.mesh, counts, layout.chunks
             try:
                 if key not in self._bounds:
-                    self._bounds[key] = best_division(costs).bounds
+                    self._bounds[key] = best_bounds(costs)
             except ValueError:
                 return inf
             computed = seconds_of_chunks(costs, self._bounds[key])

@@ -26,7 +26,7 @@ NEVER_GAINED = 0.15
 """The part of a step above the least compute time that no plan is expected to save."""
 
 LIKE_OTHERS = 0.95
-"""The part of the least ratio of simulated steps to estimates, in the same stages, by which estimates are raised."""
+"""Estimates are raised by this part of the least ratio of a simulated step to its estimate in the same stages."""
 
 ONE_LAYOUT = 0.3
 """The part of the usual work that is done if the user has left only the strategy open."""
@@ -75,7 +75,7 @@ class Race:
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
         self.least_ratios: dict[Layout, float] = {}
-        """Maps layouts without their time to the least ratio of a simulated step to its estimate."""
+        """Maps stages to the least ratio of a simulated step to its estimate."""
 
     @property
     def best(self) -> Judged | None:
@@ -184,9 +184,9 @@ class Race:
                 continue
             for judged in found:
                 self.allowance.spent += judged.work
-                key = attempt.candidate.layout.without_time
-                ratio = judged.seconds / max(attempt.optimistic, 1e-12)
-                self.least_ratios[key] = min(ratio, self.least_ratios.get(key, inf))
+                if (layout := attempt.candidate.layout.without_time).mode == "pipeline":
+                    ratio = judged.seconds / max(attempt.optimistic, 1e-12)
+                    self.least_ratios[layout] = min(ratio, self.least_ratios.get(layout, inf))
                 if attempt.by_short_steps:
                     self._estimate(attempt, judged)
                 else:
@@ -206,9 +206,8 @@ class Race:
         """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
         candidate = attempt.candidate
         # All strategies in the same stages wait for the same transfers, and estimates do not count these.
-        known = self.least_ratios.get(candidate.layout.without_time, 0.0) if candidate.layout.stages > 1 else 0.0
-        ratio = LIKE_OTHERS * known
-        if self._is_worse(estimate := max(1.0, ratio) * attempt.optimistic):
+        ratio = max(1.0, LIKE_OTHERS * self.least_ratios.get(candidate.layout.without_time, 0.0))
+        if self._is_worse(estimate := ratio * attempt.optimistic):
             self._log(Note(candidate, estimate, "by an estimate"))
             return True
         first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate.name)

@@ -223,7 +223,7 @@ class Trials:
     def _finished(self, attempt: Attempt, worth: float, benches: _Benches) -> list[Judged]:
         (solved,) = attempt.solved
         found: list[Judged] = []
-        for made in benches.whole.finish(solved):
+        for made in benches.whole.finish(solved, worth):
             peak = made.tightest if made.seconds < worth else None
             if peak is not None and made.fits:
                 worth = made.seconds

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -288,9 +289,15 @@ class Workbench:
             return solved.step.written(strategies)
         return self._lay_out(solved.candidate.layout.without_time).written(strategies, solved.step, self._counterparts)
 
-    def finish(self, solved: Solved) -> list[Finished]:
-        """Return the programs of a solved candidate: one, or one of each schedule until one fits."""
-        return self._finished(solved.candidate, self.written(solved))
+    def finish(self, solved: Solved, worth: float = inf) -> list[Finished]:
+        """
+        Return the programs of a solved candidate: one, or one of each schedule until one fits.
+
+        Args:
+            worth: the seconds of a known step. No schedule is tried after one that takes as long, since the first
+                schedule is the fastest that fits.
+        """
+        return self._finished(solved.candidate, self.written(solved), worth)
 
     def adapted(self, candidate: Candidate) -> list[Finished]:
         """
@@ -317,7 +324,7 @@ class Workbench:
             respread(view, ratios)
         return self._finished(candidate, module)
 
-    def _finished(self, candidate: Candidate, module: ModuleOp) -> list[Finished]:
+    def _finished(self, candidate: Candidate, module: ModuleOp, worth: float = inf) -> list[Finished]:
         """The programs that the passes make of a module with signatures."""
         found: list[Finished] = []
         layout = candidate.layout
@@ -326,7 +333,7 @@ class Workbench:
                 each.apply(self.ctx, module)
             for variant, made in self._variants(layout, module):
                 found.append(self.judged(candidate, variant, made))
-                if layout.mode == "pipeline" and found[-1].fits:
+                if layout.mode == "pipeline" and (found[-1].seconds >= worth or found[-1].fits):
                     break
             return found
         except PassFailedException as error:
@@ -355,8 +362,8 @@ class Workbench:
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
             try:
                 if layout.stages > 1:
-                    passed = PartitionStagesPass(layout.stages, chunks=layout.chunks, micro_batches=layout.parts)
-                    passed.apply(self.ctx, module)
+                    partition = PartitionStagesPass(layout.stages, chunks=layout.chunks, micro_batches=layout.parts)
+                    partition.apply(self.ctx, module)
                 else:
                     resolve_pins(module)
             except PassFailedException as error:

@@ -36,18 +36,17 @@ def rounds(stages: int, chunks: int) -> range:
     return range(stages * (chunks - 1) + 1, stages * chunks + 1)
 
 
-def best_division(costs: StageCosts) -> Partition:
+def best_bounds(costs: StageCosts) -> tuple[int, ...]:
     """
-    Return the fastest division of all layers into stages, each of `costs.chunks` chunks.
+    Return the bounds of the fastest division of all layers into stages, each of `costs.chunks` chunks.
 
     Raises:
         ValueError: there are more stages or chunks than layers.
     """
     if costs.chunks > 1:
-        return best_chunks(costs)
+        return best_chunks(costs).bounds
     stages, layers = len(costs.counts), len(costs.layers.names)
-    found = partition(layers, stages, costs.micro_batches, costs.compute, costs.communicate)
-    return Partition(found.bounds, seconds_of_chunks(costs, found.bounds))
+    return partition(layers, stages, costs.micro_batches, costs.compute, costs.communicate).bounds
 
 
 def best_chunks(costs: StageCosts) -> Partition:

@@ -67,7 +67,7 @@ class Place:
         """
         Sets of ranks that wait for one another or share a port, each with its kind.
 
-        The sets are the groups along each axis, of which the kind is the name of the axis, and the users of ports.
+        The sets are the groups along each axis, whose kind is the name of the axis, and the users of each port.
         """
         mesh = self.cluster.mesh
         groups = [(axis.name, group) for axis in mesh.spatial for group in mesh.groups((axis.name,))]
