@@ -342,7 +342,7 @@ class _Bounding:
         return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
 
     def stepped(self, seconds: float) -> float:
-        """Return a bound of the step from undisturbed seconds, with the fixed cost and interference that speeds ops up."""
+        """Return a bound of the step from undisturbed seconds: with the fixed cost, and the fastest interference."""
         return self.slowest * seconds + self.overhead
 
     @property
