@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -301,7 +302,7 @@ class _Bounding:
             if seconds is not None and isinstance(op := decision.subject, ComputeOp):
                 total = float(seconds.min())
                 counts = self.loop.turns_of(op).count if self.loop is not None else 1
-                if isinstance(op, AtenOp) and _is_halved(op):
+                if _is_halved(op):
                     gradients = (at for at, name in enumerate(op.operand_names()) if name.startswith("grad"))
                     found[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients), halved=True)
                 else:
@@ -364,9 +365,9 @@ class _Bounding:
         return mixed | {Term(0, end, "compute"): 0.4}
 
 
-def _is_halved(op: ComputeOp) -> bool:
+def _is_halved(op: ComputeOp) -> TypeGuard[AtenOp]:
     """Return whether an op may become two: one for the gradient of its input, one for the gradients of its weights."""
-    return isinstance(op, AtenOp) and op.name.removeprefix("aten.").split(".")[0] in SPLIT
+    return isinstance(op, AtenOp) and op.overload in SPLIT
 
 
 def _same(mix: Mix, other: Mix) -> bool:
