@@ -1,8 +1,8 @@
 """
 Describe emulated clusters, and make their cluster files from short measurements.
 
-Every rank computes at a part of a core (`_paced.py`), so that two cores have room for the ranks of all hosts. The rates
-of links are known, because the network namespaces limit them.
+Every rank emulates a device that is slower than a core (`_paced.py`), so that two cores have room for the ranks of all
+hosts. The rates of links are known, because the network namespaces limit them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from shardwright.ir.cluster import Cluster, Device
 from shardwright.ir.cluster_file import parse_cluster
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
-
-PACE = 16.0
-"""An op takes so many times longer on a rank than on a core."""
 
 _GPT2 = GPT2Config(layers=2, width=256, heads=4, vocabulary=512, positions=64)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _emulated_cases import BETWEEN, CASES, INSIDE, PACE, Case
+from _emulated_cases import BETWEEN, CASES, INSIDE, Case
 from _in_turns import seconds_by_round
 from _paced import Paced
 
@@ -47,7 +47,7 @@ def profile(path: str, seconds: float) -> None:
     """Measure this rank alone, at the usual pace, as a cluster file."""
     from shardwright.tools.cli import main
 
-    with Paced(PACE):
+    with Paced():
         main(["profile", "--mesh", "gpu=1", "--seconds", str(seconds), "-o", path])
 
 
@@ -71,7 +71,7 @@ def measure(case: Case, folder: Path) -> None:
 
 
 def _pace(case: Case) -> Paced:
-    return Paced(PACE, case.slower.get(dist.get_rank(), 1.0))
+    return Paced(case.slower.get(dist.get_rank(), 1.0))
 
 
 def _matrix_seconds(pace: Paced, times: int = 5) -> float:

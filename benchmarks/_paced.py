@@ -1,52 +1,59 @@
-"""Emulate a device that is slower than a core: a rank sleeps after each op in proportion to the time of the op."""
+"""Emulate a device that is slower than a core: an op takes as long as a simple model of the device says."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+FLOPS = 3e8
+"""FLOP/s of products and attention on the emulated device."""
+
+BANDWIDTH = 3e8
+"""Bytes per second of all ops on the emulated device."""
+
+LAUNCH = 1e-4
+"""Seconds of an op besides. A core launches a small op in less, so that the emulated time holds even if caches are cold
+after a sleep."""
 
 _LEAST_SLEEP = 1e-3
 """Shorter sleeps are not precise, and are therefore added up."""
-
-_LAUNCH = 30e-6
-"""Seconds of an op that are not paced. Small ops take about 5 µs in a loop, and up to 30 µs with cold caches."""
 
 _COLLECTIVES = "c10d"
 
 
 class Paced(TorchDispatchMode):
     """
-    Slow the ops of this thread down to `pace` times their processor time, inside of the context.
+    Slow the ops of this thread down to those of an emulated device, inside of the context.
 
-    The launch of an op is not paced: an op takes its first microseconds at the speed of the core, as a slow device does
-    that a fast host feeds. Otherwise cold caches after a sleep would count `pace` times.
-
-    With `slower` an op, with its launch, takes so many times longer than on a rank of the same pace.
-
-    A rank then uses one part in `pace` of a core, so that many ranks share a core and do not slow one another.
-    Collectives are not paced, and begin after the sleep for the ops before them.
+    An op takes `LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH)` seconds, `slower` times. A core needs a small part of
+    that, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
+    core is not multiplied. Views and collectives take their own time, and collectives begin after the sleep for the ops
+    before them.
     """
 
-    def __init__(self, pace: float, slower: float = 1.0) -> None:
+    def __init__(self, slower: float = 1.0) -> None:
         super().__init__()
-        self.pace, self.slower = pace, slower
+        self.slower = slower
         self._owed = 0.0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an op, and sleep if the accumulated debt is large enough."""
+        kwargs = kwargs or {}
         if func.namespace == _COLLECTIVES:
             self.settle()
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         start = time.thread_time()
-        found = func(*args, **(kwargs or {}))
+        found = func(*args, **kwargs)
         took = time.thread_time() - start
-        usual = took + (self.pace - 1.0) * max(took - _LAUNCH, 0.0)
-        self._owed += self.slower * usual - took
+        if not func.is_view:
+            self._owed += self.slower * device_seconds(func, args, kwargs, found) - took
         if self._owed >= _LEAST_SLEEP:
             self.settle()
         return found
@@ -58,3 +65,19 @@ class Paced(TorchDispatchMode):
         start = time.perf_counter()
         time.sleep(self._owed)
         self._owed -= time.perf_counter() - start
+
+
+def device_seconds(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any) -> float:
+    """Return the seconds of an op on the emulated device."""
+    count = flop_registry.get(func.overloadpacket)
+    flops = count(*args, **kwargs, out_val=found) if count is not None else 0
+    moved = sum(each.numel() * each.element_size() for each in _tensors((args, tuple(kwargs.values()), found)))
+    return LAUNCH + max(flops / FLOPS, moved / BANDWIDTH)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _tensors(each)

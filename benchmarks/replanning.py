@@ -47,7 +47,7 @@ import json, os, sys, time
 from pathlib import Path
 import ortools.graph.python.linear_sum_assignment
 import ortools.graph.python.max_flow
-import ortools.linear_solver.python.model_builder
+import ortools.linear_solver.pywraplp
 from shardwright.api.files import plan_digest
 from shardwright.api.plan_record import RECORD, PlanRecord
 from shardwright.api.replan import replan

@@ -97,10 +97,10 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         return tuple(python_value(listed)) if listed is not None else ()
 
     def use_key(self) -> tuple[object, ...]:
-        """What equal uses of one op have in common: overload, types and arguments."""
-        arguments = tuple((n, a) for n, a in self.attributes.items() if "." not in n)
+        """Return what equal uses of one op have in common: overload, types and arguments, as numbers."""
+        arguments = tuple((n, number_of(a)) for n, a in self.attributes.items() if "." not in n)
         # All operands and results are of `args` and `outs`, which xDSL takes its time to find.
-        operands, results = [value.type for value in self.operands], [value.type for value in self.results]
+        operands, results = [number_of(v.type) for v in self.operands], [number_of(v.type) for v in self.results]
         return (self.overload, arguments, tuple(operands), tuple(results))
 
     @property
@@ -136,6 +136,21 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         entries = entries_of(listed)
         if entries is None or not all(isinstance(entry, StringAttr) for entry in entries):
             raise VerifyException(f"`{ABSENT}` is {listed}, expected a list of the names of tensor arguments")
+
+
+_MOST_NUMBERED = 200_000
+_NUMBERS: dict[Attribute, int] = {}
+_NUMBERED: dict[int, tuple[Attribute, int]] = {}
+"""Maps the address of an attribute to the attribute, which keeps the address in use, and to its number."""
+
+
+def number_of(attribute: Attribute) -> int:
+    """Return a number that equal attributes share in this process. xDSL hashes all fields of a type at each lookup."""
+    if (found := _NUMBERED.get(id(attribute))) is None:
+        if len(_NUMBERED) >= _MOST_NUMBERED:
+            _NUMBERED.clear()
+        found = _NUMBERED[id(attribute)] = attribute, _NUMBERS.setdefault(attribute, len(_NUMBERS))
+    return found[1]
 
 
 @lru_cache(maxsize=100_000)

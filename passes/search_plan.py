@@ -255,8 +255,7 @@ class SearchPlanPass(ModulePass):
             step = step.on(part)
         bench = step.keeping(candidate.layout.keep)
         try:
-            made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
-            best = min(made, key=lambda each: each.seconds)
+            best = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
             verify(best.module, candidate)
         except Refused as error:
             return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
@@ -305,7 +304,7 @@ class SearchPlanPass(ModulePass):
         else:
             found = parts_bound(bench, layout, rounds=rounds, target=target)
             layers = "these layers and " if layout.stages > 1 else ""
-            family = f"plans on {replace(layout, schedule=None).name} with {layers}even shares"
+            family = f"plans on {layout.name} with {layers}even shares"
         return found, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
 
     def _fixed(self, cluster: Cluster) -> Fixed:

@@ -173,7 +173,7 @@ class Planner:
             try:
                 solved = self.bench.solve(Candidate(layout, choice))
                 if (found := self._known.get(solved.fingerprint)) is None:
-                    (made,) = self.bench.finish(solved)
+                    made = self.bench.finish(solved)
                     found = Outcome(choice.name, made.simulation, made.module)
                     self._known[solved.fingerprint] = found
             except Refused as error:

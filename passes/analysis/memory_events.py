@@ -9,9 +9,8 @@ value of the loop is there once for every part that is under way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -256,12 +255,56 @@ def viewed_operand(op: Operation) -> int | None:
     return 0 if isinstance(op, AtenOp) and op.spec.view else None
 
 
+@dataclass(frozen=True)
+class _Body:
+    """
+    The body of a fragment, the same for every part.
+
+    Args:
+        events: of the ops, with the indices that they have if the body begins at 0.
+        values: the values that each part has of its own.
+    """
+
+    events: tuple[tuple[Operation, Event], ...]
+    values: tuple[SSAValue[Attribute], ...]
+
+
+def _body_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _Body:
+    body = list(op.body.block.ops)
+    order: dict[Operation, int] = {each: index for index, each in enumerate(body)}
+    end = order[op] = order[op.terminator]
+    inside: set[Hashable] = {result for each in body for result in each.results}
+    events: list[tuple[Operation, Event]] = []
+    for each in body[:-1]:
+        event = event_of(each, order, None, stages)
+        reads = tuple((value, until if value in inside else end) for value, until in event.reads)
+        events.append((each, replace(event, reads=reads)))
+    values = dict.fromkeys(result for each in (*body, *loop) for result in each.results)
+    return _Body(tuple(events), tuple(values))
+
+
+def _of_part(made: Made, mine: Mapping[Hashable, Hashable], base: int) -> Made:
+    """Return what an op of a body makes for one part, if the body begins at an index."""
+    value = made.value
+    return Made(
+        Staging(mine.get(value.value, value.value), value.share) if isinstance(value, Staging) else mine[value],
+        None if made.begin is None else base + made.begin,
+        None if made.end is None else base + made.end,
+        mine.get(made.view_of, made.view_of),
+        mine.get(made.over, made.over),
+        made.over_view,
+        made.decided,
+        made.in_place,
+        tuple(mine.get(each, each) for each in made.may_share),
+    )
+
+
 class _StageRun:
     """Collects the run of one stage that has a schedule; one use."""
 
     def __init__(self, func: FuncOp, program: StageProgram) -> None:
         self.stage, self.stages, self.loop = program.stage, Stages(func), program.loop
-        self.run, self.begun = Run(), set[SSAValue]()
+        self.run, self.begun, self.bodies = Run(), set[SSAValue](), dict[FragmentOp, _Body]()
         done = func.body.block.last_op
         assert isinstance(done, ReturnOp), "a step returns"
         self.outside = {*(op for op in program.ops if op not in self.loop), done}
@@ -294,40 +337,21 @@ class _StageRun:
 
     def _fragment(self, op: FragmentOp, part: int) -> None:
         """One part: the body on values of this part, and then what it hands on and what it adds to."""
-        body = list(op.body.block.ops)
-        order = {each: len(self.run.ops) + index for index, each in enumerate(body)}
-        end = order[op] = order[op.terminator]
-        inside: set[SSAValue | None] = {result for each in body for result in each.results}
-        looped: set[SSAValue | None] = {result for each in self.loop for result in each.results}
+        if op not in self.bodies:
+            self.bodies[op] = _body_of(op, self.stages, self.loop)
+        body, base = self.bodies[op], len(self.run.ops)
+        mine: dict[Hashable, Hashable] = {value: ValueInPart(value, part) for value in body.values}
+        for each, event in body.events:
+            reads = tuple((mine.get(value, value), base + (until or 0)) for value, until in event.reads)
+            makes = tuple(_of_part(made, mine, base) for made in event.makes)
+            self.run.add(each, Event(reads, makes, event.is_update, event.all_or_none))
+        self.run.add(op, self._handed_on(op, part, mine))
 
-        def of_part(value: Hashable | None) -> Hashable | None:
-            found = cast("SSAValue[Attribute] | None", value)
-            return ValueInPart(found, part) if found is not None and (found in inside or found in looped) else found
-
-        def staged(value: Hashable) -> Hashable:
-            return Staging(of_part(value.value), value.share) if isinstance(value, Staging) else of_part(value)
-
-        for each in body[:-1]:
-            event = event_of(each, order, None, self.stages)
-            reads = tuple((of_part(value), until if value in inside else end) for value, until in event.reads)
-            makes = tuple(
-                replace(
-                    made,
-                    value=staged(made.value),
-                    view_of=of_part(made.view_of),
-                    over=of_part(made.over),
-                    may_share=tuple(map(of_part, made.may_share)),
-                )
-                for made in event.makes
-            )
-            self.run.add(each, replace(event, reads=reads, makes=makes))
-        self.run.add(op, self._handed_on(op, part, of_part))
-
-    def _handed_on(self, op: FragmentOp, part: int, of_part: Callable[[Hashable | None], Hashable | None]) -> Event:
+    def _handed_on(self, op: FragmentOp, part: int, mine: Mapping[Hashable, Hashable]) -> Event:
         reads: list[tuple[Hashable, int | None]] = []
         makes: list[Made] = []
         for position, (value, out) in enumerate(zip(op.terminator.args, op.outs, strict=True)):
-            given = of_part(value)
+            given = mine.get(value, value)
             reads.append((given, None))
             makes.append(Made(ValueInPart(out, part), view_of=given))
             if not self._is_summed(out):

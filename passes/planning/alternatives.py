@@ -194,7 +194,7 @@ class Question:
         solved = self.bench.solve(self.candidate)
         written = self.bench.written(solved)
         decided = tuple(d for view, _ in step_views(written) for d in _decided(view, self.subject))
-        self.steps[solved.fingerprint] = plan = self._fastest(self.bench.finish(solved))
+        self.steps[solved.fingerprint] = plan = self.bench.finish(solved)
         chosen = {each.state for each in decided}
         best: dict[State, Alternative] = {}
         count = 0
@@ -236,14 +236,11 @@ class Question:
         try:
             solved = self.bench.solve(way, _fixed(self.subject, state))
             if solved.fingerprint not in self.steps:
-                self.steps[solved.fingerprint] = self._fastest(self.bench.finish(solved))
+                self.steps[solved.fingerprint] = self.bench.finish(solved)
         except Refused as error:
             return Alternative(state, objective, why_none=str(error))
         made = self.steps[solved.fingerprint]
         return Alternative(state, objective, made.seconds, made.exposed, *made.tightest)
-
-    def _fastest(self, finished: list[Finished]) -> Finished:
-        return min(finished, key=lambda each: (not each.fits, each.seconds))
 
 
 def _order(given: Alternative) -> tuple[bool, bool, float]:

@@ -34,6 +34,7 @@ from ...ir.signatures import Signature, signatures
 from ...ir.submesh import on_mesh
 from ..analysis.compute import ONCE, has_tables, op_work, seconds_by_signature
 from ..analysis.fusion import least_parts
+from ..analysis.linear_program import LinearProgram
 from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.objective import BatchLoop
@@ -407,23 +408,17 @@ def _next_mix(met: Sequence[Mapping[Term, float]], terms: Sequence[Term], best: 
         maximise  t   subject to   t <= sum_term w_term * seconds_term(x)    for every x met
                                    |w - best| <= reach,   sum_(terms that span s) w_term <= 1   for every segment s
     """
-    # OR-tools takes half a second to import; opt-tool starts without it.
-    from ortools.linear_solver.python import model_builder
-
-    total = model_builder.LinearExpr.sum  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    model = model_builder.Model()
+    program = LinearProgram()
     scale = 1.0 / max(max(seconds.values(), default=1.0) or 1.0 for seconds in met)
-    weights: dict[Term, model_builder.Variable] = {}
+    weights: dict[Term, int] = {}
     for term in terms:
         near = best.get(term, 0.0)
-        weights[term] = model.new_num_var(max(near - reach, least_weight(term)), min(near + reach, 1.0), None)
-    hoped = model.new_num_var(0.0, math.inf, None)
+        weights[term] = program.variable(max(near - reach, least_weight(term)), min(near + reach, 1.0))
+    hoped = program.variable(0.0)
     for segment in segment_sums(best):
-        model.add(total([w for term, w in weights.items() if term.begin <= segment < term.end]) <= 1.0)
+        program.limit({w: 1.0 for term, w in weights.items() if term.begin <= segment < term.end}, high=1.0)
     for seconds in met:
-        model.add(total([(scale * seconds.get(term, 0.0)) * weights[term] for term in terms]) - hoped >= 0.0)
-    model.maximize(hoped)
-    solver = model_builder.Solver("glop")
-    if solver.solve(model) != model_builder.SolveStatus.OPTIMAL:
+        program.limit({hoped: -1.0} | {weights[term]: scale * seconds.get(term, 0.0) for term in terms}, 0.0)
+    if (values := program.minimized({hoped: -1.0})) is None:
         return best, 0.0
-    return normalised({term: round(solver.value(weights[term]), 9) for term in terms}), solver.value(hoped) / scale
+    return normalised({term: round(values[at], 9) for term, at in weights.items()}), values[hoped] / scale

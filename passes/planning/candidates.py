@@ -25,7 +25,7 @@ class Layout:
         mode: the batch whole; in parts one after the other; in parts that take turns; or through stages.
         parts: into how many the batch is cut.
         stages: of a pipeline.
-        schedule: of a pipeline; None while it does not matter yet.
+        schedule: of a pipeline.
         fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
         keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
         chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
@@ -37,7 +37,7 @@ class Layout:
     mode: Mode = "whole"
     parts: int = 1
     stages: int = 1
-    schedule: ScheduleName | None = None
+    schedule: ScheduleName = "auto"
     fused: bool = False
     keep: float = 1.0
     chunked: bool = False
@@ -61,7 +61,7 @@ class Layout:
                 parts = f" in {self.parts} parts" if self.parts > 2 else ""
                 return f"{sizes} duplex{parts}{also}"
             case "pipeline":
-                order = f", {self.schedule}" if self.schedule is not None else ""
+                order = f", {self.schedule}" if self.schedule != "auto" else ""
                 chunks = f" in up to {self.chunks} chunks" if self.chunks > 1 else ""
                 return f"{self.stages} stages of {sizes}{chunks}, {self.parts} micro-batches{order}{also}"
 
@@ -69,8 +69,8 @@ class Layout:
     def without_time(self) -> Layout:
         """Return the layout before it is scheduled. A pipeline keeps its micro-batches, since stages depend on them."""
         if self.stages > 1:
-            return replace(self, mode="pipeline", schedule=None, chunked=False)
-        return replace(self, mode="whole", parts=1, schedule=None, chunked=False)
+            return replace(self, mode="pipeline", schedule="auto", chunked=False)
+        return replace(self, mode="whole", parts=1, chunked=False)
 
 
 def _ranges(ranks: Sequence[int]) -> str:

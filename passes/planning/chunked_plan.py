@@ -46,7 +46,7 @@ def chunked(bench: Workbench, solved: Solved, best: Finished) -> Finished | None
             return None
         for each in passes_beside(layout):
             each.apply(bench.ctx, module)
-        return bench.judged(candidate, layout, module)
+        return bench.judged(candidate, module)
     except PassFailedException:
         return None
 

@@ -284,10 +284,8 @@ class Explorer(Race):
         fitting = [(note.seconds, note.candidate) for note in programs if note.seconds is not None]
         leaders: dict[Layout, Candidate] = {}
         for _, candidate in sorted(fitting, key=lambda each: each[0]):
-            # Strategies that differ may suit different schedules.
-            layout = replace(candidate.layout, schedule=None)
             if len(leaders) < count:
-                leaders.setdefault(layout, replace(candidate, layout=layout))
+                leaders.setdefault(candidate.layout, candidate)
         return list(leaders.values())
 
     def _too_large(self) -> list[Note]:
@@ -335,7 +333,7 @@ class Explorer(Race):
 
     def _within_memory(self) -> Iterator[Candidate]:
         """Where what does not fit would be faster, or nothing fits, strategies that pay for memory."""
-        layouts = [replace(note.candidate.layout, schedule=None) for note in sorted(self._too_large(), key=_step)]
+        layouts = [note.candidate.layout for note in sorted(self._too_large(), key=_step)]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
         choice = replace(FIRST[0], name="search within memory", fits=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from ...dialects.compute import ComputeOp, value_bytes
 from ...ir.cluster import Cluster, Device
 from ...ir.collectives import CollectiveKind
 from ...ir.mesh import Mesh
-from ...ir.op_cost import op_seconds
+from ...ir.op_cost import OpWork, op_seconds
 from ...ir.signatures import Choice
 from ...ir.submesh import divisions, on_mesh
 from ..analysis.compute import op_work
@@ -46,6 +47,7 @@ class LayoutTimes:
     def __init__(self, views: Sequence[StepView], cluster: Cluster, cut: Cut) -> None:
         self.views, self.cluster, self._cut = views, cluster, cut
         self._estimates: dict[Layout, float] = {}
+        self._known_works: dict[bool, Counter[tuple[OpWork, bool, bool]]] = {}
         self._bounds: dict[tuple[FuncOp, Mesh, tuple[int, ...], int], tuple[int, ...]] = {}
 
     def least(self, layout: Layout) -> float:
@@ -53,30 +55,32 @@ class LayoutTimes:
         Return the least compute time of a step of a layout: every op is split over all devices of a stage, and a
         pipeline fills and drains.
         """
-        devices = [self.cluster.device(rank) for rank in range(self.cluster.mesh.device_count)]
-        kinds = {device: devices.count(device) for device in devices}
-        shares = layout.parts * len(devices) / layout.stages
-        cut = self._cut(layout.mode == "duplex")
-        choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
-        total, known = 0.0, dict[object, float]()
-        for view in self.views:
-            parts = least_parts(view.func)
-            for op in view.ops:
-                turns = layout.parts if choices.get(op) is not None else 1
-                if isinstance(op, train.AssignOp):
-                    continue
-                joins = train.may_join(op)
-                key = (op.use_key(), turns, joins, parts.get(op))
-                if key not in known:
-                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
-                    part = shares if turns > 1 else shares / layout.parts
-                    part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
-                    seconds = {each: max(op_seconds(each, part_work, joins=joins), 1e-12) for each in kinds}
-                    speed = sum(count / seconds[each] for each, count in kinds.items())
-                    known[key] = turns * len(devices) / speed
-                total += known[key]
+        devices = self.cluster.mesh.device_count
+        kinds = [(self.cluster.devices[kind], count) for kind, count in Counter(self.cluster.placement).items()]
+        shares = layout.parts * devices / layout.stages
+        total = 0.0
+        for (work, joins, is_cut), times in self._works(layout.mode == "duplex").items():
+            turns = layout.parts if is_cut else 1
+            part = shares if turns > 1 else shares / layout.parts
+            part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
+            speed = sum(count / max(op_seconds(kind, part_work, joins=joins), 1e-12) for kind, count in kinds)
+            total += times * turns * devices / speed
         stage = total / layout.stages
         return stage * (1.0 + BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
+
+    def _works(self, unrolled: bool) -> Counter[tuple[OpWork, bool, bool]]:
+        """Return the work of each op, whether it may join others, and whether it is cut with the batch, with counts."""
+        if unrolled not in self._known_works:
+            cut = self._cut(unrolled)
+            choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
+            found = self._known_works[unrolled] = Counter[tuple[OpWork, bool, bool]]()
+            for view in self.views:
+                parts = least_parts(view.func)
+                for op in view.ops:
+                    if not isinstance(op, train.AssignOp):
+                        work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
+                        found[work, train.may_join(op), choices.get(op) is not None] += 1
+        return self._known_works[unrolled]
 
     def estimated(self, layout: Layout) -> float:
         """
@@ -151,12 +155,9 @@ class LayoutTimes:
     def _alone(self) -> tuple[list[float], float]:
         """Return the seconds of all ops on each kind of device, and the sum over ops of the slowest kind's seconds."""
         kinds = self.cluster.kinds_used
-        totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
-        parts = {op: part for view in self.views for op, part in least_parts(view.func).items()}
-        for op in (op for view in self.views for op in view.ops):
-            if (key := (op.use_key(), parts.get(op))) not in known:
-                work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
-                known[key] = [op_seconds(kind, work) for kind in kinds]
-            totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
-            worst += max(known[key])
+        totals, worst = [0.0] * len(kinds), 0.0
+        for (work, _, _), times in self._works(False).items():
+            seconds = [times * op_seconds(kind, work) for kind in kinds]
+            totals = [total + each for total, each in zip(totals, seconds, strict=True)]
+            worst += max(seconds)
         return totals, worst

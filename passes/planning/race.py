@@ -178,19 +178,18 @@ class Race:
 
     def _judge(self, attempts: list[Attempt]) -> None:
         """Finish and simulate some candidates, and keep the best one."""
-        for attempt, found in zip(attempts, self.trials.judge(attempts, self._limit), strict=True):
-            if isinstance(found, str):
-                self._log(Note(attempt.candidate, None, found))
+        for attempt, judged in zip(attempts, self.trials.judge(attempts, self._limit), strict=True):
+            if isinstance(judged, str):
+                self._log(Note(attempt.candidate, None, judged))
                 continue
-            for judged in found:
-                self.allowance.spent += judged.work
-                if (layout := attempt.candidate.layout.without_time).mode == "pipeline":
-                    ratio = judged.seconds / max(attempt.optimistic, 1e-12)
-                    self.least_ratios[layout] = min(ratio, self.least_ratios.get(layout, inf))
-                if attempt.by_short_steps:
-                    self._estimate(attempt, judged)
-                else:
-                    self._take(attempt, judged)
+            self.allowance.spent += judged.work
+            if (layout := attempt.candidate.layout.without_time).mode == "pipeline":
+                ratio = judged.seconds / max(attempt.optimistic, 1e-12)
+                self.least_ratios[layout] = min(ratio, self.least_ratios.get(layout, inf))
+            if attempt.by_short_steps:
+                self._estimate(attempt, judged)
+            else:
+                self._take(attempt, judged)
 
     def _estimate(self, attempt: Attempt, judged: Judged) -> None:
         """Keep the estimate that short steps give."""
@@ -217,7 +216,6 @@ class Race:
 
     def _take(self, attempt: Attempt, judged: Judged) -> None:
         """Keep a program if it is the fastest that fits. The memory of slower programs is not looked at."""
-        self.tried.add(judged.candidate)
         if judged.peak is None or judged.seconds >= self._limit:
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
             return

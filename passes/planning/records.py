@@ -111,7 +111,7 @@ class Chosen:
             "pins": [_pin_record(pin) for pin in self.pins],
             "own_mesh": _sizes(self.own_mesh),
         }
-        if layout.schedule is not None:
+        if layout.mode == "pipeline":
             found["schedule"] = layout.schedule
         if layout.keep < 1:
             found["keep"] = layout.keep
@@ -132,7 +132,7 @@ class Chosen:
             record["mode"],
             record["parts"],
             record["stages"],
-            record.get("schedule"),
+            record.get("schedule", "auto"),
             record["fused"],
             record.get("keep", 1.0),
             record.get("chunked", False),

@@ -138,15 +138,15 @@ class Trials:
             together=lambda each: (each.layout, each.choice.pins),
         )
 
-    def judge(self, attempts: list[Attempt], worth: float) -> list[list[Judged] | str]:
+    def judge(self, attempts: list[Attempt], worth: float) -> list[Judged | str]:
         """
-        Make programs of candidates, one of each schedule, and simulate them.
+        Make programs of candidates, and simulate them.
 
         Args:
             worth: seconds of a step from which on nobody asks how much memory it needs.
         """
         judged = partial(self._judged, worth=worth)
-        return side_by_side(judged, attempts, self.processes, pack=_without_programs)
+        return side_by_side(judged, attempts, self.processes, pack=_without_program)
 
     def whole(self, attempt: Attempt) -> Attempt | str:
         """An attempt at the whole step of one that short steps have judged."""
@@ -161,9 +161,7 @@ class Trials:
         """The program of what was judged."""
         if judged.program is not None:
             return judged.program
-        bench = self._of(attempt.candidate).whole
-        (finished,) = bench.finish(replace(attempt.solved[0], candidate=judged.candidate))
-        return finished
+        return self._of(attempt.candidate).whole.finish(attempt.solved[0])
 
     def _of(self, candidate: Candidate) -> _Benches:
         if (keep := candidate.layout.keep) not in self._benches:
@@ -210,31 +208,27 @@ class Trials:
         solved = (bench.unpacked(each) for bench, each in zip(used, packed.solved, strict=True))
         return replace(packed.attempt, solved=tuple(solved))
 
-    def _judged(self, attempt: Attempt, worth: float) -> list[Judged] | str:
+    def _judged(self, attempt: Attempt, worth: float) -> Judged | str:
         try:
             benches = self._of(attempt.candidate)
             with dropped_if_faulty(attempt.candidate):
                 if attempt.by_short_steps and benches.short is not None:
-                    return [self._estimated(attempt, benches.short)]
+                    return self._estimated(attempt, benches.short)
                 return self._finished(attempt, worth, benches)
         except Refused as error:
             return str(error)
 
-    def _finished(self, attempt: Attempt, worth: float, benches: _Benches) -> list[Judged]:
+    def _finished(self, attempt: Attempt, worth: float, benches: _Benches) -> Judged:
         (solved,) = attempt.solved
-        found: list[Judged] = []
-        for made in benches.whole.finish(solved, worth):
-            peak = made.tightest if made.seconds < worth else None
-            if peak is not None and made.fits:
-                worth = made.seconds
-            found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made))
+        made = benches.whole.finish(solved)
+        peak = made.tightest if made.seconds < worth else None
         work = float(benches.size * attempt.candidate.layout.stages)
-        return [replace(found[0], work=work), *found[1:]]
+        return Judged(made.candidate, made.seconds, made.exposed, peak, work, made)
 
     def _estimated(self, attempt: Attempt, short: _ShortBenches) -> Judged:
         """What the whole step takes, by two short ones."""
         solved = attempt.solved * 2 if len(attempt.solved) == 1 else attempt.solved
-        (long,), (brief,) = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
+        long, brief = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
         seconds = short.extrapolated(long.seconds, brief.seconds)
         exposed = short.extrapolated(long.exposed, brief.exposed)
         (held, memory), (less, _) = long.tightest, brief.tightest
@@ -248,8 +242,8 @@ def _packed(found: Attempt | str) -> _PackedAttempt | str:
     return _PackedAttempt(replace(found, solved=()), tuple(each.packed() for each in found.solved))
 
 
-def _without_programs(found: list[Judged] | str) -> list[Judged] | str:
-    return found if isinstance(found, str) else [replace(each, program=None) for each in found]
+def _without_program(found: Judged | str) -> Judged | str:
+    return found if isinstance(found, str) else replace(found, program=None)
 
 
 def _short_benches(bench: Workbench) -> _ShortBenches | None:

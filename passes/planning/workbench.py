@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -46,7 +45,6 @@ from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..shares.respread import respread
-from ..stages.schedules import ScheduleName
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
 from ..step.layers import find_layers
@@ -64,10 +62,6 @@ BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_no
 
 LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(12, 6, 6, 6), branches=1)
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
-
-
-SCHEDULES: tuple[ScheduleName, ...] = ("auto", "1f1b")
-"""The fastest schedule that fits, and the schedule that holds least, for the case that none fits."""
 
 _GOOD_ENOUGH = 0.03
 """How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
@@ -289,19 +283,13 @@ class Workbench:
             return solved.step.written(strategies)
         return self._lay_out(solved.candidate.layout.without_time).written(strategies, solved.step, self._counterparts)
 
-    def finish(self, solved: Solved, worth: float = inf) -> list[Finished]:
-        """
-        Return the programs of a solved candidate: one, or one of each schedule until one fits.
+    def finish(self, solved: Solved) -> Finished:
+        """Return the program of a solved candidate."""
+        return self._finished(solved.candidate, self.written(solved))
 
-        Args:
-            worth: the seconds of a known step. No schedule is tried after one that takes as long, since the first
-                schedule is the fastest that fits.
+    def adapted(self, candidate: Candidate) -> Finished:
         """
-        return self._finished(solved.candidate, self.written(solved), worth)
-
-    def adapted(self, candidate: Candidate) -> list[Finished]:
-        """
-        The programs of a candidate of another cluster: as `finish(solve(candidate))`, but where shares are balanced the
+        The program of a candidate of another cluster: as `finish(solve(candidate))`, but where shares are balanced the
         strategy stays the one for even shares, which is found quickly where layers are equal, and so are the shares.
         """
         choice = replace(candidate.choice, balanced=False)
@@ -324,34 +312,21 @@ class Workbench:
             respread(view, ratios)
         return self._finished(candidate, module)
 
-    def _finished(self, candidate: Candidate, module: ModuleOp, worth: float = inf) -> list[Finished]:
-        """The programs that the passes make of a module with signatures."""
-        found: list[Finished] = []
+    def _finished(self, candidate: Candidate, module: ModuleOp) -> Finished:
+        """Return the program that the passes make of a module with signatures."""
         layout = candidate.layout
+        scheduled = (SchedulePipelinePass(layout.schedule),) if layout.mode == "pipeline" else ()
         try:
-            for each in (*passes_to_collectives(layout), *passes_beside(layout)):
+            for each in (*passes_to_collectives(layout), *passes_beside(layout), *scheduled):
                 each.apply(self.ctx, module)
-            for variant, made in self._variants(layout, module):
-                found.append(self.judged(candidate, variant, made))
-                if layout.mode == "pipeline" and (found[-1].seconds >= worth or found[-1].fits):
-                    break
-            return found
+            return self.judged(candidate, module)
         except PassFailedException as error:
             raise Refused(str(error)) from error
 
-    def _variants(self, layout: Layout, module: ModuleOp) -> Iterator[tuple[Layout, ModuleOp]]:
-        if layout.mode != "pipeline":
-            yield layout, module
-            return
-        for schedule in (layout.schedule,) if layout.schedule is not None else SCHEDULES:
-            made = module.clone()
-            SchedulePipelinePass(schedule).apply(self.ctx, made)
-            yield replace(layout, schedule=schedule), made
-
-    def judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
-        """What a program comes to, in which a candidate has this layout."""
+    def judged(self, candidate: Candidate, module: ModuleOp) -> Finished:
+        """Simulate the program of a candidate."""
         simulations = simulate_module(module)
-        return Finished(replace(candidate, layout=layout), module, time_spent(simulations), simulations[0])
+        return Finished(candidate, module, time_spent(simulations), simulations[0])
 
     def _lay_out(self, layout: Layout) -> LaidOut:
         """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""

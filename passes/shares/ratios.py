@@ -13,9 +13,10 @@ slowest device; s is the segment of the model that it belongs to, j a part of th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from ..analysis.linear_program import LinearProgram
 
 Shares = tuple[tuple[float, ...], ...]
 """By segment, the share of every part."""
@@ -82,40 +83,32 @@ class RatioProblem:
 
 def solve_ratios(problem: RatioProblem) -> Shares:
     """The shares of least time, by GLOP; NoShares where the limits allow none."""
-    # OR-tools takes half a second to import; opt-tool starts without it.
-    from ortools.linear_solver.python import model_builder
-
-    total = model_builder.LinearExpr.sum  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    model = model_builder.Model()
-    shares = [
-        [model.new_num_var(problem.least, 1.0, None) for _ in range(problem.parts)] for _ in range(problem.segments)
-    ]
-    largest = [model.new_num_var(0.0, 1.0, None) for _ in range(problem.segments)]
+    program = LinearProgram()
+    shares = [[program.variable(problem.least, 1.0) for _ in range(problem.parts)] for _ in range(problem.segments)]
+    largest = [program.variable(0.0, 1.0) for _ in range(problem.segments)]
     # Seconds and bytes are of many magnitudes; the solver's tolerances are for numbers near 1.
     longest_phase = max((phase.seconds((1.0,) * problem.parts) for phase in problem.phases), default=0.0)
     scale = 1.0 / (longest_phase or 1.0)
     for top, row in zip(largest, shares, strict=True):
-        model.add(total(row) == 1.0)
+        program.limit(dict.fromkeys(row, 1.0), 1.0, 1.0)
         for share in row:
-            model.add(top - share >= 0.0)
-    terms = [(scale * phase.rate) * largest[phase.segment] for phase in problem.phases]
-    terms += [_EVEN * top for top in largest]
+            program.limit({top: 1.0, share: -1.0}, 0.0)
+    cost = dict.fromkeys(largest, _EVEN)
     for phase in problem.phases:
+        cost[largest[phase.segment]] += scale * phase.rate
         if any(work.rate for work in phase.work):
-            longest = model.new_num_var(0.0, math.inf, None)
-            terms.append(longest * 1.0)
+            longest = program.variable(0.0)
+            cost[longest] = 1.0
             for work in phase.work:
                 share = shares[phase.segment][work.part]
-                model.add(longest - (scale * work.rate) * share >= scale * work.fixed)
+                program.limit({longest: 1.0, share: -scale * work.rate}, scale * work.fixed)
     for limit in problem.limits:
         unit = max([*limit.bytes.values(), abs(limit.budget), 1.0])
-        held = [(count / unit) * shares[s][j] for (s, j), count in limit.bytes.items()]
-        model.add(total(held) <= limit.budget / unit)
-    model.minimize(total(terms))
-    solver = model_builder.Solver("glop")
-    if solver.solve(model) != model_builder.SolveStatus.OPTIMAL:
+        held = {shares[s][j]: count / unit for (s, j), count in limit.bytes.items()}
+        program.limit(held, high=limit.budget / unit)
+    if (values := program.minimized(cost)) is None:
         raise NoShares("no shares keep every device within its memory")
-    return tuple(_normalised([solver.value(share) for share in row]) for row in shares)
+    return tuple(_normalised([values[share] for share in row]) for row in shares)
 
 
 def _normalised(shares: Sequence[float]) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ order that fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -17,9 +17,10 @@ from xdsl.dialects.func import FuncOp
 
 from ...dialects.pipe import SCHEDULE, Slot, SlotAttr
 from ...ir.cluster import Cluster
+from ..analysis.memory_roles import MemoryRole
 from ..analysis.simulation.alone import seconds_alone
 from ..analysis.simulation.simulate import Simulator, places_of
-from ..analysis.tightest import tightest_rank
+from ..analysis.tightest import TightestRank, tightest_rank
 from ..step.step_view import StepView
 from .estimate import PipelineTimes, chunks_of, in_flight
 from .kept_by_parts import most_taken, taken_by_parts
@@ -31,6 +32,8 @@ SIMULATED = 3
 
 SURE = 0.5
 """Of the room that parts have in a stage's memory, which part they can take for sure."""
+
+_LASTING = (MemoryRole.PARAMETERS, MemoryRole.STATES)
 
 Slots = list[list[Slot]]
 
@@ -95,21 +98,31 @@ class _ScheduleChoice:
         self.simulator = Simulator(func, places_of(func, clusters, whole))
         runs, crossing = seconds_alone(self.simulator)
         self.times = PipelineTimes(tuple(works), tuple(deliveries), shape.parts, runs, crossing)
-        self.taken = taken_by_parts(func, [cluster.mesh for cluster in clusters])
+        meshes = [cluster.mesh for cluster in clusters]
+        self.taken, self.least_taken = taken_by_parts(func, meshes), taken_by_parts(func, meshes, least=True)
 
     def best(self) -> Slots:
-        """The fastest that fits; where none does, that which needs least beyond what there is."""
+        """Return the fastest that fits; if none does, about the one that needs least beyond what there is."""
         fixed = [schedule(self.works, self.deliveries, self.shape, policy) for policy in policies(self.shape)]
         alone = [[slot for slot in mine if slot.part == 0] for mine in fixed[0]]
-        excess = zip(alone, self._excess(alone), strict=True)
-        room = [most_taken(mine, self.taken) - over for mine, over in excess]
-        least, closest = inf, fixed[0]
-        for slots in sorted((*fixed, *self._listed(room)), key=self._seconds):
-            if self._surely_fits(slots, room) or (most := max(self._excess(slots))) <= 0:
+        tightest = list(self._tightest(alone, range(len(alone))))
+        room = [most_taken(mine, self.taken) - each.excess for mine, each in zip(alone, tightest, strict=True)]
+        free = [each.limit - sum(each.peak.by_role[role] for role in _LASTING) for each in tightest]
+        orders = sorted((*fixed, *self._listed(room)), key=self._seconds)
+        for slots in orders:
+            if self._surely_fits(slots, room) or (self._may_fit(slots, free) and self._fits(slots, room, free)):
                 return slots
-            if most < least:
-                least, closest = most, slots
-        return closest
+        # The memory of all orders is not looked at again: what single ops need is about the same in each.
+        return min(orders, key=lambda slots: max(self._beyond(slots, room)))
+
+    def _beyond(self, slots: Slots, room: Sequence[float]) -> Iterator[float]:
+        """Yield by stage the bytes that parts take beyond the room that there is for them."""
+        for stage, (mine, left) in enumerate(zip(slots, room, strict=True)):
+            yield most_taken(mine, self.taken) - left if self._has_few(stage, mine) else inf
+
+    def _may_fit(self, slots: Slots, free: Sequence[float]) -> bool:
+        """Return whether what parts take at the least fits beside parameters and states."""
+        return all(most_taken(mine, self.least_taken) < left for mine, left in zip(slots, free, strict=True))
 
     def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:
         """Whether so little of the room is taken that what single ops need does not matter."""
@@ -142,14 +155,30 @@ class _ScheduleChoice:
         """How many parts, of all chunks together, a stage with the most of them may have in flight."""
         return inf if self.budget.parts is None else self.budget.parts * self.shape.chunks
 
-    def _excess(self, slots: Slots) -> list[float]:
-        """By stage, by how many bytes a schedule exceeds the budget; negative where there is room left."""
+    def _fits(self, slots: Slots, room: Sequence[float], free: list[float]) -> bool:
+        """
+        Return whether every rank has the memory that a schedule needs.
+
+        Args:
+            free: the bytes that parts may take in each stage at most. If a stage does not fit, they become what its
+                parts take, so that schedules that take as much are not looked at.
+        """
+        if not all(self._has_few(stage, mine) for stage, mine in enumerate(slots)):
+            return False
+        beyond = list(self._beyond(slots, room))
+        likeliest = sorted(range(len(slots)), key=lambda stage: -beyond[stage])
+        for stage, each in zip(likeliest, self._tightest(slots, likeliest), strict=True):
+            if each.excess > 0:
+                free[stage] = min(free[stage], most_taken(slots[stage], self.least_taken))
+                return False
+        return True
+
+    def _tightest(self, slots: Slots, stages: Iterable[int]) -> Iterator[TightestRank]:
+        """Yield for some stages the rank that comes closest to the budget under a schedule."""
         set_schedule(self.func, slots)
-        found: list[float] = []
-        for stage, cluster in enumerate(self.clusters):
-            over = tightest_rank(StepView(self.func, cluster.mesh, stage), cluster, self.budget.bytes).excess
-            found.append(over if self._has_few(stage, slots[stage]) else inf)
-        return found
+        for stage in stages:
+            cluster = self.clusters[stage]
+            yield tightest_rank(StepView(self.func, cluster.mesh, stage), cluster, self.budget.bytes)
 
     def _seconds(self, slots: Slots) -> float:
         set_schedule(self.func, slots)

@@ -17,12 +17,13 @@ from ...ir.mesh import Mesh
 from ..analysis.memory import local_bytes_by_part
 
 
-def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh]) -> Mapping[str, float]:
+def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False) -> Mapping[str, float]:
     """
-    By fragment, the bytes that one part of it takes, less those that it gives back, as it is the last to use them.
+    Return by fragment the bytes that one part of it takes, less those that it gives back as their last user.
 
     Args:
-        meshes: of the stages.
+        meshes: the meshes of the stages.
+        least: whether to count the rank that takes least of each value, and not the one that takes most.
     """
     stages, found = Stages(func), defaultdict[str, float](float)
     fragments = [op for op in func.body.block.ops if isinstance(op, FragmentOp)]
@@ -34,7 +35,7 @@ def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh]) -> Mapping[str, float]:
         for value in op.results:
             if (stage := stages.of_value(value)) is None or not (users := _users(value, place, inside)):
                 continue
-            size = _part_bytes(value, meshes[stage])
+            size = _part_bytes(value, meshes[stage], least)
             first = op if isinstance(op, FragmentOp) else users[0]
             found[first.label.data] += size
             found[users[-1].label.data] -= size
@@ -49,8 +50,9 @@ def _users(
     return sorted(users, key=lambda op: place[op])
 
 
-def _part_bytes(value: SSAValue, mesh: Mesh) -> float:
-    return float(local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh).max())
+def _part_bytes(value: SSAValue, mesh: Mesh, least: bool) -> float:
+    held = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
+    return float(held.min() if least else held.max())
 
 
 def most_taken(slots: Sequence[Slot], taken: Mapping[str, float]) -> float:

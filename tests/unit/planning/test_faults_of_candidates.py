@@ -13,7 +13,7 @@ from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import MODELS, training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.candidates import Candidate, Layout
+from shardwright.passes.planning.candidates import Candidate
 from shardwright.passes.planning.notes import FAULT
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.planning.workbench import Finished, Workbench
@@ -51,8 +51,8 @@ def test_a_winner_that_does_not_verify_is_dropped(
     assert none == []
     judged = Workbench.judged
 
-    def spoilt(bench: Workbench, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
-        found = judged(bench, candidate, layout, module)
+    def spoilt(bench: Workbench, candidate: Candidate, module: ModuleOp) -> Finished:
+        found = judged(bench, candidate, module)
         if candidate.name == best:
             (func,) = step_functions(module)
             assert func.body.block.last_op is not None

@@ -84,8 +84,8 @@ def test_short_steps_take_over_the_strategy_of_the_whole(deep: ModuleOp):
     solved = bench.solve(Candidate(Layout(cluster.mesh), preset(("dp", ("node", "gpu")))))
     assert solved.is_folded
     alone, given = Workbench(found[1], cluster), Workbench(found[1], cluster, folding=bench.folding)
-    (apart,) = alone.finish(alone.solve(solved.candidate))
-    (taken,) = given.finish(solved)
+    apart = alone.finish(alone.solve(solved.candidate))
+    taken = given.finish(solved)
     assert taken.seconds == pytest.approx(apart.seconds, rel=1e-6)
 
 

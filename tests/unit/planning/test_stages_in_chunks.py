@@ -104,12 +104,12 @@ def test_a_pipeline_in_chunks_is_a_candidate_of_its_own():
     bench = Workbench(unet(where), where)
     candidate = Candidate(Layout(where.mesh, "pipeline", 8, 2), preset(("dp", ("gpu",))))
     in_chunks = replace(candidate, layout=replace(candidate.layout, chunks=2))
-    plain, chunked = (min(bench.finish(bench.solve(each)), key=lambda f: f.seconds) for each in (candidate, in_chunks))
+    plain, chunked = (bench.finish(bench.solve(each)) for each in (candidate, in_chunks))
     assert chunked.seconds < 0.9 * plain.seconds
     assert bench.times.estimated(in_chunks.layout) < 0.9 * bench.times.estimated(candidate.layout)
     again = Chosen.read(Chosen(chunked.candidate, (), where.mesh).record()).candidate
-    assert again.name.endswith("2 stages of 2 in up to 2 chunks, 8 micro-batches, auto")
-    assert [module_text(each.module) for each in bench.finish(bench.solve(again))] == [module_text(chunked.module)]
+    assert again.name.endswith("2 stages of 2 in up to 2 chunks, 8 micro-batches")
+    assert module_text(bench.finish(bench.solve(again)).module) == module_text(chunked.module)
 
 
 def test_a_pipeline_with_too_few_layers_has_one_chunk():
