@@ -259,8 +259,7 @@ class SearchPlanPass(ModulePass):
             verify(best.module, candidate)
         except Refused as error:
             return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
-        peak, memory = best.tightest
-        note = Note(best.candidate, best.seconds, "" if best.fits else "does not fit", best.exposed, peak, memory)
+        note = Note(best.candidate, best.seconds, "" if best.fits else "does not fit", best.exposed, *best.tightest)
         return _FoundPlan(best, [note])
 
     def _given(self, cluster: Cluster) -> Chosen:

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ...ir.cluster import Cluster
 from ..step.step_view import StepView, step_views
 from .memory import MemoryPeak, peak_memory
+from .memory_roles import MemoryRole
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class TightestRank:
     def bytes(self) -> int:
         """The most that the rank holds."""
         return self.peak.bytes
+
+    @property
+    def lasting(self) -> int:
+        """The bytes of parameters and optimizer states at the peak, which are there throughout the step."""
+        return self.peak.by_role[MemoryRole.PARAMETERS] + self.peak.by_role[MemoryRole.STATES]
 
     @property
     def excess(self) -> float:

@@ -240,7 +240,7 @@ class Question:
         except Refused as error:
             return Alternative(state, objective, why_none=str(error))
         made = self.steps[solved.fingerprint]
-        return Alternative(state, objective, made.seconds, made.exposed, *made.tightest)
+        return Alternative(state, objective, made.seconds, made.exposed, *made.tightest[:2])
 
 
 def _order(given: Alternative) -> tuple[bool, bool, float]:

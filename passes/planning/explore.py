@@ -189,10 +189,11 @@ class Explorer(Race):
         """The meshes of three axes that divide an axis of the best mesh of two axes."""
         if len(self.meshes) == 1:
             return
-        leaders = (each.layout.mesh for each in self._leaders(len(self.notes)))
-        best = next((mesh for mesh in leaders if len(mesh.axes) == 2), None)
-        for mesh in finer_meshes(best) if best is not None else ():
-            yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
+        leaders = self._leaders(len(self.notes))
+        for best in [each for each in leaders if len(each.layout.mesh.axes) == 2][:1]:
+            searched = FIRST if best.choice.pins else (best.choice,)
+            for mesh in finer_meshes(best.layout.mesh):
+                yield from (Candidate(Layout(mesh), choice) for choice in (*searched, *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
@@ -201,7 +202,8 @@ class Explorer(Race):
             best = next((each.layout.mesh for each in self._leaders(1)), own)
             for mesh in dict.fromkeys((own, best)):
                 yield from self._promising(pipelines(mesh, rows, self.bench.layers, self.fixed), MOST_PIPELINES)
-            yield from self._promising(accumulations(own, rows, self.fixed), REFINED)
+            if self.fixed.micro_batches is not None:
+                yield from self._promising(accumulations(own, rows, self.fixed), REFINED)
         else:
             parts, stages = self.fixed.micro_batches or 2, max(self.fixed.stages or 2, 2)
             self._refuse((Layout(own, "pipeline", parts, stages), Layout(own, "accumulate", parts)), refusal)
@@ -288,10 +290,16 @@ class Explorer(Race):
                 leaders.setdefault(candidate.layout, candidate)
         return list(leaders.values())
 
-    def _too_large(self) -> list[Note]:
-        """What would be the fastest, if it did fit."""
+    def _too_large(self, *, shrinking: bool = False) -> list[Note]:
+        """
+        Return what would be the fastest if it did fit.
+
+        Args:
+            shrinking: whether to leave out the strategies whose parameters and states alone do not fit.
+        """
         known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
-        return [note for note in known if not note.fits and not self._is_worse(_step(note))]
+        large = [note for note in known if not note.fits and not self._is_worse(_step(note))]
+        return [note for note in large if not shrinking or note.lasting_bytes < note.memory_bytes]
 
     def _keeping_less(self) -> Iterator[list[Candidate]]:
         """
@@ -300,7 +308,7 @@ class Explorer(Race):
         """
         if self.fixed.keep is not None:
             return
-        notes = [note for note in self._too_large() if note.candidate.layout.keep == 1]
+        notes = [note for note in self._too_large(shrinking=True) if note.candidate.layout.keep == 1]
         fastest = sorted(notes, key=_step)[:REFINED]
         least = sorted(notes, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
         chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *least)))
@@ -310,11 +318,14 @@ class Explorer(Race):
             yield [_keeping(each, part) for each, part in kept if part is not None]
 
     def _accumulated(self) -> Iterator[Candidate]:
-        """Yield the fastest candidates that do not fit, with the batch in the fewest parts."""
+        """Yield the fastest candidates that do not fit, with the batch in as few parts as may make them fit."""
         if self.bench.cut_refusal() is None:
-            whole = [note for note in sorted(self._too_large(), key=_step) if note.candidate.layout.mode == "whole"]
-            for note in whole[:REFINED]:
-                for layout in islice(accumulations(note.candidate.layout.mesh, self.bench.rows, self.fixed), REFINED):
+            large = sorted(self._too_large(shrinking=True), key=_step)
+            for note in [note for note in large if note.candidate.layout.mode == "whole"][:REFINED]:
+                room = note.memory_bytes - note.lasting_bytes
+                needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
+                ways = accumulations(note.candidate.layout.mesh, self.bench.rows, self.fixed)
+                for layout in islice((each for each in ways if each.parts >= needed), REFINED):
                     parts = replace(note.candidate.layout, mode="accumulate", parts=layout.parts)
                     yield replace(note.candidate, layout=parts)
 

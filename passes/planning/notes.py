@@ -53,6 +53,7 @@ class Note:
         exposed: of these, how many the stage that computes longest does not; None where it was not finished.
         peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
         memory_bytes: what that rank has.
+        lasting_bytes: the part of `peak_bytes` that parameters and optimizer states take.
     """
 
     candidate: Candidate
@@ -61,6 +62,7 @@ class Note:
     exposed: float | None = None
     peak_bytes: int | None = None
     memory_bytes: float = 0.0
+    lasting_bytes: int = 0
 
     @property
     def fits(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -152,6 +153,25 @@ BUBBLE_AT_BEST = 0.8
 """The part of a pipeline's filling and draining that counts in one: gradients of weights may fill it."""
 
 
+class Peak(NamedTuple):
+    """
+    The most memory that a rank holds at a time, in bytes.
+
+    Args:
+        memory: the memory of the rank.
+        lasting: the part of `held` that parameters and optimizer states take, which are there throughout the step.
+    """
+
+    held: int
+    memory: float
+    lasting: int
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the rank has the memory."""
+        return self.held <= self.memory
+
+
 @dataclass(frozen=True)
 class Finished:
     """
@@ -177,13 +197,12 @@ class Finished:
         return self.spent.exposed
 
     @cached_property
-    def tightest(self) -> tuple[int, float]:
-        """The peak of the rank that comes closest to its memory, or exceeds it by most, and that memory, in bytes."""
+    def tightest(self) -> Peak:
+        """Return the peak of the rank that comes closest to its memory, or exceeds it by most."""
         found = max(tightest_ranks(self.module), key=lambda each: each.excess)
-        return found.bytes, found.limit
+        return Peak(found.bytes, found.limit, found.lasting)
 
     @property
     def fits(self) -> bool:
         """Whether every rank has the memory that it needs."""
-        peak, memory = self.tightest
-        return peak <= memory
+        return self.tightest.fits

@@ -9,6 +9,7 @@ from .candidates import Candidate
 from .notes import Refused, dropped_if_faulty
 from .processes import side_by_side
 from .shrink import extrapolated
+from .solutions import Peak
 from .workbench import Finished, PackedSolved, Solved, Workbench
 
 STATE = 0.1
@@ -53,14 +54,14 @@ class Judged:
     candidate: Candidate
     seconds: float
     exposed: float
-    peak: tuple[int, float] | None
+    peak: Peak | None
     work: float
     program: Finished | None = field(default=None, repr=False)
 
     @property
     def fits(self) -> bool:
         """Whether it is known that every rank has the memory that it needs."""
-        return self.peak is not None and self.peak[0] <= self.peak[1]
+        return self.peak is not None and self.peak.fits
 
 
 @dataclass(frozen=True)
@@ -231,8 +232,12 @@ class Trials:
         long, brief = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
         seconds = short.extrapolated(long.seconds, brief.seconds)
         exposed = short.extrapolated(long.exposed, brief.exposed)
-        (held, memory), (less, _) = long.tightest, brief.tightest
-        peak = int(short.extrapolated(held, less)), memory
+        held, memory, lasting = long.tightest
+        peak = Peak(
+            int(short.extrapolated(held, brief.tightest.held)),
+            memory,
+            int(short.extrapolated(lasting, brief.tightest.lasting)),
+        )
         return Judged(attempt.candidate, seconds, exposed, peak, short.size)
 
 

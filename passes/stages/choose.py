@@ -17,7 +17,6 @@ from xdsl.dialects.func import FuncOp
 
 from ...dialects.pipe import SCHEDULE, Slot, SlotAttr
 from ...ir.cluster import Cluster
-from ..analysis.memory_roles import MemoryRole
 from ..analysis.simulation.alone import seconds_alone
 from ..analysis.simulation.simulate import Simulator, places_of
 from ..analysis.tightest import TightestRank, tightest_rank
@@ -32,8 +31,6 @@ SIMULATED = 3
 
 SURE = 0.5
 """Of the room that parts have in a stage's memory, which part they can take for sure."""
-
-_LASTING = (MemoryRole.PARAMETERS, MemoryRole.STATES)
 
 Slots = list[list[Slot]]
 
@@ -107,7 +104,7 @@ class _ScheduleChoice:
         alone = [[slot for slot in mine if slot.part == 0] for mine in fixed[0]]
         tightest = list(self._tightest(alone, range(len(alone))))
         room = [most_taken(mine, self.taken) - each.excess for mine, each in zip(alone, tightest, strict=True)]
-        free = [each.limit - sum(each.peak.by_role[role] for role in _LASTING) for each in tightest]
+        free = [each.limit - each.lasting for each in tightest]
         orders = sorted((*fixed, *self._listed(room)), key=self._seconds)
         for slots in orders:
             if self._surely_fits(slots, room) or (self._may_fit(slots, free) and self._fits(slots, room, free)):
