@@ -119,7 +119,7 @@ class _ScheduleChoice:
 
     def _may_fit(self, slots: Slots, free: Sequence[float]) -> bool:
         """Return whether what parts take at the least fits beside parameters and states."""
-        return all(most_taken(mine, self.least_taken) < left for mine, left in zip(slots, free, strict=True))
+        return all(most_taken(mine, self.least_taken) <= left for mine, left in zip(slots, free, strict=True))
 
     def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:
         """Whether so little of the room is taken that what single ops need does not matter."""
@@ -158,7 +158,7 @@ class _ScheduleChoice:
 
         Args:
             free: the bytes that parts may take in each stage at most. If a stage does not fit, they become what its
-                parts take, so that schedules that take as much are not looked at.
+                parts take, so that schedules that take more are not looked at.
         """
         if not all(self._has_few(stage, mine) for stage, mine in enumerate(slots)):
             return False

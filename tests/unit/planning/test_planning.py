@@ -194,7 +194,7 @@ def test_where_memory_is_short_activations_are_computed_again():
     assert free is not None
     assert none_kept is not None
     assert free.candidate.layout.keep == 1
-    (most, _), (least, _) = free.tightest, none_kept.tightest
+    most, least = free.tightest.held, none_kept.tightest.held
     assert least < most
     small = replace(plain, devices=tuple(replace(each, memory=(most + least) / 2) for each in plain.devices))
     module = tiny.clone()
