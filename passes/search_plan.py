@@ -34,6 +34,7 @@ from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
 from .planning.subclusters import part_of_cluster, parts_of_cluster
 from .planning.summary import plan_attribute
+from .planning.trials import Judged
 from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
@@ -219,27 +220,29 @@ class SearchPlanPass(ModulePass):
         """What a search finds, or why it finds nothing."""
         work = float("inf") if self.budget is not None else float(self.work)
         allowance = Allowance(work, self.budget)
-        explorer = Explorer(bench, fixed, allowance, processes=self.processes)
-        best, where = explorer.run(), bench
+        explorers = [whole := Explorer(bench, fixed, allowance, processes=self.processes)]
+        whole.begin()
         for ranks, part in self._parts(bench, fixed):
             own = bench.on(part)
-            worth = best.seconds if best is not None else inf
-            if best is not None and best.candidate.layout.ranks is None:
-                worth *= WORTHWHILE
-            if allowance.is_late or own.times.least(Layout(part.mesh)) >= worth:
-                continue
-            mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
-            inside = Explorer(own, fixed, mine, processes=self.processes, ranks=ranks, worth=worth)
-            found = inside.run(explorer.plain)
-            explorer.notes += inside.notes
-            best, where = (found, own) if found is not None else (best, where)
-        if best is None:
-            return _why_none(explorer.notes, fixed, bench)
-        bench = where
+            known = _worth(ranks, [each.best for each in explorers if each.best is not None])
+            if not allowance.is_late and own.times.least(Layout(part.mesh)) < known:
+                mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
+                explorers.append(Explorer(own, fixed, mine, processes=self.processes, ranks=ranks))
+                explorers[-1].begin(known)
+        found: list[tuple[Finished, Workbench]] = []
+        for each in sorted(explorers, key=lambda each: each.plain):
+            # The likeliest devices come first, since their best plan ends the search on the others.
+            others = [other.best for other in explorers if other is not each and other.best is not None]
+            if (made := each.go_on(_worth(each.ranks, others))) is not None:
+                found.append((made, each.bench))
+        notes = [note for each in explorers for note in each.notes]
+        if not found:
+            return _why_none(notes, fixed, bench)
+        best, bench = min(found, key=lambda each: each[0].seconds / _advantage(each[0].candidate.layout.ranks is None))
         if (layout := best.candidate.layout).parts > 1:
             cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
-        return _FoundPlan(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
+        return _FoundPlan(best, notes, whole.runners_up(best.candidate, notes), self._bound(bench, best))
 
     def _parts(self, bench: Workbench, fixed: Fixed) -> list[tuple[tuple[int, ...], Cluster]]:
         """Return the parts of the cluster that the step may run on alone."""
@@ -369,6 +372,17 @@ def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
     if fixed.keep is not None and layout.keep != fixed.keep:
         return False
     return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
+
+
+def _worth(ranks: tuple[int, ...] | None, known: Sequence[Judged]) -> float:
+    """Return the seconds that a plan on some ranks, or on all, must beat."""
+    least = min((each.seconds / _advantage(each.candidate.layout.ranks is None) for each in known), default=inf)
+    return least * _advantage(ranks is None)
+
+
+def _advantage(uses_all: bool) -> float:
+    """Return the factor by which a plan may be slower because no device idles."""
+    return 1.0 / WORTHWHILE if uses_all else 1.0
 
 
 def _why_none(notes: list[Note], fixed: Fixed, bench: Workbench) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -11,7 +11,7 @@ from ...ir.mesh import Mesh
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
 from .notes import Note
-from .race import Race
+from .race import LEAST_GAIN, Race
 from .workbench import Finished
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
@@ -32,9 +32,6 @@ MORE = (
 
 WORK = 30_000
 """How many ops of programs may be gone through by default, where alternatives of problems count in part (`STATE`)."""
-
-LEAST_GAIN = 0.01
-"""What part of a step shares by speed must save data parallelism, or others are not tried with them."""
 
 MOST_PIPELINES = 6
 """How many layouts in stages are searched."""
@@ -72,24 +69,40 @@ class Explorer(Race):
         """Return whether it is left to the search if devices have equal shares."""
         return len(self.cluster.kinds_used) > 1 and self.fixed.balanced is None
 
-    def run(self, plain: float = inf) -> Finished | None:
+    def run(self) -> Finished | None:
+        """Return the best plan. The order of phases does not depend on wall time."""
+        self.begin()
+        return self.go_on()
+
+    def begin(self, worth: float = inf) -> None:
         """
-        Run all phases. Their order does not depend on wall time.
+        Try the first candidates.
 
         Args:
-            plain: the `plain` of the search on all ranks. A search on some of the ranks ends after the first
-                candidates if these are slower.
+            worth: the seconds of a step on other devices that a plan must beat.
         """
+        self.worth = worth
         for batch in self._first_batches():
             # The first candidates on a part of the cluster show whether it is of use, so they ignore the allowance.
-            self._enter(batch, to_the_end=self.worth < inf)
+            self._enter(batch, to_the_end=self.ranks is not None)
         self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
-        if not self._is_over and (self.plain < plain or plain == inf):
+
+    def go_on(self, worth: float = inf) -> Finished | None:
+        """
+        Try all further candidates, and return the best plan if it beats `worth`.
+
+        Nothing more is searched if even the first candidates take far longer than a known step, or longer if they leave
+        devices idle. Plans by hand on all devices are tried in any case.
+        """
+        self.worth = worth
+        is_unknown = inf in (worth, self.plain)
+        is_likely = is_unknown or self.plain < worth * (FAR if self.ranks is None else 1.0)
+        if is_likely and not self._is_over:
             for batch in self._later_batches():
                 self._enter(batch)
                 if self._is_over:
                     break
-        if not self.allowance.is_late and (self.best is not None or self.worth == inf):
+        if not self.allowance.is_late and (self.best is not None or self.ranks is None):
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
@@ -104,18 +117,18 @@ class Explorer(Race):
             if self.best is None or min(self.estimates.values(), default=inf) >= self.best.seconds:
                 break
             self._finish_estimated(1)
-        while self.best is None and self.estimates:
+        while self.best is None and self.estimates and worth == inf:
             # Short steps may promise more than the whole keeps: that it fits, above all.
             self._finish_estimated(1)
-        return self._verified()
+        return self._verified() if self.best is not None and self.best.seconds < worth else None
 
-    def runners_up(self, chosen: Candidate) -> list[Candidate]:
+    def runners_up(self, chosen: Candidate, notes: Sequence[Note]) -> list[Candidate]:
         """
         Of each other kind than that of what was chosen, the fastest candidate that was simulated, the fastest first;
         those that took longer than `FAR` times the fastest are of no interest, but for data parallelism.
         """
         plain = self._data_parallel().family
-        known = [note for note in self.notes if note.exposed is not None and note.why != "does not fit"]
+        known = [note for note in notes if note.exposed is not None and note.why != "does not fit"]
         limit = FAR * min((_step(note) for note in known), default=0.0)
         found: dict[tuple[str, str], Candidate] = {}
         for note in sorted(known, key=_step):
@@ -270,10 +283,15 @@ class Explorer(Race):
                 yield Candidate(Layout(own), replace(preset((name, _axes(own))), balanced=True))
 
     def _refinements(self) -> Iterator[Candidate]:
-        """The best layouts with other weights."""
+        """Yield the best layouts with other weights, if weights matter there."""
         for leader in self._leaders(REFINED):
-            for choice in (*FIRST, *MORE):
-                yield replace(leader, choice=replace(choice, balanced=leader.choice.balanced))
+            first, more = (
+                [replace(leader, choice=replace(each, balanced=leader.choice.balanced)) for each in choices]
+                for choices in (FIRST, MORE)
+            )
+            yield from first
+            if len({self.fingerprints.get(each, each) for each in first}) > 1:
+                yield from more
 
     def _fused(self) -> Iterator[Candidate]:
         """The best layouts with batch-norms as single ops."""
@@ -366,4 +384,4 @@ def _part_kept(note: Note) -> float:
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:
-    return tuple(axis.name for axis in mesh.spatial)
+    return tuple(axis.name for axis in mesh.spatial if axis.size > 1)

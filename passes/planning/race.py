@@ -16,8 +16,11 @@ from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
 
+LEAST_GAIN = 0.01
+"""The part of a step that a further search must be able to save. Shares by speed must save as much."""
+
 LEAST_EFFORT = 0.5
-"""The part of the usual work that is done if nothing can be gained."""
+"""The part of the usual work that is done at the least if something can be gained."""
 
 MOST_EFFORT = 2.0
 """The multiple of the usual work that is done if nearly all of a step might be gained."""
@@ -48,7 +51,6 @@ class Race:
     Args:
         processes: the largest number of processes; the plan does not depend on it.
         ranks: the ranks of the job that the cluster of the workbench has; None for all.
-        worth: the seconds of a known step; slower candidates are dropped.
     """
 
     def __init__(
@@ -59,10 +61,9 @@ class Race:
         *,
         processes: int = 1,
         ranks: tuple[int, ...] | None = None,
-        worth: float = inf,
     ) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
-        self.ranks, self.worth = ranks, worth
+        self.ranks, self.worth = ranks, inf
         self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
         self.bests: list[tuple[Judged, Attempt]] = []
@@ -74,6 +75,7 @@ class Race:
         """The attempts behind `estimates`, which short steps have judged."""
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
+        self.fingerprints: dict[Candidate, object] = {}
         self.least_ratios: dict[Layout, float] = {}
         """Maps stages to the least ratio of a simulated step to its estimate."""
 
@@ -96,15 +98,16 @@ class Race:
 
     def _verified(self) -> Finished | None:
         """Return the refined program of the best candidate whose program verifies."""
-        for judged, attempt in reversed(self.bests):
+        while self.bests:
+            judged, attempt = self.bests[-1]
             program = self.trials.program(attempt, judged)
             try:
                 verify(program.module, judged.candidate)
+                return self._refinished(program, attempt)
             except Refused as error:
+                self.bests.pop()
                 self.notes = [note for note in self.notes if note.candidate != judged.candidate]
                 self._log(Note(judged.candidate, None, str(error)))
-                continue
-            return self._refinished(program, attempt)
         return None
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
@@ -133,6 +136,8 @@ class Race:
         """Return whether the allowance is used up. It is smaller if little can be gained."""
         if self.to_gain is None:
             return self.worth < inf and self.allowance.is_over(LEAST_EFFORT)
+        if self.to_gain < LEAST_GAIN:
+            return True
         effort = max(MOST_EFFORT * self.to_gain, LEAST_EFFORT)
         return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
 
@@ -209,7 +214,8 @@ class Race:
         if self._is_worse(estimate := ratio * attempt.optimistic):
             self._log(Note(candidate, estimate, "by an estimate"))
             return True
-        first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate.name)
+        self.fingerprints[candidate] = fingerprint = attempt.solved[0].fingerprint
+        first = self.strategies.setdefault(fingerprint, candidate.name)
         if first != candidate.name:
             self._log(Note(candidate, None, f"the same as {first}"))
         return first != candidate.name
@@ -246,7 +252,7 @@ class Race:
     @property
     def _limit(self) -> float:
         """Return the seconds that a program must beat."""
-        return self.best.seconds if self.best is not None else self.worth
+        return min(self.best.seconds, self.worth) if self.best is not None else self.worth
 
     def _is_worse(self, least: float) -> bool:
         return least >= min([self._limit, *self.estimates.values()])
