@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import signal
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeVar
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class _Child:
-    """A process at work, and where its results come from."""
-
-    pid: int
-    output: BinaryIO
-    share: tuple[int, ...]
 
 
 def _same(found: Any) -> Any:
@@ -38,7 +29,7 @@ def side_by_side(
     together: Callable[[T], Hashable] = id,
 ) -> list[R]:
     """
-    `[function(item) for item in items]`, in at most so many processes; the results are the same for any number.
+    Return `[function(item) for item in items]`, in at most so many processes; the results are the same for any number.
 
     Processes are forked, so that `function` may use anything in memory and needs no threads; what it changes in
     another process is lost. The share of a process that dies is done by this one.
@@ -48,23 +39,25 @@ def side_by_side(
         together: items for which it gives the same go to the same process.
     """
     mine, *others = _shares(items, processes, together)
-    children: list[_Child] = []
+    children: list[tuple[ForkProcess, Connection]] = []
     found: dict[int, R] = {}
     try:
         for share in others:
-            children.append(_started(lambda item: pack(function(item)), items, share))
-        for index in mine:
-            found[index] = function(items[index])
-        for child in children:
-            found |= {index: unpack(result) for index, result in _collected(child).items()}
+            children.append(_started(lambda index: pack(function(items[index])), share))
+        found |= {index: function(items[index]) for index in mine}
+        for _, reader in children:
+            with suppress(EOFError, OSError):
+                found |= {index: unpack(result) for index, result in reader.recv().items()}
     finally:
-        for child in children:
-            _ended(child)
+        for child, reader in children:
+            child.kill()
+            child.join()
+            reader.close()
     return [found[index] if index in found else function(item) for index, item in enumerate(items)]
 
 
 def _shares(items: Sequence[T], processes: int, together: Callable[[T], Hashable]) -> list[tuple[int, ...]]:
-    """Of which items each process takes care, this one first; all but this one have some."""
+    """Return the items that each process takes care of, this one first; all but this one have some."""
     groups: dict[Hashable, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(together(item), []).append(index)
@@ -74,38 +67,19 @@ def _shares(items: Sequence[T], processes: int, together: Callable[[T], Hashable
     return [tuple(share) for share in shares]
 
 
-def _started(function: Callable[[T], R], items: Sequence[T], share: tuple[int, ...]) -> _Child:
-    reader, writer = os.pipe()
+def _started(job: Callable[[int], Any], share: tuple[int, ...]) -> tuple[ForkProcess, Connection]:
+    reader, writer = get_context("fork").Pipe(duplex=False)
+    child = get_context("fork").Process(target=_work, args=(job, share, writer))
     with warnings.catch_warnings():
         # The child uses Python and numpy alone, whose locks are whole after a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid:
-        os.close(writer)
-        return _Child(pid, os.fdopen(reader, "rb"), share)
-    # From here on nothing may return: what the caller would do is for the parent to do.
-    status = 1
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.close(reader)
-        found = {index: function(items[index]) for index in share}
-        with os.fdopen(writer, "wb") as output:
-            pickle.dump(found, output, pickle.HIGHEST_PROTOCOL)
-        status = 0
-    finally:
-        os._exit(status)
+        child.start()
+    writer.close()
+    return child, reader
 
 
-def _collected(child: _Child) -> dict[int, Any]:
-    """What a process has found; nothing if it died."""
-    with suppress(EOFError, pickle.UnpicklingError):
-        return pickle.load(child.output)
-    return {}
-
-
-def _ended(child: _Child) -> None:
-    """Wait for a process; one whose results nobody waits for any more is stopped."""
-    child.output.close()
-    with suppress(ProcessLookupError):
-        os.kill(child.pid, signal.SIGKILL)
-    os.waitpid(child.pid, 0)
+def _work(job: Callable[[int], Any], share: tuple[int, ...], writer: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The parent does the work again if it fails here, and fails itself.
+    with suppress(Exception):
+        writer.send({index: job(index) for index in share})

@@ -1,8 +1,8 @@
 """
 What stages cost, for `partition-stages`: seconds of compute and communication for one micro-batch, by range of layers.
 
-roofline    each op, of a micro-batch, at the speed of its stage's devices together, as if they shared it by speed and
-            nothing was sent among them; values that cross at the alpha and beta of the link to the neighbour, once per
+roofline    each op, of a micro-batch, launched on every device of its stage, as if they shared it by speed and nothing
+            was sent among them; values that cross at the alpha and beta of the link to the neighbour, once per
             stage that wants them
 amp         AMP (supplement 6.2): forward seconds of a sample on the mean device, backward counted as two
             forwards; what the next stage needs at the bandwidth of the link, without latency
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -109,24 +110,29 @@ class StageCosts:
         found: list[tuple[float, ...]] = []
         begin = 0
         for count in self.counts:
-            devices = [self.cluster.device(rank) for rank in range(begin, begin + count)]
+            kinds = Counter(self.cluster.placement[begin : begin + count])
+            times = [(self.layer_seconds(self.cluster.devices[kind], count), n) for kind, n in kinds.items()]
             by_layer = [
-                1.0 / sum(1.0 / max(self.layer_seconds(device)[layer], 1e-12) for device in devices)
+                count / sum(n / max(seconds[layer], 1e-12) for seconds, n in times)
                 for layer in range(len(self.layers.names))
             ]
             found.append(tuple(itertools.accumulate(by_layer, initial=0.0)))
             begin += count
         return tuple(found)
 
-    def layer_seconds(self, device: Device) -> Sequence[float]:
-        """By layer, the seconds that a device takes for a micro-batch alone."""
-        return self._roofline[device]
+    def layer_seconds(self, device: Device, count: int) -> Sequence[float]:
+        """Return by layer the seconds of a device for its part of a micro-batch, if `count` devices share it evenly."""
+        key = self.cluster.kinds_used.index(device), count
+        if key not in self._roofline:
+            self._roofline[key] = self._on(device, count)
+        return self._roofline[key]
 
     @cached_property
-    def _roofline(self) -> dict[Device, list[float]]:
-        return {device: self._on(device) for device in self.cluster.kinds_used}
+    def _roofline(self) -> dict[tuple[int, int], list[float]]:
+        """The seconds by layer that are known."""
+        return {}
 
-    def _on(self, device: Device) -> list[float]:
+    def _on(self, device: Device, count: int) -> list[float]:
         found = [0.0] * len(self.layers.names)
         known: dict[object, float] = {}
         parts = least_parts(self.view.func)
@@ -134,14 +140,14 @@ class StageCosts:
             if op in self.layers.of and not train.is_update(op):
                 key = op.use_key(), parts.get(op)
                 if key not in known:
-                    known[key] = op_seconds(device, self._of_micro_batch(op, parts.get(op)))
+                    known[key] = op_seconds(device, self._part_of(op, count, parts.get(op)))
                 found[self.layers.of[op]] += known[key]
         return found
 
-    def _of_micro_batch(self, op: ComputeOp, part: KernelPart | None) -> OpWork:
-        """What an op does for a micro-batch: its part of the whole."""
-        work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part)
-        return replace(work, flops=work.flops / self.micro_batches, bytes=work.bytes / self.micro_batches)
+    def _part_of(self, op: ComputeOp, count: int, part: KernelPart | None) -> OpWork:
+        """Return what an op does for a micro-batch on one of `count` devices."""
+        work, parts = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part), self.micro_batches * count
+        return replace(work, flops=work.flops / parts, bytes=work.bytes / parts)
 
 
 @dataclass(frozen=True)
@@ -155,14 +161,14 @@ class AmpCosts(StageCosts):
 
     forward: tuple[float, ...] | None = None
 
-    def layer_seconds(self, device: Device) -> Sequence[float]:
-        """Of the mean device, whichever is asked for."""
+    def layer_seconds(self, device: Device, count: int) -> Sequence[float]:
+        """Return those of the mean device, whichever is asked for."""
         if self.forward is not None:
             samples = (batch_rows(self.view.inputs) or 1) / self.micro_batches
-            return [3.0 * samples * seconds for seconds in self.forward]
+            return [3.0 * samples * seconds / count for seconds in self.forward]
         ranks = range(self.cluster.mesh.device_count)
-        each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank)) for rank in ranks]
-        return [sum(seconds) / len(each) for seconds in zip(*each, strict=True)]
+        each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank), 1) for rank in ranks]
+        return [sum(seconds) / len(each) / count for seconds in zip(*each, strict=True)]
 
     def communicate(self, chunk: int, first: int, end: int) -> float:
         """Seconds of what a stage, of one chunk, sends to the next."""
