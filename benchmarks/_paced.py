@@ -10,10 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-FLOPS = 3e8
+FLOPS = 5e9
 """FLOP/s of products and attention on the emulated device."""
 
-BANDWIDTH = 3e8
+BANDWIDTH = 3e9
 """Bytes per second of all ops on the emulated device."""
 
 LAUNCH = 1e-4
@@ -28,7 +28,7 @@ _COLLECTIVES = "c10d"
 
 class Paced(TorchDispatchMode):
     """
-    Slow the ops of this thread down to those of an emulated device, inside of the context.
+    Slow down the ops of this thread to the speed of an emulated device.
 
     An op takes `LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH)` seconds, `slower` times. A core needs a small part of
     that, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the

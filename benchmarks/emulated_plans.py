@@ -8,10 +8,10 @@ one of four ranks on one host computes 50 times slower. Each step is planned by 
 over all ranks, ZeRO 3, tensor parallelism, tensor parallelism inside data parallelism, a pipeline of two stages, data
 parallelism on a part of the cluster, and one rank alone. A plan by hand that gives the chosen program is left out.
 
-Two cores cannot compute for six ranks. Therefore each rank emulates a slower device: an op takes as long as the FLOPs
-and bytes of the op take there, and the rank sleeps for what its core does not need (`_paced.py`). Each op of the slowed
-rank takes 50 times as long. The links are slow in proportion. Links and sleep make up most of a step, and contention
-for the two cores is small beside them on a machine without other work.
+Two cores cannot compute for six ranks. Therefore each rank emulates a slower device: the time of an op follows from its
+FLOPs and bytes, and the rank sleeps for the rest of that time (`_paced.py`). Each op of the slowed rank takes 50 times
+as long. The links are slow in proportion. Links and sleep make up most of a step, so that contention for the two cores
+matters little on a machine without other work.
 
 The cluster file of a case comes from short measurements. `shardwright profile` of one rank gives the device, products
 of matrices give the speed of each rank, and messages give the latency of links. The rates of links are known. The

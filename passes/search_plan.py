@@ -34,16 +34,12 @@ from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
 from .planning.subclusters import part_of_cluster, parts_of_cluster
 from .planning.summary import plan_attribute
-from .planning.trials import Judged
 from .planning.workbench import Finished, Workbench
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages
 from .step.step_view import cluster_of_module, step_functions, step_views
 from .strip_resharding import strip_resharding
-
-WORTHWHILE = 0.99
-"""The part of the fastest step on all devices that one on some of them may take at most."""
 
 WORK_OF_PART = 0.25
 """The part of the usual work that is done on each part of the cluster."""
@@ -224,21 +220,21 @@ class SearchPlanPass(ModulePass):
         whole.begin()
         for ranks, part in self._parts(bench, fixed):
             own = bench.on(part)
-            known = _worth(ranks, [each.best for each in explorers if each.best is not None])
-            if not allowance.is_late and own.times.least(Layout(part.mesh)) < known:
+            worth = min(each.best_seconds for each in explorers)
+            if not allowance.is_late and own.times.least(Layout(part.mesh)) < worth:
                 mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, mine, processes=self.processes, ranks=ranks))
-                explorers[-1].begin(known)
+                explorers[-1].begin(worth)
         found: list[tuple[Finished, Workbench]] = []
         for each in sorted(explorers, key=lambda each: each.plain):
             # The likeliest devices come first, since their best plan ends the search on the others.
-            others = [other.best for other in explorers if other is not each and other.best is not None]
-            if (made := each.go_on(_worth(each.ranks, others))) is not None:
+            others = (other.best_seconds for other in explorers if other is not each)
+            if (made := each.go_on(min(others, default=inf))) is not None:
                 found.append((made, each.bench))
         notes = [note for each in explorers for note in each.notes]
         if not found:
             return _why_none(notes, fixed, bench)
-        best, bench = min(found, key=lambda each: each[0].seconds / _advantage(each[0].candidate.layout.ranks is None))
+        best, bench = min(found, key=lambda each: each[0].seconds)
         if (layout := best.candidate.layout).parts > 1:
             cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
@@ -372,17 +368,6 @@ def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
     if fixed.keep is not None and layout.keep != fixed.keep:
         return False
     return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
-
-
-def _worth(ranks: tuple[int, ...] | None, known: Sequence[Judged]) -> float:
-    """Return the seconds that a plan on some ranks, or on all, must beat."""
-    least = min((each.seconds / _advantage(each.candidate.layout.ranks is None) for each in known), default=inf)
-    return least * _advantage(ranks is None)
-
-
-def _advantage(uses_all: bool) -> float:
-    """Return the factor by which a plan may be slower because no device idles."""
-    return 1.0 / WORTHWHILE if uses_all else 1.0
 
 
 def _why_none(notes: list[Note], fixed: Fixed, bench: Workbench) -> str:

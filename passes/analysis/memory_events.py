@@ -262,7 +262,7 @@ class _Body:
 
     Args:
         events: of the ops, with the indices that they have if the body begins at 0.
-        values: the values that each part has of its own.
+        values: the values of which every part has a copy.
     """
 
     events: tuple[tuple[Operation, Event], ...]

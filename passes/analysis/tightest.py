@@ -32,7 +32,7 @@ class TightestRank:
 
     @property
     def lasting(self) -> int:
-        """The bytes of parameters and optimizer states at the peak, which are there throughout the step."""
+        """The bytes of parameters and optimizer states, which are held throughout the step."""
         return self.peak.by_role[MemoryRole.PARAMETERS] + self.peak.by_role[MemoryRole.STATES]
 
     @property

@@ -85,14 +85,14 @@ class Explorer(Race):
         for batch in self._first_batches():
             # The first candidates on a part of the cluster show whether it is of use, so they ignore the allowance.
             self._enter(batch, to_the_end=self.ranks is not None)
-        self.plain = min((_step(note) for note in self.notes if note.exposed is not None), default=inf)
+        self.plain = min((note.seconds for note in self.notes if note.seconds is not None), default=inf)
 
     def go_on(self, worth: float = inf) -> Finished | None:
         """
         Try all further candidates, and return the best plan if it beats `worth`.
 
-        Nothing more is searched if even the first candidates take far longer than a known step, or longer if they leave
-        devices idle. Plans by hand on all devices are tried in any case.
+        The search ends if the first candidates are slower than a known step and leave devices idle, or if they use all
+        devices and are far slower. Plans by hand on all devices are tried in any case.
         """
         self.worth = worth
         is_unknown = inf in (worth, self.plain)
@@ -114,13 +114,13 @@ class Explorer(Race):
                 self._enter(batch, to_the_end=True)
         self._finish_estimated(FINALISTS)
         for _ in range(LATE_FINALISTS):
-            if self.best is None or min(self.estimates.values(), default=inf) >= self.best.seconds:
+            if self.best is None or min(self.estimates.values(), default=inf) >= self.best_seconds:
                 break
             self._finish_estimated(1)
         while self.best is None and self.estimates and worth == inf:
             # Short steps may promise more than the whole keeps: that it fits, above all.
             self._finish_estimated(1)
-        return self._verified() if self.best is not None and self.best.seconds < worth else None
+        return self._verified() if self.best_seconds < worth else None
 
     def runners_up(self, chosen: Candidate, notes: Sequence[Note]) -> list[Candidate]:
         """

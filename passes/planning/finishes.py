@@ -1,4 +1,4 @@
-"""The passes that make a program of a step with signatures, up to the schedule of a pipeline."""
+"""The passes that make a program of a step with signatures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..insert_resharding import InsertReshardingPass
 from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
 from ..plan_transfers import PlanTransfersPass
+from ..schedule_pipeline import SchedulePipelinePass
 from ..select_collectives import SelectCollectivesPass
 from ..sort_across_rows import SortAcrossRowsPass
 from ..split_backward import SplitBackwardPass
@@ -32,7 +33,7 @@ def passes_to_collectives(layout: Layout) -> Iterator[ModulePass]:
 
 
 def passes_beside(layout: Layout) -> Iterator[ModulePass]:
-    """Those that put communication beside computation, and plan that between stages, for all schedules."""
+    """Return the passes that overlap communication with computation. For a pipeline they plan and schedule it."""
     if layout.chunked:
         yield ChunkCollectivesPass()
     if layout.mode == "accumulate":
@@ -42,3 +43,5 @@ def passes_beside(layout: Layout) -> Iterator[ModulePass]:
     yield from (OverlapPass(), JoinUpdatesPass())
     if layout.mode == "pipeline":
         yield from (SplitBackwardPass(), PlanTransfersPass())
+        if layout.parts > 1:
+            yield SchedulePipelinePass(layout.schedule, AXIS)

@@ -30,33 +30,23 @@ from ...ir.pins import ShardingLimit
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ...ir.submesh import subcluster
-from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
-from ..agree_on_choices import AgreeOnChoicesPass
 from ..analysis.compute import local_bytes
 from ..errors import PassError, fail
-from ..insert_resharding import InsertReshardingPass
-from ..join_updates import JoinUpdatesPass
 from ..leave_idle import leave_idle
-from ..overlap import OverlapPass
 from ..partition_stages import add_stages
 from ..pipeline import run_passes
-from ..plan_transfers import PlanTransfersPass
 from ..recompute import RecomputePass
-from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints
 from ..search_strategy import HEADROOM, search_within
-from ..select_collectives import SelectCollectivesPass
-from ..sort_across_rows import SortAcrossRowsPass
-from ..split_backward import SplitBackwardPass
-from ..split_batch import SplitBatchPass
 from ..stages.divide import divide
 from ..stages.fragments import has_chunks
 from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, batch_rows, mesh_of_module, step_functions, step_views
-from .finishes import AXIS
+from .candidates import Layout, Mode
+from .finishes import passes_beside, passes_to_collectives
 from .records import CandidateRecord
 from .workbench import BATCH_NORMS, decompositions
 
@@ -198,16 +188,10 @@ class Homes:
         return module
 
     def _finishing(self, parts: int) -> list[ModulePass]:
-        """What makes a program of a strategy."""
-        cut: list[ModulePass] = [SplitBatchPass(parts, AXIS)] if parts > 1 else []
-        made: list[ModulePass] = [*cut, SortAcrossRowsPass(), InsertReshardingPass(), AgreeOnChoicesPass()]
-        made.append(SelectCollectivesPass())
-        if cut and not self.stages:
-            made.append(AccumulatePass())
-        made += (OverlapPass(), JoinUpdatesPass())
-        if cut and self.stages:
-            made += (SplitBackwardPass(), SchedulePipelinePass(self.schedule, AXIS))
-        return [*made, PlanTransfersPass()] if self.stages else made
+        """Return the passes that make a program of a strategy."""
+        mode: Mode = "pipeline" if self.stages else "accumulate" if parts > 1 else "whole"
+        layout = Layout(self.cluster.mesh, mode, parts, max(len(self.stages), 1), self.schedule)
+        return [*passes_to_collectives(layout), *passes_beside(layout)]
 
     def _place(self, module: ModuleOp) -> None:
         """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""

@@ -85,6 +85,11 @@ class Race:
         return self.bests[-1][0] if self.bests else None
 
     @property
+    def best_seconds(self) -> float:
+        """Return the seconds of the fastest candidate that fits, so far."""
+        return self.best.seconds if self.best is not None else inf
+
+    @property
     def cluster(self) -> Cluster:
         """Return the cluster of the plan."""
         return self.bench.cluster
@@ -252,7 +257,7 @@ class Race:
     @property
     def _limit(self) -> float:
         """Return the seconds that a program must beat."""
-        return min(self.best.seconds, self.worth) if self.best is not None else self.worth
+        return min(self.best_seconds, self.worth)
 
     def _is_worse(self, least: float) -> bool:
         return least >= min([self._limit, *self.estimates.values()])

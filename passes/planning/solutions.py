@@ -159,7 +159,7 @@ class Peak(NamedTuple):
 
     Args:
         memory: the memory of the rank.
-        lasting: the part of `held` that parameters and optimizer states take, which are there throughout the step.
+        lasting: the part of `held` for parameters and optimizer states, which are held throughout the step.
     """
 
     held: int

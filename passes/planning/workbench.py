@@ -30,7 +30,6 @@ from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..recompute import RecomputePass
-from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints, constraints_of, pin_entries, pins_places
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
@@ -314,10 +313,8 @@ class Workbench:
 
     def _finished(self, candidate: Candidate, module: ModuleOp) -> Finished:
         """Return the program that the passes make of a module with signatures."""
-        layout = candidate.layout
-        scheduled = (SchedulePipelinePass(layout.schedule),) if layout.mode == "pipeline" else ()
         try:
-            for each in (*passes_to_collectives(layout), *passes_beside(layout), *scheduled):
+            for each in (*passes_to_collectives(candidate.layout), *passes_beside(candidate.layout)):
                 each.apply(self.ctx, module)
             return self.judged(candidate, module)
         except PassFailedException as error:

@@ -99,7 +99,7 @@ class _ScheduleChoice:
         self.taken, self.least_taken = taken_by_parts(func, meshes), taken_by_parts(func, meshes, least=True)
 
     def best(self) -> Slots:
-        """Return the fastest that fits; if none does, about the one that needs least beyond what there is."""
+        """Return the fastest schedule that fits, or a schedule with about the least excess if none fits."""
         fixed = [schedule(self.works, self.deliveries, self.shape, policy) for policy in policies(self.shape)]
         alone = [[slot for slot in mine if slot.part == 0] for mine in fixed[0]]
         tightest = list(self._tightest(alone, range(len(alone))))
@@ -118,7 +118,7 @@ class _ScheduleChoice:
             yield most_taken(mine, self.taken) - left if self._has_few(stage, mine) else inf
 
     def _may_fit(self, slots: Slots, free: Sequence[float]) -> bool:
-        """Return whether what parts take at the least fits beside parameters and states."""
+        """Return whether parameters, states and the least size of all parts fit together."""
         return all(most_taken(mine, self.least_taken) <= left for mine, left in zip(slots, free, strict=True))
 
     def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:

@@ -19,11 +19,11 @@ from ..analysis.memory import local_bytes_by_part
 
 def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False) -> Mapping[str, float]:
     """
-    Return by fragment the bytes that one part of it takes, less those that it gives back as their last user.
+    Return by fragment the bytes that one part takes, less the bytes that it frees as their last user.
 
     Args:
         meshes: the meshes of the stages.
-        least: whether to count the rank that takes least of each value, and not the one that takes most.
+        least: whether to count each value on the rank that takes least of it; by default on the rank that takes most.
     """
     stages, found = Stages(func), defaultdict[str, float](float)
     fragments = [op for op in func.body.block.ops if isinstance(op, FragmentOp)]

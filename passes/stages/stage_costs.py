@@ -162,7 +162,7 @@ class AmpCosts(StageCosts):
     forward: tuple[float, ...] | None = None
 
     def layer_seconds(self, device: Device, count: int) -> Sequence[float]:
-        """Return those of the mean device, whichever is asked for."""
+        """Return the seconds of the mean device, whatever the device."""
         if self.forward is not None:
             samples = (batch_rows(self.view.inputs) or 1) / self.micro_batches
             return [3.0 * samples * seconds / count for seconds in self.forward]

@@ -68,6 +68,18 @@ def test_parts_are_the_fastest_kinds_hosts_and_devices():
     assert ranks(split_cluster(Mesh.of(node=2, gpu=2)), 1.0) == [(0,), (0, 1)]
 
 
+def test_devices_that_are_far_slower_together_are_not_searched_further():
+    """Beside the first candidates on all three devices there are the plans that people write, and no others."""
+    (func,) = step_functions(planned(one_useless_cluster(Mesh.of(gpu=3))))
+    plan = read_plan(func)
+    assert plan is not None
+    on_all = [each.name for each in plan.candidates if "alone" not in each.name]
+    assert plan.chosen.endswith("alone")
+    assert any(name.startswith("tp") for name in on_all)
+    assert sum(name.startswith("search") for name in on_all) <= 3
+    assert any("search" in each.name for each in plan.candidates if "alone" in each.name)
+
+
 def test_a_host_behind_a_slow_link_is_left_out_wherever_it_is():
     cluster = hosts_cluster(Mesh.of(node=3, gpu=2))
     assert cluster.topology is not None
