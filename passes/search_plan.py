@@ -220,7 +220,7 @@ class SearchPlanPass(ModulePass):
         whole.begin()
         for ranks, part in self._parts(bench, fixed):
             own = bench.on(part)
-            worth = min(each.best_seconds for each in explorers)
+            worth = min(each.expected_seconds for each in explorers)
             if not allowance.is_late and own.times.least(Layout(part.mesh)) < worth:
                 mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, mine, processes=self.processes, ranks=ranks))

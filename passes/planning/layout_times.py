@@ -116,7 +116,7 @@ class LayoutTimes:
                     self._bounds[key] = best_bounds(costs)
             except ValueError:
                 return inf
-            computed = seconds_of_chunks(costs, self._bounds[key])
+            computed = seconds_of_chunks(replace(costs, launches=True), self._bounds[key])
             total += max(computed, reduced) + self._splitting(costs, stages)
         return total
 

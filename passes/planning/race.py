@@ -90,6 +90,11 @@ class Race:
         return self.best.seconds if self.best is not None else inf
 
     @property
+    def expected_seconds(self) -> float:
+        """Return the seconds of the fastest candidate that fits, or that fits by short steps."""
+        return min([self.best_seconds, *self.estimates.values()])
+
+    @property
     def cluster(self) -> Cluster:
         """Return the cluster of the plan."""
         return self.bench.cluster
@@ -260,7 +265,7 @@ class Race:
         return min(self.best_seconds, self.worth)
 
     def _is_worse(self, least: float) -> bool:
-        return least >= min([self._limit, *self.estimates.values()])
+        return least >= min(self.worth, self.expected_seconds)
 
     def _log(self, note: Note) -> None:
         """Keep a note and log it."""

@@ -1,8 +1,8 @@
 """
 What stages cost, for `partition-stages`: seconds of compute and communication for one micro-batch, by range of layers.
 
-roofline    each op, of a micro-batch, launched on every device of its stage, as if they shared it by speed and nothing
-            was sent among them; values that cross at the alpha and beta of the link to the neighbour, once per
+roofline    each op, of a micro-batch, at the speed of its stage's devices together, as if they shared it by speed and
+            nothing was sent among them; values that cross at the alpha and beta of the link to the neighbour, once per
             stage that wants them
 amp         AMP (supplement 6.2): forward seconds of a sample on the mean device, backward counted as two
             forwards; what the next stage needs at the bandwidth of the link, without latency
@@ -60,6 +60,7 @@ class StageCosts:
         counts: of ranks, by stage.
         micro_batches: into which a batch is divided.
         chunks: of layers that each stage has; chunk by chunk the stages take turns.
+        launches: whether every device of a stage launches every op. By default the devices share launches as well.
     """
 
     view: StepView
@@ -68,6 +69,7 @@ class StageCosts:
     counts: tuple[int, ...]
     micro_batches: int
     chunks: int = 1
+    launches: bool = False
 
     def compute(self, chunk: int, first: int, end: int) -> float:
         """Seconds of the layers `first` .. `end - 1` on the devices of a chunk's stage."""
@@ -111,9 +113,10 @@ class StageCosts:
         begin = 0
         for count in self.counts:
             kinds = Counter(self.cluster.placement[begin : begin + count])
-            times = [(self.layer_seconds(self.cluster.devices[kind], count), n) for kind, n in kinds.items()]
+            parts = count if self.launches else 1
+            times = [(self.layer_seconds(self.cluster.devices[kind], parts), n) for kind, n in kinds.items()]
             by_layer = [
-                count / sum(n / max(seconds[layer], 1e-12) for seconds, n in times)
+                parts / sum(n / max(seconds[layer], 1e-12) for seconds, n in times)
                 for layer in range(len(self.layers.names))
             ]
             found.append(tuple(itertools.accumulate(by_layer, initial=0.0)))

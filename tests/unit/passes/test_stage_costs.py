@@ -18,9 +18,7 @@ DEVICES = """
 """
 
 
-def layers_of_stages(
-    options: str, placement: str, widths: list[int], beta: str = "0.0", launch: str = "0.0"
-) -> list[int]:
+def layers_of_stages(options: str, placement: str, widths: list[int], beta: str = "0.0") -> list[int]:
     """How many of some layers, of which each multiplies matrices of `widths`, each stage gets."""
     kinds = placement.split(",")
     arguments = ", ".join(
@@ -31,7 +29,7 @@ def layers_of_stages(
         f' loc("layer.{i}")'
         for i, (a, b) in enumerate(itertools.pairwise(widths))
     )
-    text = f"""{DEVICES.replace("launch = 0.0", f"launch = {launch}")}
+    text = f"""{DEVICES}
     spmd.mesh @mesh = <["gpu"={len(kinds)}]>
     spmd.cluster @c on @mesh devices [#slow, #fast] placement [{placement}]
       links [#spmd.link<"gpu", alpha = 0.0, beta = {beta}>]
@@ -56,11 +54,6 @@ def test_a_faster_device_gets_more_layers():
 
 def test_more_devices_get_more_layers():
     assert layers_of_stages('stages=2 ranks="1,3" micro-batches=64', "0, 0, 0, 0", [64] * 9) == [2, 6]
-
-
-def test_more_devices_do_not_share_a_launch():
-    options = 'stages=2 ranks="1,3" micro-batches=64'
-    assert layers_of_stages(options, "0, 0, 0, 0", [64] * 9, launch="1.0") == [4, 4]
 
 
 def test_amp_counts_the_mean_device():
