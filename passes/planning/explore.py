@@ -102,7 +102,8 @@ class Explorer(Race):
                 self._enter(batch)
                 if self._is_over:
                     break
-        if not self.allowance.is_late and (self.best is not None or self.ranks is None):
+        is_of_use = self.best is not None or self.ranks is None or self._too_large(shrinking=True)
+        if is_of_use and not self.allowance.is_late:
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
