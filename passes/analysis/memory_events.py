@@ -287,7 +287,9 @@ def _of_part(made: Made, mine: Mapping[Hashable, Hashable], base: int) -> Made:
     """Return what an op of a body makes for one part, if the body begins at an index."""
     value = made.value
     return Made(
-        Staging(mine.get(value.value, value.value), value.share) if isinstance(value, Staging) else mine[value],
+        Staging(mine.get(value.value, value.value), value.share)
+        if isinstance(value, Staging)
+        else mine.get(value, value),
         None if made.begin is None else base + made.begin,
         None if made.end is None else base + made.end,
         mine.get(made.view_of, made.view_of),
@@ -342,7 +344,7 @@ class _StageRun:
         body, base = self.bodies[op], len(self.run.ops)
         mine: dict[Hashable, Hashable] = {value: ValueInPart(value, part) for value in body.values}
         for each, event in body.events:
-            reads = tuple((mine.get(value, value), base + (until or 0)) for value, until in event.reads)
+            reads = tuple((mine.get(v, v), None if until is None else base + until) for v, until in event.reads)
             makes = tuple(_of_part(made, mine, base) for made in event.makes)
             self.run.add(each, Event(reads, makes, event.is_update, event.all_or_none))
         self.run.add(op, self._handed_on(op, part, mine))
