@@ -41,6 +41,9 @@ from .step.requirements import require_no_stages
 from .step.step_view import cluster_of_module, step_functions, step_views
 from .strip_resharding import strip_resharding
 
+WORTHWHILE = 0.99
+"""The part of the fastest step on all devices that one on some of them may take at most."""
+
 WORK_OF_PART = 0.25
 """The part of the usual work that is done on each part of the cluster."""
 
@@ -220,7 +223,7 @@ class SearchPlanPass(ModulePass):
         whole.begin()
         for ranks, part in self._parts(bench, fixed):
             own = bench.on(part)
-            worth = min(each.expected_seconds for each in explorers)
+            worth = _worth(explorers, ranks)
             if not allowance.is_late and own.times.least(Layout(part.mesh)) < worth:
                 mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, mine, processes=self.processes, ranks=ranks))
@@ -228,13 +231,13 @@ class SearchPlanPass(ModulePass):
         found: list[tuple[Finished, Workbench]] = []
         for each in sorted(explorers, key=lambda each: each.plain):
             # The likeliest devices come first, since their best plan ends the search on the others.
-            others = (other.best_seconds for other in explorers if other is not each)
-            if (made := each.go_on(min(others, default=inf))) is not None:
+            others = [other for other in explorers if other is not each]
+            if (made := each.go_on(_worth(others, each.ranks, expected=False))) is not None:
                 found.append((made, each.bench))
         notes = [note for each in explorers for note in each.notes]
         if not found:
             return _why_none(notes, fixed, bench)
-        best, bench = min(found, key=lambda each: each[0].seconds)
+        best, bench = min(found, key=lambda each: each[0].seconds * _handicap(each[0].candidate.layout.ranks))
         if (layout := best.candidate.layout).parts > 1:
             cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
@@ -368,6 +371,22 @@ def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
     if fixed.keep is not None and layout.keep != fixed.keep:
         return False
     return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
+
+
+def _worth(explorers: Sequence[Explorer], ranks: tuple[int, ...] | None, *, expected: bool = True) -> float:
+    """
+    Return the seconds that a plan on some ranks, or on all, must beat.
+
+    Args:
+        expected: whether the estimates of short steps count as well.
+    """
+    known = ((each.expected_seconds if expected else each.best_seconds) * _handicap(each.ranks) for each in explorers)
+    return min(known, default=inf) / _handicap(ranks)
+
+
+def _handicap(ranks: tuple[int, ...] | None) -> float:
+    """Return the factor for the seconds of a plan on these ranks; None for all. A plan must be worth idle devices."""
+    return 1.0 if ranks is None else 1.0 / WORTHWHILE
 
 
 def _why_none(notes: list[Note], fixed: Fixed, bench: Workbench) -> str:

@@ -256,7 +256,7 @@ def viewed_operand(op: Operation) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Body:
+class _FragmentEvents:
     """
     The body of a fragment, the same for every part.
 
@@ -269,7 +269,7 @@ class _Body:
     values: tuple[SSAValue[Attribute], ...]
 
 
-def _body_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _Body:
+def _events_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _FragmentEvents:
     body = list(op.body.block.ops)
     order: dict[Operation, int] = {each: index for index, each in enumerate(body)}
     end = order[op] = order[op.terminator]
@@ -280,7 +280,7 @@ def _body_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _Body
         reads = tuple((value, until if value in inside else end) for value, until in event.reads)
         events.append((each, replace(event, reads=reads)))
     values = dict.fromkeys(result for each in (*body, *loop) for result in each.results)
-    return _Body(tuple(events), tuple(values))
+    return _FragmentEvents(tuple(events), tuple(values))
 
 
 def _of_part(made: Made, mine: Mapping[Hashable, Hashable], base: int) -> Made:
@@ -306,7 +306,7 @@ class _StageRun:
 
     def __init__(self, func: FuncOp, program: StageProgram) -> None:
         self.stage, self.stages, self.loop = program.stage, Stages(func), program.loop
-        self.run, self.begun, self.bodies = Run(), set[SSAValue](), dict[FragmentOp, _Body]()
+        self.run, self.begun, self.bodies = Run(), set[SSAValue](), dict[FragmentOp, _FragmentEvents]()
         done = func.body.block.last_op
         assert isinstance(done, ReturnOp), "a step returns"
         self.outside = {*(op for op in program.ops if op not in self.loop), done}
@@ -340,7 +340,7 @@ class _StageRun:
     def _fragment(self, op: FragmentOp, part: int) -> None:
         """One part: the body on values of this part, and then what it hands on and what it adds to."""
         if op not in self.bodies:
-            self.bodies[op] = _body_of(op, self.stages, self.loop)
+            self.bodies[op] = _events_of(op, self.stages, self.loop)
         body, base = self.bodies[op], len(self.run.ops)
         mine: dict[Hashable, Hashable] = {value: ValueInPart(value, part) for value in body.values}
         for each, event in body.events:
