@@ -205,9 +205,8 @@ class Explorer(Race):
             return
         leaders = self._leaders(len(self.notes))
         for best in [each for each in leaders if len(each.layout.mesh.axes) == 2][:1]:
-            searched = FIRST if best.choice.pins else (best.choice,)
             for mesh in finer_meshes(best.layout.mesh):
-                yield from (Candidate(Layout(mesh), choice) for choice in (*searched, *presets(mesh)))
+                yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
