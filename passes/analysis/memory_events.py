@@ -262,7 +262,7 @@ class _FragmentEvents:
 
     Args:
         events: of the ops, with the indices that they have if the body begins at 0.
-        values: the values of which every part has a copy.
+        values: the values that are separate for each part.
     """
 
     events: tuple[tuple[Operation, Event], ...]

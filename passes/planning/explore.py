@@ -203,10 +203,10 @@ class Explorer(Race):
         """The meshes of three axes that divide an axis of the best mesh of two axes."""
         if len(self.meshes) == 1:
             return
-        leaders = self._leaders(len(self.notes))
-        for best in [each for each in leaders if len(each.layout.mesh.axes) == 2][:1]:
-            for mesh in finer_meshes(best.layout.mesh):
-                yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
+        leaders = (each.layout.mesh for each in self._leaders(len(self.notes)))
+        best = next((mesh for mesh in leaders if len(mesh.axes) == 2), None)
+        for mesh in finer_meshes(best) if best is not None else ():
+            yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""

@@ -105,9 +105,13 @@ class _ScheduleChoice:
         tightest = list(self._tightest(alone, range(len(alone))))
         room = [most_taken(mine, self.taken) - each.excess for mine, each in zip(alone, tightest, strict=True)]
         free = [each.limit - each.lasting for each in tightest]
+        most = tuple(free)
         orders = sorted((*fixed, *self._listed(room)), key=self._seconds)
         for slots in orders:
-            if self._surely_fits(slots, room) or (self._may_fit(slots, free) and self._fits(slots, room, free)):
+            if self._surely_fits(slots, room):
+                return slots
+            # A fixed order is looked at unless it cannot fit, so that none that fits is faster than the chosen one.
+            if self._may_fit(slots, most if slots in fixed else free) and self._fits(slots, room, free):
                 return slots
         # The memory of all orders is not looked at again: what single ops need is about the same in each.
         return min(orders, key=lambda slots: max(self._beyond(slots, room)))
@@ -157,8 +161,8 @@ class _ScheduleChoice:
         Return whether every rank has the memory that a schedule needs.
 
         Args:
-            free: the bytes that parts may take in each stage at most. If a stage does not fit, they become what its
-                parts take, so that schedules that take more are not looked at.
+            free: by stage, the bytes that parts may take at most. The bytes of a stage that does not fit replace its
+                entry, and orders of list scheduling that take more are skipped.
         """
         if not all(self._has_few(stage, mine) for stage, mine in enumerate(slots)):
             return False

@@ -60,7 +60,7 @@ class StageCosts:
         counts: of ranks, by stage.
         micro_batches: into which a batch is divided.
         chunks: of layers that each stage has; chunk by chunk the stages take turns.
-        launches: whether every device of a stage launches every op. By default the devices share launches as well.
+        launches: whether every device of a stage launches every op; by default the devices share one launch.
     """
 
     view: StepView
