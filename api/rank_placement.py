@@ -14,9 +14,6 @@ from ..ir.state_moves import Box, SpreadState
 
 Bytes = NDArray[np.int64]
 
-_NEVER = 2**50
-"""What a pair costs that cannot be: more than the state of any step, in bytes."""
-
 
 def kept_bytes(old: Sequence[SpreadState], new: Sequence[SpreadState], count: int, joined: int) -> Bytes:
     """By new rank (of `joined`) and old rank (of `count`), the bytes that the one needs and the other has."""
@@ -49,26 +46,32 @@ def _overlaps(old: Mapping[int, Box], new: Mapping[int, Box], count: int, joined
 
 def best_ranks(kept: Bytes, allowed: NDArray[np.bool_]) -> dict[int, int]:
     """
-    By new rank the old one whose process takes it, so that most bytes are kept: an assignment problem. Of equally good
-    pairs those of one number are taken.
+    Return, by new rank, the old rank whose process takes it, so that most bytes are kept: an assignment problem.
+
+    As many ranks as possible are assigned. Of equally good pairs those of one number are taken.
 
     Args:
         kept: by new and old rank, the bytes that would stay.
-        allowed: which pairs can be.
+        allowed: which pairs can be; ranks on the same host and device kind are interchangeable.
     """
     from ortools.graph.python.linear_sum_assignment import SimpleLinearSumAssignment
 
     joined, count = kept.shape
-    size = max(joined, count)
-    costs = np.zeros((size, size), np.int64)
-    costs[:joined, :count] = np.where(allowed, -2 * kept - np.eye(joined, count, dtype=np.int64), _NEVER)
-    rows, columns = np.divmod(np.arange(size * size), size)
+    new, old = np.nonzero(allowed)
+    gains = 4 * kept[new, old] + np.where(new == old, 2, 1)
+    ranks, others = np.arange(joined), np.arange(count)
+    # A new rank without a process is matched with a column of its own, an old one that leaves with a row of its own;
+    # the row and the column of two that are matched take each other.
+    rows = np.concatenate([new, ranks, joined + others, joined + old])
+    columns = np.concatenate([old, count + ranks, others, count + new])
+    costs = np.zeros(len(rows), np.int64)
+    costs[: len(new)] = -gains
     problem: Any = SimpleLinearSumAssignment()
-    problem.add_arcs_with_cost(rows, columns, costs.ravel())
+    problem.add_arcs_with_cost(rows, columns, costs)
     status = problem.solve()
-    assert status == problem.OPTIMAL, "every pair has an arc, so that there is an assignment"
+    assert status == problem.OPTIMAL, "nobody needs to be matched, so that there is an assignment"
     mates = ((rank, problem.right_mate(rank)) for rank in range(joined))
-    return {rank: mate for rank, mate in mates if mate < count and allowed[rank, mate]}
+    return {rank: mate for rank, mate in mates if mate < count}
 
 
 def exchangeable(old: Cluster, new: Cluster) -> NDArray[np.bool_]:

@@ -52,3 +52,12 @@ def test_a_process_stays_on_its_kind_of_device():
     kept = np.roll(np.eye(4, dtype=np.int64) * 100, 1, axis=1)
     found = best_ranks(kept, allowed)
     assert all((new in slow) == (old in slow) for new, old in found.items())
+
+
+def test_bytes_of_a_large_step_are_not_too_large():
+    # 64 ranks with 500 MB each made the costs of the solver overflow.
+    size = 500_000_000
+    kept = np.full((56, 64), size, dtype=np.int64)
+    found = best_ranks(kept, np.kron(np.eye(8), np.ones((8, 8)))[:56].astype(bool))
+
+    assert found == {rank: rank for rank in range(56)}
