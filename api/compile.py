@@ -53,9 +53,10 @@ from ..passes.planning.processes import side_by_side
 from ..passes.recompute import RecomputePass
 from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.scale_loss import ScaleLossPass
+from ..passes.search.algorithms.table import AlgorithmName
 from ..passes.search.pin_file import load_pins, verify_names
 from ..passes.search_plan import SearchPlanPass
-from ..passes.search_strategy import Algorithm, SearchStrategyPass
+from ..passes.search_strategy import SearchStrategyPass
 from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
@@ -83,7 +84,7 @@ BEGIN = Pipeline.of(
 END = Pipeline.of(CheckOrderPass(), ReuseBuffersPass(), CheckMemoryPass(), InsertFreesPass())
 """What is run on every program, behind the passes that decide."""
 
-PlanAlgorithm: TypeAlias = Algorithm | Literal["auto"]
+PlanAlgorithm: TypeAlias = AlgorithmName | Literal["auto"]
 """How a plan is found; see `PlanOptions`."""
 
 Observer = Callable[[str], None]

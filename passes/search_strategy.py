@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -21,23 +21,19 @@ from ..dialects.step import (
 )
 from ..ir.cluster import Cluster
 from .add_pins import AddPinsPass
+from .search.algorithms.interface import Effort, SearchTask
+from .search.algorithms.table import AlgorithmName, find_algorithm
 from .search.constraints import Constraints, constraints_of
 from .search.decided import write_strategy
 from .search.objective import COMPLETION, Weights
-from .search.problem import Infeasible, Solution, TooManyError, brute_force
+from .search.problem import Infeasible, TooManyError
 from .search.strategy import build_problem
-from .search.strategy_problem import StrategyProblem
-from .search.within_memory import Found, solve_within
+from .search.within_memory import Found
 from .step.step_view import StepView, step_functions, step_views, value_label
 from .strip_resharding import strip_resharding
 
-Algorithm = Literal["eliminate", "fixed", "exhaustive"]
-
 HEADROOM = 0.1
 """The part of a device's memory that the search leaves to the buffers of collectives."""
-
-_BRANCHES = 20
-"""How much the search may try out at each price of memory, where bounds alone do not decide."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class SearchStrategyPass(ModulePass):
 
     name = "search-strategy"
 
-    algorithm: Algorithm = "eliminate"
+    algorithm: AlgorithmName = "eliminate"
     """
     `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication;
     `exhaustive` tries everything.
@@ -111,9 +107,27 @@ class SearchStrategyPass(ModulePass):
     activations: int | float = 1.0
     """The weight of the seconds of all other collectives."""
 
+    seed: int = 0
+    """The seed of the random choices of an algorithm."""
+
+    budget: int | None = None
+    """The number of steps after which an algorithm returns its best strategy so far; by default its own."""
+
+    without: str | None = None
+    """Parts of an algorithm that are switched off, with commas between them, to measure what they are worth."""
+
+    explain: bool = False
+    """Whether `spmd.search` also says what the search did: what it visited, and what it left out by which rule."""
+
     @property
     def _weights(self) -> Weights:
+        if self.algorithm == "fixed":
+            return COMPLETION
         return Weights(parameters=float(self.parameters), activations=float(self.activations))
+
+    @property
+    def _effort(self) -> Effort:
+        return Effort(self.seed, self.budget, frozenset(self.without.split(",")) if self.without else frozenset())
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -124,34 +138,28 @@ class SearchStrategyPass(ModulePass):
             func.attributes.pop(MEMORY_SAVING, None)
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
-            stage = search(view, cluster, self.algorithm, self.memory, self._weights)
+            room = _room(view.func, cluster, self.memory)
+            constraints = constraints_of(view)
+            stage = search_within(view, cluster, constraints, room, self.algorithm, self._weights, self._effort)
             found.setdefault(view.func, []).append(stage)
         for func, stages in found.items():
             func.attributes[SEARCH] = self._summary(stages)
 
     def _summary(self, stages: Sequence[Found]) -> DictionaryAttr:
-        """What was found: the stages' seconds together, and the largest peak."""
-        return DictionaryAttr(
-            {
-                "algorithm": StringAttr(self.algorithm),
-                "cost": FloatAttr(sum(found.cost for found in stages), 64),
-                "lower_bound": FloatAttr(sum(found.lower_bound for found in stages), 64),
-                "peak_bytes": IntegerAttr(int(max(found.peak_bytes for found in stages)), i64),
-            }
-        )
-
-
-def search(
-    view: StepView,
-    cluster: Cluster,
-    algorithm: Algorithm,
-    memory: float | None = None,
-    weights: Weights = Weights(),
-) -> Found:
-    """Search one step function, or one stage of it, and write what was found; see `SearchStrategyPass`."""
-    constraints = constraints_of(view)
-    weights = COMPLETION if algorithm == "fixed" else weights
-    return search_within(view, cluster, constraints, _room(view.func, cluster, memory), algorithm, weights)
+        """Return the result of all stages: their seconds together, the largest peak, and the statistics if asked."""
+        entries: dict[str, Attribute] = {
+            "algorithm": StringAttr(self.algorithm),
+            "cost": FloatAttr(sum(found.cost for found in stages), 64),
+            "lower_bound": FloatAttr(sum(found.lower_bound for found in stages), 64),
+            "peak_bytes": IntegerAttr(int(max(found.peak_bytes for found in stages)), i64),
+        }
+        if self.explain:
+            counts = Counter[str]()
+            for found in stages:
+                # Seconds differ from run to run; what the IR says must not.
+                counts.update({name: n for name, n in found.solution.statistics.items() if isinstance(n, int)})
+            entries["statistics"] = DictionaryAttr({name: IntegerAttr(n, i64) for name, n in sorted(counts.items())})
+        return DictionaryAttr(entries)
 
 
 def search_within(
@@ -159,17 +167,24 @@ def search_within(
     cluster: Cluster,
     constraints: Constraints,
     budget: float,
-    algorithm: Algorithm = "eliminate",
+    algorithm: AlgorithmName = "eliminate",
     weights: Weights = Weights(),
+    effort: Effort = Effort(),
 ) -> Found:
     """Search one step function, or one stage of it, within `budget` bytes per device, and write what was found."""
-    found = solve_within(
+    task = SearchTask(
         view,
         cluster,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
-        lambda problem, allowance: _solved(problem, constraints, algorithm, allowance),
         budget,
+        effort,
     )
+    try:
+        found = find_algorithm(algorithm)(task)
+    except TooManyError as error:
+        raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
+    except Infeasible as error:
+        raise PassFailedException(_conflict(task, constraints, error)) from error
     write_strategy(view, found.strategy)
     return found
 
@@ -181,21 +196,12 @@ def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
     return min(budget, left.value.data) if isinstance(left, FloatAttr) else budget
 
 
-def _solved(problem: StrategyProblem, constraints: Constraints, algorithm: Algorithm, allowance: float) -> Solution:
-    from .search.eliminate import Limits, solve
-
-    limits = Limits(allowance=allowance, branches=_BRANCHES) if allowance else Limits()
-    try:
-        return brute_force(problem.problem) if algorithm == "exhaustive" else solve(problem.problem, limits=limits)
-    except TooManyError as error:
-        raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
-    except Infeasible as error:
-        subjects = [problem.decisions[node].subject for node in error.nodes[:4]]
-        names = ", ".join(map(_subject_name, subjects))
-        pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
-        raise PassFailedException(
-            f"no strategy satisfies all constraints: {names} cannot be sharded together; relax {pins}"
-        ) from error
+def _conflict(task: SearchTask, constraints: Constraints, error: Infeasible) -> str:
+    """Return a message that names decisions which exclude one another, and the pins behind them."""
+    subjects = [task.free.decisions[node].subject for node in error.nodes[:4]]
+    names = ", ".join(map(_subject_name, subjects))
+    pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
+    return f"no strategy satisfies all constraints: {names} cannot be sharded together; relax {pins}"
 
 
 def _subject_name(subject: ComputeOp | SSAValue) -> str:

@@ -1,0 +1,92 @@
+"""
+The interface of the algorithms that `search-strategy` has.
+
+An algorithm gets a `SearchTask` and returns a `Found`. All algorithms share the sharding rules, the discrete problem
+(`strategy_problem.py`) and the cost of it, so that their results can be compared. Most solve a discrete problem and
+leave memory to prices: they are solvers, which `within_limit` makes an algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Protocol
+
+from ....ir.cluster import Cluster
+from ...step.step_view import StepView
+from ..memory import Prices
+from ..problem import Solution
+from ..strategy_problem import StrategyProblem
+from ..within_memory import Build, Found, solve_within
+
+
+@dataclass(frozen=True)
+class Effort:
+    """
+    How long and in which form an algorithm runs.
+
+    Args:
+        seed: seed of random choices; an algorithm gives the same result for the same seed.
+        budget: number of steps after which the algorithm returns the best so far; each algorithm says what its steps
+            are. None for its default.
+        without: names of parts of the algorithm that are switched off, to measure what they are worth.
+    """
+
+    seed: int = 0
+    budget: int | None = None
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """
+    A step, or one stage of it, for which a strategy is wanted.
+
+    Args:
+        view: the step.
+        cluster: the devices and links of its mesh.
+        build: makes the discrete problem of the step at given prices of memory.
+        limit: bytes per device that a strategy may need.
+    """
+
+    view: StepView
+    cluster: Cluster
+    build: Build
+    limit: float
+    effort: Effort = Effort()
+
+    @cached_property
+    def free(self) -> StrategyProblem:
+        """Return the problem in which memory costs nothing."""
+        return self.build(Prices())
+
+    @property
+    def random(self) -> Random:
+        """Return a new source of random numbers, the same for the same seed."""
+        return Random(self.effort.seed)
+
+
+class Algorithm(Protocol):
+    """An algorithm of `search-strategy`."""
+
+    def __call__(self, task: SearchTask) -> Found:
+        """
+        Return a strategy that fits in memory.
+
+        Raises:
+            Infeasible: no strategy satisfies all constraints.
+            TooManyError: the problem is too large for the algorithm.
+            PassFailedException: no strategy was found that fits in memory.
+        """
+        ...
+
+
+Solver = Callable[[StrategyProblem, float], Solution]
+"""Solves a problem; the second argument is how many seconds worse than the optimum the solution may be."""
+
+
+def within_limit(task: SearchTask, solve: Solver) -> Found:
+    """Return the cheapest strategy within the memory limit that a solver finds at rising prices of memory."""
+    return solve_within(task.view, task.cluster, task.build, solve, task.limit)
