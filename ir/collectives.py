@@ -219,10 +219,10 @@ class _Steps:
                 yield Step(CollectiveKind.ALL_TO_ALL, lost, self.source, target, dim, other)
 
     def appended(self, dim: int, axes: tuple[str, ...]) -> DimSharding | None:
-        """A dim split further along `axes`, where that keeps the mesh's order of axes and its boundaries."""
+        """Return a dim split further along `axes`; None where that keeps no order of the mesh, or no boundaries."""
         spread = self.source.dims[dim]
         wider = (*spread.axes, *axes)
-        if wider != self.mesh.in_order(wider):
+        if wider not in self.mesh.orders(wider):
             return None
         finer = self.divided(dim, wider)
         return finer if _suffix(finer, spread, self.mesh) == axes else None

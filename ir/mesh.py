@@ -122,6 +122,27 @@ class Mesh:
         """`names` sorted as the mesh orders them, major to minor."""
         return tuple(sorted(names, key=self.names.index))
 
+    def orders(self, names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """
+        Return the orders, major to minor, in which axes may divide one dim: the mesh's own first.
+
+        On a mesh of three axes x, y and z the pair of z and x is there in this order, too, as in a cycle. The operands
+        of a product with an axis for each of its factors are then split over (x, y), (y, z) and (z, x), so that one
+        collective over a minor axis leads from each to the form that the product takes (2.5-D algorithms; AutoDDL 4.1).
+        """
+        usual = self.in_order(names)
+        if len(self.spatial) != 3:
+            return (usual,)
+        first, between, last = (axis.name for axis in self.spatial)
+        if between in usual or not {first, last}.issubset(usual):
+            return (usual,)
+        return usual, (*(name for name in usual if name != first), first)
+
+    def merged(self, axes: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
+        """Return axes that divide a dim, in one of their `orders`, with more axes in their places among them."""
+        minor = tuple(name for at, name in enumerate(axes) if self.in_order((*axes[:at], name))[-1:] != (name,))
+        return (*self.in_order({*axes, *more}.difference(minor)), *minor)
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """The coordinates of `rank` on every axis (0 on the temporal ones)."""
         if not 0 <= rank < self.device_count:

@@ -43,9 +43,15 @@ class Signature(metaclass=Interned):
 
 @dataclass(frozen=True)
 class Split:
-    """The choice, on one axis, to split a factor."""
+    """
+    The choice, on one axis, to split a factor.
+
+    Args:
+        minor: whether the axis is minor to all others that split the factor, whatever their order in the mesh.
+    """
 
     factor: str
+    minor: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,13 +80,12 @@ def signature(
     `offsets` gives the boundaries of the factors that are not split evenly (those may leave parts empty).
     """
     uneven = offsets or {}
-    axes: dict[str, tuple[str, ...]] = {}
-    passed: list[tuple[str, frozenset[int]]] = []
-    for axis, choice in zip(mesh.axes, chosen, strict=True):
-        if isinstance(choice, Split):
-            axes[choice.factor] = (*axes.get(choice.factor, ()), axis.name)
-        elif isinstance(choice, Linear):
-            passed.append((axis.name, choice.operands))
+    axes = split_axes(mesh, chosen)
+    passed = [
+        (axis.name, choice.operands)
+        for axis, choice in zip(mesh.axes, chosen, strict=True)
+        if isinstance(choice, Linear)
+    ]
     if any(mesh.parts(split) > rule.sizes[f] and f not in uneven for f, split in axes.items()):
         return None
     if any(needs_all_parts(rule, f) and _has_empty_part(uneven[f]) for f in axes if f in uneven):
@@ -103,6 +108,16 @@ def signature(
     return Signature(
         tuple(operand(i, value) for i, value in enumerate(rule.operands)), tuple(map(result, rule.results))
     )
+
+
+def split_axes(mesh: Mesh, chosen: Sequence[Choice]) -> dict[str, tuple[str, ...]]:
+    """Return, by factor, the axes that split it, major to minor."""
+    axes: dict[str, tuple[str, ...]] = {}
+    for minor in (False, True):
+        for axis, choice in zip(mesh.axes, chosen, strict=True):
+            if isinstance(choice, Split) and choice.minor is minor:
+                axes[choice.factor] = (*axes.get(choice.factor, ()), axis.name)
+    return axes
 
 
 def needs_all_parts(rule: Rule, factor: str) -> bool:
@@ -145,9 +160,19 @@ def signatures(rule: Rule, mesh: Mesh, splits: Splits | None = None) -> tuple[Si
     On a temporal axis an op runs once. `splits` says how each of the rule's factors is divided; None: evenly.
     """
     options = choices(rule)
-    every = itertools.product(*(options if a.kind is AxisKind.SPATIAL else (None,) for a in mesh.axes))
+    usual = itertools.product(*(options if a.kind is AxisKind.SPATIAL else (None,) for a in mesh.axes))
+    every = (ordered for chosen in usual for ordered in _orders(mesh, chosen))
     found = (signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits)) for chosen in every)
     return tuple(dict.fromkeys(s for s in found if s is not None))
+
+
+def _orders(mesh: Mesh, chosen: Sequence[Choice]) -> Iterator[tuple[Choice, ...]]:
+    """Yield one choice per axis with each order of the axes that split a factor (`Mesh.orders`)."""
+    yield tuple(chosen)
+    for factor, axes in split_axes(mesh, chosen).items():
+        for *_, minor in mesh.orders(axes)[1:]:
+            pairs = zip(mesh.names, chosen, strict=True)
+            yield tuple(Split(factor, minor=True) if name == minor else choice for name, choice in pairs)
 
 
 def factor_splits(rule: Rule, counts: Mapping[str, int], ratios: Ratios = EVEN) -> Splits:
@@ -162,13 +187,9 @@ def factor_offsets(
     """The boundaries of the factors that one choice per axis splits, as `splits` has them."""
     if splits is None:
         return None
-    axes: dict[str, tuple[str, ...]] = {}
-    for axis, choice in zip(mesh.axes, chosen, strict=True):
-        if isinstance(choice, Split):
-            axes[choice.factor] = (*axes.get(choice.factor, ()), axis.name)
     return {
         factor: splits.boundaries(rule.factors.index(factor), split, mesh)
-        for factor, split in axes.items()
+        for factor, split in split_axes(mesh, chosen).items()
         if rule.sizes[factor] >= mesh.parts(split) or splits.ratios.split(split)
     }
 
@@ -226,20 +247,23 @@ def _pairs(rule: Rule, given: Signature) -> Iterator[tuple[Value, Sharding]]:
 
 def choices_of(rule: Rule, given: Signature, mesh: Mesh) -> tuple[list[Choice], dict[str, Offsets]]:
     """The choice per axis that a signature seems to make, and the boundaries of its uneven factors."""
-    factors: dict[str, str] = {}
+    factors: dict[str, Split] = {}
     offsets: dict[str, Offsets] = {}
     for value, sharding in _pairs(rule, given):
         for dim, spread in zip(value, sharding.dims, strict=True):
             if not spread.axes or (lead := rule.leading(dim)) is None:
                 continue
-            factors |= dict.fromkeys(spread.axes, lead)
+            factors |= {
+                axis: Split(lead, minor=mesh.in_order(spread.axes[: at + 1])[-1] != axis)
+                for at, axis in enumerate(spread.axes)
+            }
             inner = math.prod(rule.sizes[f] for f in dim) // rule.sizes[lead]
             if spread.offsets is not None and all(offset % inner == 0 for offset in spread.offsets):
                 offsets[lead] = tuple(offset // inner for offset in spread.offsets)
 
     def choice(axis: str) -> Choice:
         if axis in factors:
-            return Split(factors[axis]) if factors[axis] in rule.splittable() else None
+            return factors[axis] if factors[axis].factor in rule.splittable() else None
         passed = frozenset(i for i, sharding in enumerate(given.operands) if axis in sharding.partial_axes)
         summed = passed or any(axis in sharding.partial_axes for sharding in given.results)
         return Linear(passed) if summed and passed in rule.linear else None

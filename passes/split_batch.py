@@ -23,7 +23,7 @@ from ..ir.mesh import Axis, AxisKind, Mesh
 from ..ir.ratios import EVEN, boundaries
 from ..ir.rules import Rule
 from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding
-from ..ir.signatures import Choice, Signature, Split, choices_of, signature
+from ..ir.signatures import Choice, Signature, Split, choices_of, signature, split_axes
 from .errors import fail
 from .step.batch_parts import Batch, BatchParts, find_parts
 from .step.requirements import require_no_resharding
@@ -164,7 +164,7 @@ class _Splitter:
         by_axis: dict[str, Choice] = {**dict(zip(old.names, listed, strict=True)), self.batch.axis: choice}
         if isinstance(choice, Split):
             factor = choice.factor
-            axes = new.in_order(axis for axis, other in by_axis.items() if other == choice)
+            axes = split_axes(new, [by_axis[axis] for axis in new.names])[factor]
             offsets[factor] = self._offsets(op, rule.sizes[factor], axes, new)
         found = signature(rule, new, [by_axis[axis] for axis in new.names], offsets)
         if found is None:
@@ -227,7 +227,7 @@ class _Splitter:
         dims = list(sharding.dims)
         for index, part in enumerate(time.dims):
             if part.axes:
-                axes = mesh.in_order([*part.axes, *dims[index].axes])
+                axes = mesh.merged(dims[index].axes, part.axes)
                 op = value.owner if isinstance(value.owner, Operation) else self.func
                 offsets = self._offsets(op, shape[index], axes, mesh)
                 dims[index] = dim_sharding(axes, offsets, shape[index], mesh)

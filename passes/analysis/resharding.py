@@ -43,7 +43,7 @@ def even_shardings(
     rank: int, mesh: Mesh, *, partial: bool = True, time: Sharding | None = None
 ) -> tuple[Sharding, ...]:
     """
-    Every even sharding of a value of `rank` dims whose split dims list their axes in the mesh's order.
+    Return every even sharding of a value of `rank` dims whose split dims list their axes in an order of the mesh.
 
     The first is the replicated one. `partial` includes partial sums. All are as `time` says over the temporal axes,
     by default whole.
@@ -53,10 +53,11 @@ def even_shardings(
     found: list[Sharding] = []
     for chosen in itertools.product(placements, repeat=len(mesh.spatial)):
         pairs = list(zip(mesh.spatial, chosen, strict=True))
-        dims = [[axis.name for axis, place in pairs if place == dim] for dim in range(rank)]
-        dims = [mesh.in_order([*dim.axes, *axes]) for dim, axes in zip(time.dims, dims, strict=True)]
+        orders = (mesh.orders(axis.name for axis, place in pairs if place == dim) for dim in range(rank))
         sums = {axis.name: Reduction.SUM for axis, place in pairs if place == "sum"} | dict(time.partial)
-        found.append(Sharding.of(dims, {axis: sums[axis] for axis in mesh.in_order(sums)}))
+        for axes in itertools.product(*orders):
+            dims = [mesh.merged(order, dim.axes) for order, dim in zip(axes, time.dims, strict=True)]
+            found.append(Sharding.of(dims, {axis: sums[axis] for axis in mesh.in_order(sums)}))
     return tuple(found)
 
 

@@ -78,7 +78,7 @@ def _divided(op: ComputeOp, given: Signature, splits: Splits, view: StepView) ->
     while (found := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
         factor = _refused(rule, chosen, splits, view)
         reason = f"runs whole along factor {factor}, of which every device needs a part and some would have none"
-        chosen = [None if choice == Split(factor) else choice for choice in chosen]
+        chosen = [None if isinstance(choice, Split) and choice.factor == factor else choice for choice in chosen]
     return found, reason
 
 

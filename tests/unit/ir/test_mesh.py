@@ -82,3 +82,18 @@ def test_time_adds_axes_and_no_devices():
     timed = Mesh.of(gpu=2).over(micro=4, half=2)
     assert str(timed) == '<["micro"=4 temporal, "half"=2 temporal, "gpu"=2]>'
     assert timed.device_count == 2
+
+
+def test_three_axes_divide_a_dim_in_the_order_of_a_cycle_too():
+    cube = Mesh.of(x=2, y=2, z=2)
+    assert cube.orders(["z", "x"]) == (("x", "z"), ("z", "x"))
+    assert cube.orders(["y", "x"]) == (("x", "y"),)
+    assert cube.orders(["z", "y", "x"]) == (("x", "y", "z"),)
+    assert NODES.orders(NODES.names) == (NODES.names,)
+
+
+def test_axes_are_merged_in_the_order_that_they_have():
+    over_time = Mesh((*Mesh.of(x=2, y=2, z=2).axes, Axis("micro", 4, AxisKind.TEMPORAL)))
+    assert over_time.merged(("x", "y"), ["micro"]) == ("x", "y", "micro")
+    assert over_time.merged(("z", "x"), ["micro"]) == ("z", "micro", "x")
+    assert over_time.merged(("z", "x"), []) == ("z", "x")

@@ -202,3 +202,22 @@ def test_bytes_are_dearer_in_a_bucket_by_an_eighth():
 def test_prices_are_of_one_sort():
     with pytest.raises(ValueError, match="not both"):
         Pricing(bucketed=True, latency_free=True)
+
+
+@pytest.mark.parametrize("side", [4, 8])
+def test_a_2_5_d_product_sends_each_matrix_once(side: int):
+    # C = A B on a cube, with an axis for each of the three factors. Each matrix is kept once, in p = side^3 parts; the
+    # product takes n^2 / side^2 of each, so that a device gets (side - 1) / side of that, three times (AutoDDL 4.1).
+    size, beta = 1024, 1e-9
+    mesh = Mesh.of(i=side, j=side, k=side)
+    device = Device("gpu", (("float32", 1e12),), memory_bandwidth=1e12, memory=1e11)
+    links = tuple(Link(name, 0.0, beta) for name in mesh.names)
+    costs = ReshardCosts(Cluster("cube", mesh, (device,), (0,) * side**3, links))
+    homes = [each for each in even_shardings(2, mesh, partial=False) if len(each.split_axes) == 3]
+    taken = ['[{"i"}, {"k"}]', '[{"k"}, {"j"}]']
+    made = parse_sharding('[{"i"}, {"j"}], unreduced={"k"}')
+
+    ways = [costs.matrix((size, size), 4, homes, [parse_sharding(form)]).min() for form in taken]
+    ways.append(costs.matrix((size, size), 4, [made], homes).min())
+
+    assert sum(ways) == pytest.approx(3 * (side - 1) / side * 4 * size**2 / side**2 * beta, rel=1e-4)
