@@ -44,11 +44,12 @@ JOB = "job"
 @dataclass(frozen=True)
 class LeaveIdlePass(ModulePass):
     """
-    Put a program on some ranks of a larger cluster, whose other ranks idle.
+    Put a program on the given ranks of a cluster, whose other ranks idle.
 
     The idle ranks become the last stage. It is without parameters and ops, and it receives the loss and the metrics.
+    Where all ranks are given, in another order than their own, no rank idles.
 
-    Requires: a program with collectives, and with transfers if it has stages; a cluster with more devices.
+    Requires: a program with collectives, and with transfers if it has stages; a cluster with as many devices or more.
     Ensures: the module has the mesh and the cluster of the job. The meshes of the program list the given ranks. A
     program without stages becomes the first stage, and a program with stages keeps them. Transfers are planned again.
 
@@ -108,9 +109,9 @@ class LeaveIdlePass(ModulePass):
         except (ClusterFileError, ValueError) as error:
             raise PassFailedException(f'ranks="{self.ranks}" file="{self.file}": {error}') from error
         count = cluster.mesh.device_count
-        if len(set(ranks)) < len(ranks) or not all(0 <= rank < count for rank in ranks) or len(ranks) == count:
+        if len(set(ranks)) < len(ranks) or not all(0 <= rank < count for rank in ranks):
             raise PassFailedException(
-                f'ranks="{self.ranks}": expected different ranks of {cluster.name!r}, 0 to {count - 1}, and not all'
+                f'ranks="{self.ranks}": expected different ranks of {cluster.name!r}, 0 to {count - 1}'
             )
         if taken := {each.sym_name.data for each in op.ops if isinstance(each, MeshOp)} & {JOB, IDLE}:
             raise PassFailedException(f"the module has a mesh @{min(taken)}; run {self.name} once")
@@ -132,15 +133,17 @@ def leave_idle(module: ModuleOp, cluster: Cluster, ranks: Sequence[int]) -> None
         each.devices = DenseArrayBase.from_list(i64, [ranks[rank] for rank in each.ranks])
     own = mesh_of_module(module).name
     others = sorted(set(range(cluster.mesh.device_count)) - set(ranks))
-    idle = Mesh((Axis(cluster.mesh.spatial[-1].name, len(others)),), IDLE)
+    idle = Mesh((Axis(cluster.mesh.spatial[-1].name, len(others)),), IDLE) if others else None
     for func in step_functions(module):
         if not Stages(func).names:
             _become_stage(func, mesh_of_module(module))
-        _share_results(func, idle)
+        if idle is not None:
+            _share_results(func, idle)
     declared = [op for op in module.ops if isinstance(op, MeshOp | ClusterOp)]
-    module.body.block.insert_ops_after(
-        [MeshOp(idle, others), ClusterOp(subcluster(cluster, idle, others))], declared[-1]
-    )
+    if idle is not None:
+        module.body.block.insert_ops_after(
+            [MeshOp(idle, others), ClusterOp(subcluster(cluster, idle, others))], declared[-1]
+        )
     job = replace(cluster, mesh=replace(cluster.mesh, name=JOB))
     module.body.block.insert_ops_before([MeshOp(job.mesh), ClusterOp(job)], declared[0])
     if all(own not in Stages(func).names for func in step_functions(module)):

@@ -275,7 +275,14 @@ class SearchPlanPass(ModulePass):
                 f"{self._source}: cannot read a candidate ({type(error).__name__}: {error}); expected the plan.json"
                 " of a plan that was searched for, or its entry chosen_candidate"
             ) from error
-        count = given.own_mesh.device_count
+        layout, count = given.candidate.layout, given.own_mesh.device_count
+        if (ranks := layout.ranks) is not None:
+            in_range = all(0 <= rank < count for rank in ranks)
+            if not in_range or len(set(ranks)) < len(ranks) or len(ranks) != layout.mesh.device_count:
+                raise ValueError(
+                    f"{self._source}: ranks {list(ranks)}: expected {layout.mesh.device_count} different ranks of"
+                    f" {count}, one for each device of the candidate's mesh"
+                )
         if not self.adapt and count != cluster.mesh.device_count:
             raise ValueError(
                 f"{self._source}: the candidate is for {count} devices, cluster {cluster.name!r} has"
