@@ -56,7 +56,7 @@ from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.algorithms.table import AlgorithmName
 from ..passes.search.pin_file import load_pins, verify_names
 from ..passes.search_plan import SearchPlanPass
-from ..passes.search_strategy import SearchStrategyPass
+from ..passes.search_strategy import SearchStrategyPass, WholePlan
 from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
@@ -84,7 +84,7 @@ BEGIN = Pipeline.of(
 END = Pipeline.of(CheckOrderPass(), ReuseBuffersPass(), CheckMemoryPass(), InsertFreesPass())
 """What is run on every program, behind the passes that decide."""
 
-PlanAlgorithm: TypeAlias = AlgorithmName | Literal["auto"]
+PlanAlgorithm: TypeAlias = AlgorithmName | WholePlan
 """How a plan is found; see `PlanOptions`."""
 
 Observer = Callable[[str], None]
@@ -100,7 +100,8 @@ class PlanOptions:
     The options of a plan.
 
     Args:
-        algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
+        algorithm: ``auto``, the default, is `search-plan`, which decides on everything, as does ``anneal``, AMP's
+            search; others are those of
             `search-strategy`, on the cluster's own mesh without micro-batches. ``fixed`` for a preset
             without an option of the whole plan, ``eliminate`` where shares are given.
         pins: a pin file, the name of a preset, or pins as TOML text.
@@ -169,14 +170,15 @@ class PlanOptions:
             decides = any(isinstance(each, ReuseBuffersPass) for each in given)
             return given if decides else Pipeline.of(given, ReuseBuffersPass())
         algorithm = self._algorithm()
-        keep = self.keep_activations if algorithm != "auto" else None
+        whole: WholePlan | None = algorithm if algorithm == "auto" or algorithm == "anneal" else None
+        keep = self.keep_activations if whole is None else None
         made = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
             marks,
             BEGIN,
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],
-            self._search_plan() if algorithm == "auto" else self._flat(cluster, SearchStrategyPass(algorithm)),
+            self._search_plan(whole) if whole is not None else self._flat(cluster, SearchStrategyPass(algorithm)),
             END,
         )
         # Read from its text, which names an option that has no such value: types are not checked where passes are made.
@@ -191,7 +193,7 @@ class PlanOptions:
             return "fixed"
         return "eliminate" if shares else "auto"
 
-    def _search_plan(self) -> SearchPlanPass:
+    def _search_plan(self, algorithm: WholePlan) -> SearchPlanPass:
         """The pass that decides on everything that the user did not."""
         return SearchPlanPass(
             mesh=self.mesh,
@@ -205,6 +207,7 @@ class PlanOptions:
             processes=self.processes,
             candidate=self.candidate,
             adapt=self.adapt,
+            algorithm=algorithm,
         )
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:

@@ -64,7 +64,7 @@ def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None)
 def ways_of(name: str, value: object) -> frozenset[Way]:
     """Return the ways of planning that obey an option with this value."""
     if name == "algorithm":
-        return WHOLE_PLANS if value == "auto" else _STRATEGY
+        return WHOLE_PLANS if value in _WHOLE else _STRATEGY
     return _STRATEGY if name == "ratios" and are_shares(str(value)) else OPTIONS[name][0]
 
 
@@ -93,6 +93,10 @@ def _read_ratios(text: str) -> object:
     return not are_shares(text) or [float(share) for share in text.split(",")]
 
 
+_WHOLE = ("auto", "anneal")
+ALGORITHMS = (*_WHOLE, "eliminate", "fixed", "exhaustive")
+"""The algorithms that find a plan: those of `search-plan` first, then those of `search-strategy`."""
+
 _ANY: frozenset[Way] = frozenset(WAYS)
 WHOLE_PLANS: frozenset[Way] = frozenset({"search", "candidate"})
 """The ways that decide on mesh, stages, micro-batches and duplex."""
@@ -104,7 +108,7 @@ _FLAG: Values = "True or False", lambda value: isinstance(value, bool)
 _COUNT = _number("a whole number above 0", 1)
 
 OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
-    "algorithm": (_OURS, _one_of("auto", "eliminate", "fixed", "exhaustive")),
+    "algorithm": (_OURS, _one_of(*ALGORITHMS)),
     "pins": (_OURS, _ANYTHING),
     "dtype": (_ANY, _ANYTHING),
     "gradients": (_ANY, _FLAG),

@@ -25,6 +25,7 @@ from .analysis.memory import size_text
 from .errors import fail
 from .leave_idle import leave_idle
 from .pipeline import replace_module
+from .planning.anneal import Annealing
 from .planning.bound import compute_bound, parts_bound, plan_bound
 from .planning.bound_gap import time_of_busiest
 from .planning.candidates import Candidate, Layout, resized
@@ -153,6 +154,16 @@ class SearchPlanPass(ModulePass):
     processes: int = 1
     """In how many processes of this machine candidates are tried; the plan does not depend on it."""
 
+    algorithm: Literal["auto", "anneal"] = "auto"
+    """How candidates are found: `auto` as said above, or `anneal` by AMP's walk over degrees of parallelism and
+    placements of stages, with data and tensor parallelism inside them."""
+
+    seed: int = 0
+    """The seed of `anneal`."""
+
+    iterations: int | None = None
+    """The number of iterations of `anneal`; by default its own."""
+
     candidate: str | None = None
     """A candidate, as `spmd.chosen`, or a `plan.json`, in a JSON file or as JSON text: it is made again, and nothing is
     searched."""
@@ -217,6 +228,8 @@ class SearchPlanPass(ModulePass):
 
     def _searched(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
         """What a search finds, or why it finds nothing."""
+        if self.algorithm == "anneal":
+            return self._annealed(bench, fixed)
         work = float("inf") if self.budget is not None else float(self.work)
         allowance = Allowance(work, self.budget)
         explorers = [whole := Explorer(bench, fixed, allowance, processes=self.processes)]
@@ -242,6 +255,15 @@ class SearchPlanPass(ModulePass):
             cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
         return _FoundPlan(best, notes, whole.runners_up(best.candidate, notes), self._bound(bench, best))
+
+    def _annealed(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
+        """Return the plan that AMP's walk finds, or why it finds none."""
+        if fixed.mesh is not None or bench.is_pinned:
+            return "algorithm=anneal decides on the mesh itself; leave out mesh and pins, or take algorithm=auto"
+        walk = Annealing(bench, fixed, seed=self.seed, budget=self.iterations, processes=self.processes)
+        if (best := walk.run()) is None:
+            return _why_none(walk.notes, fixed, bench)
+        return _FoundPlan(best, walk.notes, bound=self._bound(bench, best))
 
     def _parts(self, bench: Workbench, fixed: Fixed) -> list[tuple[tuple[int, ...], Cluster]]:
         """Return the parts of the cluster that the step may run on alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
@@ -31,6 +32,9 @@ from .search.strategy import build_problem
 from .search.within_memory import Found
 from .step.step_view import StepView, step_functions, step_views, value_label
 from .strip_resharding import strip_resharding
+
+WholePlan = Literal["auto", "anneal"]
+"""The algorithms of `search-plan`."""
 
 HEADROOM = 0.1
 """The part of a device's memory that the search leaves to the buffers of collectives."""
@@ -87,10 +91,11 @@ class SearchStrategyPass(ModulePass):
 
     name = "search-strategy"
 
-    algorithm: AlgorithmName = "eliminate"
+    algorithm: AlgorithmName | WholePlan = "eliminate"
     """
     `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication;
-    `exhaustive` tries everything.
+    `exhaustive` tries everything. `auto` and `anneal` are those of `search-plan`, which decides on everything and
+    leaves a program with collectives.
     """
 
     pins: str | None = None
@@ -131,6 +136,9 @@ class SearchStrategyPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
+        if self.algorithm == "auto" or self.algorithm == "anneal":
+            self._search_plan(ctx, op, self.algorithm)
+            return
         strip_resharding(op)
         if self.pins is not None:
             AddPinsPass(self.pins).apply(ctx, op)
@@ -144,6 +152,18 @@ class SearchStrategyPass(ModulePass):
             found.setdefault(view.func, []).append(stage)
         for func, stages in found.items():
             func.attributes[SEARCH] = self._summary(stages)
+
+    def _search_plan(self, ctx: Context, op: ModuleOp, algorithm: WholePlan) -> None:
+        """Run `search-plan`, which has no use for the options of an objective."""
+        from .search_plan import SearchPlanPass
+
+        usual = SearchStrategyPass()
+        for name in ("memory", "parameters", "activations", "without", "explain"):
+            if getattr(self, name) != getattr(usual, name):
+                raise PassFailedException(f"algorithm={algorithm} decides on whole plans; leave out {name}")
+        if self.pins is not None:
+            AddPinsPass(self.pins).apply(ctx, op)
+        SearchPlanPass(algorithm=algorithm, seed=self.seed, iterations=self.budget).apply(ctx, op)
 
     def _summary(self, stages: Sequence[Found]) -> DictionaryAttr:
         """Return the result of all stages: their seconds together, the largest peak, and the statistics if asked."""

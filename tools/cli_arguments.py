@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from ..ir.plan_options import OPTIONS, refusal
+from ..ir.plan_options import ALGORITHMS, OPTIONS, refusal
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "shardwright"
@@ -205,9 +205,8 @@ def _check_rule_options(add: _Add) -> None:
 
 def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp")
-    algorithms = ("auto", "eliminate", "fixed", "exhaustive")
-    algorithm_help = "auto searches whole plans, the others only strategies on the cluster's own mesh"
-    add("--algorithm", choices=algorithms, help=f"search algorithm: {algorithm_help}")
+    algorithm_help = "auto and anneal search whole plans, the others only strategies on the cluster's own mesh"
+    add("--algorithm", choices=ALGORITHMS, help=f"search algorithm: {algorithm_help}")
     shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
     add("--ratios", default="auto", metavar="SHARES", help=f"the devices' shares: {shares}")
     keep_help = "fraction of activations kept for backward, by bytes; by default all, or as many as fit in memory"

@@ -69,7 +69,8 @@ def part_of_cluster(cluster: Cluster, ranks: tuple[int, ...]) -> Cluster | None:
     own = cluster.mesh
     if cluster.topology is None:
         # The links along axes are the only ones that are known.
-        mesh = submesh(own, ranks[0], len(ranks), own.name) if ranks[-1] - ranks[0] == len(ranks) - 1 else None
+        is_run = ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
+        mesh = submesh(own, ranks[0], len(ranks), own.name) if is_run else None
         if mesh is None and len(own.spatial) == 1:
             mesh = Mesh((Axis(own.spatial[0].name, len(ranks)),), own.name)
         return subcluster(cluster, mesh, ranks) if mesh is not None else None
