@@ -63,6 +63,7 @@ CONFIGS = {
     "scatter": switch(4, dispatch="scatter"),
     "grouped": mixtral(4),
     "two groups": sparsely_gated(4, groups=2),
+    **{f"einsum of {count}": sparsely_gated(count) for count in (5, 6, 7)},
 }
 PLACES = {
     "experts on 2": ("2", on("a0", "a0")),
@@ -79,6 +80,8 @@ CASES = [
     ("scatter", "data"),
     *product(["grouped"], ["experts on an axis of 2x2", "within experts", "data"]),
     ("two groups", "experts on 2"),
+    # Numbers of experts that no number of devices divides (HAP, figure 17).
+    *product(["einsum of 5", "einsum of 6", "einsum of 7"], ["experts on 4"]),
 ]
 
 
