@@ -1,0 +1,372 @@
+"""
+Run the searches of the papers beside ours on the same problems.
+
+    python benchmarks/referee.py [--parts PART ...] [--settings SETTING ...] [--algorithms NAME ...]
+
+There are three parts:
+
+- `settings`: each algorithm on a setting of each paper. Its objective is its own; the step of its program, finished by
+  the same passes, is simulated. `auto` is `search-plan`, and `auto over best` must not exceed 1.
+- `budget`: cost over seconds on AutoDDL's MLP with layers of 32768, 16384, 4096, 2048 and 512 features (figure 8), on
+  128 and on 4,096 nodes. Algorithms with a budget run with one step, two, four, and so on.
+- `scaling`: seconds by the number of layers, and by the number of devices (HiDup figure 14, HAP figure 19).
+
+Algorithms that refuse a problem as too large, or need longer than `--seconds`, are left out of larger ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from _report import RESULTS, parsed, publish
+from xdsl.context import Context
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
+from xdsl.utils.exceptions import PassFailedException
+
+from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.dialects.step import SEARCH
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.garbage import collector_paused
+from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.ir.plan_options import ALGORITHMS
+from shardwright.ir.submesh import on_mesh
+from shardwright.models.mlp import mlp_step
+from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.passes.analysis.tightest import tightest_ranks
+from shardwright.passes.errors import PassError
+from shardwright.passes.pipeline import run_passes
+from shardwright.passes.planning.candidates import Layout
+from shardwright.passes.planning.finishes import passes_beside, passes_to_collectives
+from shardwright.passes.search_plan import SearchPlanPass
+from shardwright.passes.search_strategy import SearchStrategyPass
+from shardwright.passes.step.step_view import mesh_of_module, step_functions
+
+WIDTHS = (32768, 16384, 4096, 2048, 512)
+"""The features of AutoDDL's MLP (section 4.6)."""
+
+WHOLE_PLANS = ("auto", "anneal")
+
+STRATEGIES = tuple(name for name in ALGORITHMS if name not in (*WHOLE_PLANS, "fixed"))
+
+DUPLEX = ("pareto-dp",)
+"""The algorithms whose objective is the time of two halves of the batch in turns."""
+
+BUDGETED = ("random", "metropolis", "coordinate-descent", "ilp", "astar", "pareto-dp")
+
+PARTS = ("settings", "budget", "scaling")
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """
+    A step on a cluster.
+
+    Args:
+        paper: the paper that has such a setting.
+        step: makes the training step.
+        cluster: name of a shipped cluster.
+        mesh: sizes of the mesh, for other numbers of devices than the cluster has.
+    """
+
+    paper: str
+    step: Callable[[], TrainingStep]
+    cluster: str
+    mesh: str | None = None
+
+    def devices(self) -> Cluster:
+        """Return the cluster on the mesh."""
+        found = find_cluster(self.cluster)
+        return on_mesh(found, parse_mesh(self.mesh)) if self.mesh is not None else found
+
+
+def _shipped(name: str) -> Callable[[], TrainingStep]:
+    return lambda: training_step(name)
+
+
+def _mlp(batch: int) -> Callable[[], TrainingStep]:
+    return lambda: mlp_step(WIDTHS, batch=batch)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "MLP, 128 nodes": Setting("AutoDDL, figure 8", _mlp(1024), "autoddl-daint-32", "a=8,b=16"),
+    "MLP, 4096 nodes": Setting("AutoDDL, figure 8", _mlp(4096), "autoddl-daint-32", "a=64,b=64"),
+    "VGG13, 32 nodes": Setting("AutoDDL, figure 7", _shipped("vgg13"), "autoddl-daint-32"),
+    "GPT-2, 2x16 A100": Setting("AutoDDL, figure 10", _shipped("gpt2-small"), "autoddl-a100-2x16"),
+    "VGG19, 8x8 mixed": Setting("HAP, figure 13", _shipped("vgg19"), "hap-8x8"),
+    "ViT, 8x8 mixed": Setting("HAP, figure 13", _shipped("vit-base"), "hap-8x8"),
+    "BERT-SGMoE, 2x4 at 10 Gbit/s": Setting("HiDup, figure 9", _shipped("bert-sgmoe"), "hidup-2x4-10g"),
+    "VGG19, 8x8": Setting("HiDup, figure 8", _shipped("vgg19"), "hidup-8x8"),
+    "GPT-2, 4x4 T4": Setting("AMP, tables 6 and 7", _shipped("gpt2-small"), "amp-homogeneous"),
+    "GPT-2, 4x4 mixed": Setting("AMP, tables 8 and 9", _shipped("gpt2-small"), "amp-het-cluster"),
+    "GPT-2, 4x4 V100": Setting("cross-mesh, figure 7", _shipped("gpt2-small"), "cross-mesh-p3-4x4"),
+}
+"""A setting of each paper, by name."""
+
+
+class OverTimeError(RuntimeError):
+    """An algorithm needs longer than it may."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    The result of one algorithm.
+
+    Args:
+        seconds: of the search alone.
+        cost, bound: of its own objective, in seconds.
+        step: the simulated step of its program, in seconds; None where it has none.
+        excess: bytes that its tightest rank needs beyond its memory.
+        why_none: the reason for no result.
+    """
+
+    seconds: float
+    cost: float | None = None
+    bound: float | None = None
+    step: float | None = None
+    excess: float = 0.0
+    statistics: Mapping[str, int] | None = None
+    why_none: str = ""
+
+
+@lru_cache(maxsize=4)
+def imported(name: str) -> ModuleOp:
+    """Return the step of a setting, as searches get it."""
+    return prepared(SETTINGS[name].step())
+
+
+def prepared(step: TrainingStep) -> ModuleOp:
+    """Return a step after the passes that come before any decision."""
+    module = import_training_step(step)
+    run_passes(Context(), module, list(BEGIN), verify_each=False)
+    return module
+
+
+@contextmanager
+def limited(seconds: float) -> Generator[None]:
+    """Raise OverTimeError after so many seconds."""
+
+    def ring(signum: int, frame: object) -> None:
+        raise OverTimeError(f"takes longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(
+    step: ModuleOp, cluster: Cluster, algorithm: str, seconds: float, budget: int | None = None, *, judge: bool = True
+) -> Outcome:
+    """
+    Run one algorithm.
+
+    Args:
+        seconds: the most that the search may take.
+        judge: whether its strategy is made a program and simulated.
+    """
+    module = step.clone()
+    add_cluster(module, cluster)
+    began = perf_counter()
+    try:
+        with limited(seconds), collector_paused():
+            if algorithm in WHOLE_PLANS:
+                SearchPlanPass(algorithm=algorithm, bound_rounds=0).apply(Context(), module)  # pyright: ignore[reportArgumentType]
+            else:
+                search = SearchStrategyPass(algorithm, budget=budget, explain=True)  # pyright: ignore[reportArgumentType]
+                search.apply(Context(), module)
+    except (OverTimeError, PassError, PassFailedException) as error:
+        return Outcome(perf_counter() - began, why_none=str(error))
+    spent = perf_counter() - began
+    cost, bound, statistics = _told(module)
+    if not judge:
+        return Outcome(spent, cost, bound, statistics=statistics)
+    if algorithm not in WHOLE_PLANS:
+        layout = Layout(mesh_of_module(module), *(("duplex", 2) if algorithm in DUPLEX else ()))
+        try:
+            run_passes(Context(), module, [*passes_to_collectives(layout), *passes_beside(layout)], verify_each=False)
+        except (PassError, PassFailedException) as error:
+            return Outcome(spent, cost, bound, statistics=statistics, why_none=str(error))
+    simulated = sum(each.seconds for each in simulate_module(module))
+    excess = max(each.excess for each in tightest_ranks(module))
+    return Outcome(spent, cost, bound, simulated, max(excess, 0.0), statistics)
+
+
+def _told(module: ModuleOp) -> tuple[float | None, float | None, dict[str, int]]:
+    """Return cost, bound and statistics, as the pass wrote them."""
+    (func,) = step_functions(module)
+    entries = func.attributes.get(SEARCH)
+    if not isinstance(entries, DictionaryAttr):
+        return None, None, {}
+    cost, bound = (entries.data[name] for name in ("cost", "lower_bound"))
+    assert isinstance(cost, FloatAttr)
+    assert isinstance(bound, FloatAttr)
+    counts = entries.data.get("statistics")
+    listed = counts.data.items() if isinstance(counts, DictionaryAttr) else ()
+    return cost.value.data, bound.value.data, {k: v.value.data for k, v in listed if isinstance(v, IntegerAttr)}
+
+
+def settings(names: Sequence[str], algorithms: Sequence[str], seconds: float) -> Rows:
+    """Return a row for each algorithm on each setting."""
+    rows: Rows = []
+    for name in names:
+        setting = SETTINGS[name]
+        cluster, found = setting.devices(), dict[str, Outcome]()
+        for algorithm in (*algorithms, *WHOLE_PLANS):
+            found[algorithm] = outcome = run(imported(name), cluster, algorithm, seconds)
+            print(name, algorithm, outcome, file=sys.stderr, flush=True)
+        theirs = [each.step for key, each in found.items() if key not in ("auto", "eliminate") and _counts(each)]
+        best = min((step for step in theirs if step is not None), default=inf)
+        for algorithm, outcome in found.items():
+            rows.append(_row(name, setting, algorithm, outcome, best))
+    return rows
+
+
+def _counts(outcome: Outcome) -> bool:
+    return outcome.step is not None and not outcome.excess
+
+
+def _row(name: str, setting: Setting, algorithm: str, outcome: Outcome, best: float) -> dict[str, Any]:
+    step = outcome.step
+    return {
+        "setting": name,
+        "paper": setting.paper,
+        "algorithm": algorithm,
+        "search s": round(outcome.seconds, 2),
+        "own cost ms": _milliseconds(outcome.cost),
+        "step ms": _milliseconds(step),
+        "fits": "yes" if _counts(outcome) else "no" if step is not None else "-",
+        "auto over best": step / best if algorithm == "auto" and step is not None and best < inf else "",
+        "why none": " ".join(outcome.why_none.split())[:60],
+        "statistics": dict(outcome.statistics or {}),
+    }
+
+
+def _milliseconds(seconds: float | None) -> float | str:
+    return 1e3 * seconds if seconds is not None else ""
+
+
+def budgets(algorithms: Sequence[str], seconds: float, most: int) -> Rows:
+    """Return a row for each algorithm and budget on AutoDDL's MLP."""
+    rows: Rows = []
+    for name in ("MLP, 128 nodes", "MLP, 4096 nodes"):
+        cluster = SETTINGS[name].devices()
+        for algorithm in algorithms:
+            for budget in _doubled(most) if algorithm in BUDGETED else [None]:
+                outcome = run(imported(name), cluster, algorithm, seconds, budget, judge=False)
+                rows.append(
+                    {
+                        "setting": name,
+                        "algorithm": algorithm,
+                        "budget": budget or "",
+                        "search s": outcome.seconds,
+                        "own cost ms": _milliseconds(outcome.cost),
+                        "why none": " ".join(outcome.why_none.split())[:60],
+                    }
+                )
+                print(rows[-1], file=sys.stderr, flush=True)
+                if outcome.why_none and budget is not None and outcome.seconds >= seconds:
+                    break
+    return rows
+
+
+def _doubled(most: int) -> list[int]:
+    return [2**power for power in range(0, most.bit_length(), 2) if 2**power <= most]
+
+
+def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], devices: Sequence[int]) -> Rows:
+    """Return the seconds of each algorithm by the number of layers on 8 devices, and of devices for two layers."""
+    rows: Rows = []
+    too_slow: set[tuple[str, str]] = set()
+    for kind, count, number in [*(("layers", 8, n) for n in layers), *(("devices", n, 2) for n in devices)]:
+        step = prepared(mlp_step((1024,) * (number + 1), batch=1024))
+        cluster = on_mesh(find_cluster("autoddl-daint-32"), Mesh.of(gpu=count))
+        for algorithm in algorithms:
+            if (kind, algorithm) in too_slow:
+                continue
+            outcome = run(step, cluster, algorithm, seconds, judge=False)
+            at = number if kind == "layers" else count
+            rows.append({"by": kind, "number": at, "algorithm": algorithm, "search s": outcome.seconds})
+            rows[-1] |= {"own cost ms": _milliseconds(outcome.cost), "why none": outcome.why_none[:60]}
+            print(rows[-1], file=sys.stderr, flush=True)
+            if outcome.why_none:
+                too_slow.add((kind, algorithm))
+    return rows
+
+
+def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None:
+    """Write a panel for each value of a column, with a line for each algorithm, to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    titles = list(dict.fromkeys(row[panels] for row in rows))
+    figure, axes = pyplot.subplots(1, len(titles), figsize=(6 * len(titles), 4), squeeze=False)
+    for title, panel in zip(titles, axes[0], strict=True):
+        for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
+            panel.plot(*zip(*points, strict=True), ".-", label=algorithm)
+        panel.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
+        panel.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
+def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+        mine = [row for row in rows if row["algorithm"] == algorithm and row[up] != ""]
+        if points := sorted((float(row[across]), float(row[up])) for row in mine):
+            yield algorithm, points
+
+
+def main() -> None:
+    """Print the tables, write JSON and plots."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--algorithms", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--seconds", type=float, default=120.0, help="most of one search (%(default)s)")
+    parser.add_argument("--most", type=int, default=4096, help="largest budget (%(default)s)")
+    parser.add_argument("--layers", nargs="+", type=int, default=[1, 2, 4, 8, 16, 24])
+    parser.add_argument("--devices", nargs="+", type=int, default=[4, 8, 16, 64])
+    quick = {"settings": [], "most": 1, "layers": [1], "devices": [2], "seconds": 5.0, "algorithms": ["eliminate"]}
+    options = parsed(parser, **quick)
+    command = "python benchmarks/referee.py"
+    if "settings" in options.parts and options.settings:
+        publish(
+            "referee",
+            settings(options.settings, options.algorithms, options.seconds),
+            command=command,
+            hidden=("statistics", "paper"),
+        )
+    if "budget" in options.parts:
+        rows = budgets(options.algorithms, options.seconds, options.most)
+        publish("referee_budget", rows, command=command)
+        plot_lines("referee_budget", rows, "setting", "search s", "own cost ms")
+    if "scaling" in options.parts:
+        rows = scaling(options.algorithms, options.seconds, options.layers, options.devices)
+        publish("referee_scaling", rows, command=command)
+        plot_lines("referee_scaling", rows, "by", "number", "search s")
+
+
+if __name__ == "__main__":
+    main()
