@@ -1,0 +1,298 @@
+"""
+The instructions of distributed programs, and what a program needs to know of those that it has.
+
+An *instruction* decides one node of the discrete problem: an op with its signature is a computation with the
+collectives that bring its operands into the forms that it demands, a home is a Placeholder-Shard or a Parameter-Shard,
+a working copy is a communication that several users share. Its precondition is that the nodes it reads are decided: its
+neighbours earlier in data flow. A *position* is a set of decided nodes; its *live* nodes are those that an undecided
+neighbour still needs. Their states are the properties P(Q) of a program Q at this position.
+
+Parts:
+    fusion     a node with an empty precondition is decided together with the first that reads it (4.5, first)
+    redundant  nodes that nobody needs any more are no longer live (4.5, third)
+    order      nodes are decided in one order, in which few are live; without it, in every order that preconditions
+               allow, as figure 10 has it
+
+A training step has properties that live long: activations wait for backward, homes for updates. In data flow as many
+are live as the step has layers. The order therefore goes along the model, and decides a layer's forward, backward and
+update together. A gradient may be read before it is decided; its form is then a demand, which is paid for when the op
+that gives it is decided.
+
+Source: HAP 4.2, 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import Costs
+from ..strategy_problem import StrategyProblem
+from .scores import Scores
+
+MOST_JOINT_STATES = 4096
+"""The most joint states of nodes that are decided together."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """By node, the neighbours that it reads, and all neighbours."""
+
+    before: Sequence[frozenset[int]]
+    around: Sequence[frozenset[int]]
+
+    @classmethod
+    def of_pairs(cls, count: int, pairs: Iterable[tuple[int, int]]) -> Reads:
+        """Return what `count` nodes read, where the second of each pair reads the first."""
+        before: list[set[int]] = [set() for _ in range(count)]
+        around: list[set[int]] = [set() for _ in range(count)]
+        for first, second in pairs:
+            before[second].add(first)
+            around[first].add(second)
+            around[second].add(first)
+        return cls(tuple(map(frozenset, before)), tuple(map(frozenset, around)))
+
+    @classmethod
+    def of(cls, problem: StrategyProblem) -> Reads:
+        """Return what the nodes of a step's problem read; a home is there before the op that makes its new value."""
+        changes = zip(problem.problem.edges, problem.traffic, strict=True)
+        pairs = ((e.v, e.u) if change.move.why == "home" else (e.u, e.v) for e, change in changes)
+        return cls.of_pairs(len(problem.decisions), pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class Append:
+    """
+    An instruction, or several fused ones, appended at a position.
+
+    Args:
+        nodes: what it decides; those that stay live come first.
+        shape: number of states of each.
+        kept: number of joint states of those that stay live.
+        base: by joint state, what it adds to the score by itself.
+        reads: for each live node that has to do with it, its place among the live ones, and by its state and the joint
+            state what they add together.
+        after: the position that it leads to.
+        picks: for each live node there, its place among the live ones here, or (negative, from -1 on) among `nodes`.
+    """
+
+    nodes: tuple[int, ...]
+    shape: tuple[int, ...]
+    kept: int
+    base: Costs
+    reads: tuple[tuple[int, Costs], ...]
+    after: Position
+    picks: tuple[int, ...]
+
+    def added(self, states: Sequence[int]) -> Costs:
+        """Return what it adds to the score of a program with these states of the live nodes, by joint state."""
+        total = self.base
+        for place, table in self.reads:
+            total = total + table[states[place]]
+        return total
+
+    def decided(self, joint: int) -> tuple[int, ...]:
+        """Return the states of the nodes in a joint state."""
+        return tuple(map(int, np.unravel_index(joint, self.shape)))
+
+    @cached_property
+    def joint_states(self) -> NDArray[np.int64]:
+        """By joint state, the states of the nodes."""
+        return np.stack(np.unravel_index(np.arange(prod(self.shape)), self.shape), axis=1)
+
+
+class Position:
+    """A set of decided nodes, with what can be appended there."""
+
+    def __init__(self, instructions: Instructions, decided: int, live: tuple[int, ...], depth: int) -> None:
+        self._instructions = instructions
+        self.decided, self.live, self.depth = decided, live, depth
+
+    @cached_property
+    def appends(self) -> tuple[Append, ...]:
+        """What can be appended; nothing where all is decided."""
+        return tuple(self._instructions.append(self, nodes) for nodes in self._instructions.next_nodes(self.decided))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node is decided."""
+        return self.decided == self._instructions.all_nodes
+
+    def ahead(self, states: Sequence[int]) -> float:
+        """Return `ecost`: the part of a score here that is not cost, for these states of the live nodes."""
+        constant, by_node = self._ahead
+        return constant + sum(float(costs[state]) for costs, state in zip(by_node, states, strict=True))
+
+    @cached_property
+    def _ahead(self) -> tuple[float, tuple[Costs, ...]]:
+        return self._instructions.ahead(self)
+
+
+class Instructions:
+    """The instructions of one problem, at given scores."""
+
+    def __init__(self, reads: Reads, scores: Scores, without: frozenset[str]) -> None:
+        self.reads, self.scores, self.without = reads, scores, without
+        self.sizes = [len(scores.unary[node]) for node in range(len(scores.unary))]
+        self.all_nodes = (1 << len(self.sizes)) - 1
+        self._positions: dict[int, Position] = {}
+        self.fused = self._fusion()
+        self._order = {} if "order" in without else self._greedy_order()
+
+    @property
+    def has_one_order(self) -> bool:
+        """Whether nodes are decided in one order only."""
+        return "order" not in self.without
+
+    @property
+    def start(self) -> Position:
+        """The position of the empty program."""
+        return self._position(0, (), 0)
+
+    def next_nodes(self, decided: int) -> list[tuple[int, ...]]:
+        """Return the groups of nodes that can be decided next."""
+        if decided == self.all_nodes:
+            return []
+        if decided in self._order:
+            return [self._order[decided]]
+        groups: list[tuple[int, ...]] = []
+        for node in range(len(self.sizes)):
+            if decided >> node & 1 or node in self._only_fused:
+                continue
+            waiting = [other for other in self.reads.before[node] if not decided >> other & 1]
+            if self.fused.get(node, frozenset()).issuperset(waiting):
+                groups.append((node, *sorted(waiting)))
+        return groups
+
+    def _fusion(self) -> Mapping[int, frozenset[int]]:
+        """By node, those with an empty precondition that may be decided together with it."""
+        self._only_fused: frozenset[int] = frozenset()
+        if "fusion" in self.without:
+            return {}
+        roots = {n for n, before in enumerate(self.reads.before) if not before and self.reads.around[n]}
+        fused: dict[int, frozenset[int]] = {}
+        alone: set[int] = set()
+        for node, before in enumerate(self.reads.before):
+            together = self.sizes[node]
+            for root in sorted(before & roots, key=lambda root: (self.sizes[root], root)):
+                together *= self.sizes[root]
+                if together > MOST_JOINT_STATES:
+                    alone.add(root)
+            fused[node] = before & roots
+        self._only_fused = frozenset(roots - alone)
+        return {node: group - alone for node, group in fused.items() if group - alone}
+
+    def _greedy_order(self) -> dict[int, tuple[int, ...]]:
+        """Return, by what is decided, what comes next in the order in which the fewest states are live."""
+        order: dict[int, tuple[int, ...]] = {}
+        decided, weights = 0, [log(size) for size in self.sizes]
+        open_around = [len(around) for around in self.reads.around]
+        candidates: set[int] = set()
+        undecided = {node: None for node in range(len(self.sizes)) if node not in self._only_fused}
+
+        def growth(node: int) -> tuple[float, int]:
+            """What the live states grow by where a node and its fused roots are decided."""
+            group = self._group(node, decided)
+            left = {member: open_around[member] for member in group}
+            gained = 0.0
+            for member in group:
+                for other in self.reads.around[member]:
+                    if other in left:
+                        left[other] -= 1
+                    elif decided >> other & 1 and open_around[other] == sum(other in self.reads.around[m] for m in group):
+                        gained -= weights[other] / sum(other in self.reads.around[m] for m in group)
+            return gained + sum(weights[member] for member, count in left.items() if count), node
+
+        while undecided:
+            node = min(candidates, key=growth) if candidates else next(iter(undecided))
+            group = self._group(node, decided)
+            order[decided] = group
+            for member in group:
+                decided |= 1 << member
+                undecided.pop(member, None)
+                for other in self.reads.around[member]:
+                    open_around[other] -= 1
+            candidates |= {other for member in group for other in self.reads.around[member]}
+            candidates = {other for other in candidates if other in undecided}
+        return order
+
+    def _group(self, node: int, decided: int) -> tuple[int, ...]:
+        """Return a node with the fused ones that are not decided."""
+        return (node, *sorted(root for root in self.fused.get(node, ()) if not decided >> root & 1))
+
+    def _position(self, decided: int, live: tuple[int, ...], depth: int) -> Position:
+        if decided not in self._positions:
+            self._positions[decided] = Position(self, decided, live, depth)
+        return self._positions[decided]
+
+    def append(self, at: Position, nodes: tuple[int, ...]) -> Append:
+        """Return the instructions of `nodes`, appended at a position."""
+        decided = at.decided
+        for node in nodes:
+            decided |= 1 << node
+        needed = [n for n in (*at.live, *nodes) if "redundant" in self.without or self._is_needed(n, decided)]
+        after = self._position(decided, tuple(sorted(needed)), at.depth + len(nodes))
+        nodes = (*(n for n in nodes if n in needed), *(n for n in nodes if n not in needed))
+        shape = tuple(self.sizes[node] for node in nodes)
+        axes = {node: axis for axis, node in enumerate(nodes)}
+        base = np.zeros(shape)
+        for node in nodes:
+            base += _along(self.scores.unary[node], (axes[node],), len(shape))
+            for other in self.reads.around[node]:
+                if axes.get(other, -1) > axes[node]:
+                    base += _along(self.scores.tables[node, other], (axes[node], axes[other]), len(shape))
+                elif self.scores.looks_ahead and not decided >> other & 1:
+                    base += _along(self.scores.ahead(node, other), (axes[node],), len(shape))
+        return Append(
+            nodes,
+            shape,
+            prod(self.sizes[node] for node in nodes if node in needed),
+            base.ravel(),
+            tuple(self._reads(at, axes, shape)),
+            after,
+            tuple(at.live.index(n) if n in at.live else -1 - axes[n] for n in after.live),
+        )
+
+    def ahead(self, at: Position) -> tuple[float, tuple[Costs, ...]]:
+        """Return `ecost` at a position: a constant, and for each live node what each of its states adds to it."""
+        scores, outside = self.scores, {node for node in range(len(self.sizes)) if not at.decided >> node & 1}
+        constant = sum(scores.least[node,] for node in outside)
+        constant += sum(least for pair, least in scores.least.items() if len(pair) == 2 and outside & {*pair})
+        by_node: list[Costs] = []
+        for node in at.live:
+            costs = np.zeros(self.sizes[node])
+            for other in self.reads.around[node] & outside:
+                costs += scores.moved.get((node, other), 0.0)
+                costs += scores.ahead(node, other) if scores.looks_ahead else 0.0
+            by_node.append(costs)
+        return constant, tuple(by_node)
+
+    def _reads(self, at: Position, axes: Mapping[int, int], shape: tuple[int, ...]) -> Iterable[tuple[int, Costs]]:
+        """The tables between live nodes and those that are decided, by joint state of these."""
+        for place, live in enumerate(at.live):
+            total = np.zeros((self.sizes[live], *shape))
+            touched = [node for node in axes if node in self.reads.around[live]]
+            for node in touched:
+                table = self.scores.tables[live, node]
+                if self.scores.looks_ahead:
+                    table = table - self.scores.ahead(live, node)[:, None]
+                total += _along(table, (0, 1 + axes[node]), 1 + len(shape))
+            if touched:
+                yield place, total.reshape(self.sizes[live], -1)
+
+    def _is_needed(self, node: int, decided: int) -> bool:
+        """Whether an undecided neighbour needs the state of a node."""
+        return any(not decided >> other & 1 for other in self.reads.around[node])
+
+
+def _along(costs: Costs, axes: tuple[int, ...], dims: int) -> Costs:
+    """Return an array over these axes (ascending) of one with more dims."""
+    shape = [1] * dims
+    for axis, size in zip(axes, costs.shape, strict=True):
+        shape[axis] = size
+    return costs.reshape(shape)

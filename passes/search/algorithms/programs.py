@@ -1,0 +1,119 @@
+"""
+Partial programs: how instructions are appended to them, and which are dropped because another is as good.
+
+A program Q' is dropped where a program Q_s is known with P(Q_s) a superset of P(Q') and cost(Q_s) <= cost(Q'): Q_s has
+decided all that Q' has decided, and the nodes of it that are still needed are decided as in Q'. Then whatever completes
+Q' completes Q_s, at no higher cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..problem import Costs, States
+from .instructions import Append, Instructions, Position
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """
+    A partial program.
+
+    Args:
+        states: of the live nodes of its position, which are its properties.
+        before: the program that it continues, with the last instruction and the joint state that this decided.
+    """
+
+    score: float
+    position: Position
+    states: tuple[int, ...]
+    before: tuple[Program, Append, int] | None = None
+
+    def decisions(self) -> list[tuple[int, int]]:
+        """Return the decided nodes with their states, in the order of the instructions."""
+        decided: list[tuple[int, int]] = []
+        program = self
+        while program.before is not None:
+            program, append, joint = program.before
+            decided += zip(append.nodes, append.decided(joint), strict=True)
+        return decided[::-1]
+
+
+class Programs:
+    """
+    The programs that are known.
+
+    Args:
+        counts: where programs are counted: those appended, and those dropped, by the rule that dropped them.
+    """
+
+    def __init__(self, theory: Instructions, without: frozenset[str], counts: Counter[str]) -> None:
+        self._theory, self._counts = theory, counts
+        self._drops = "dominance" not in without
+        self._least: dict[Position, dict[tuple[int, ...], float]] = {}
+
+    def longer(self, program: Program, enough: float, first_only: bool = False) -> Iterator[Program]:
+        """
+        Yield the programs with one more instruction that are worth knowing.
+
+        Args:
+            enough: the score from which on a program is not.
+            first_only: whether only the first of the groups of nodes that can be decided next is.
+        """
+        appends = program.position.appends
+        for append in appends[:1] if first_only else appends:
+            scores = program.score + append.added(program.states)
+            joint = np.arange(len(scores))
+            self._counts["generated"] += int(np.isfinite(scores).sum())
+            if self._drops:
+                scores, joint = self._cheapest_of_equals(append, scores)
+            worth = np.flatnonzero(scores < enough)
+            self._counts["dropped_by_score"] += int(np.isfinite(scores).sum()) - len(worth)
+            decided = append.joint_states[joint[worth]].tolist()
+            for index, states in zip(worth.tolist(), decided, strict=True):
+                live = tuple(program.states[pick] if pick >= 0 else states[-1 - pick] for pick in append.picks)
+                longer = Program(float(scores[index]), append.after, live, (program, append, int(joint[index])))
+                if not self._drops or self._is_new(longer):
+                    yield longer
+
+    def is_replaced(self, program: Program) -> bool:
+        """Return whether a cheaper program with all its properties has come since it was yielded."""
+        if not self._drops or program.before is None:
+            return False
+        replaced = self._least[program.position][program.states] < program.score or self._is_covered(program)
+        self._counts["dropped_dominated"] += replaced
+        return replaced
+
+    def _cheapest_of_equals(self, append: Append, scores: Costs) -> tuple[Costs, States]:
+        """Return, of the joint states that leave the same properties, the cheapest, with its score."""
+        table = scores.reshape(append.kept, -1)
+        joint = table.argmin(axis=1) + np.arange(append.kept) * table.shape[1]
+        cheapest = scores[joint]
+        self._counts["dropped_dominated"] += int(np.isfinite(scores).sum() - np.isfinite(cheapest).sum())
+        return cheapest, joint
+
+    def _is_new(self, program: Program) -> bool:
+        """Add a program to those that are known, unless one with all its properties costs no more."""
+        known = self._least.setdefault(program.position, {})
+        if known.get(program.states, np.inf) <= program.score or self._is_covered(program):
+            self._counts["dropped_dominated"] += 1
+            return False
+        known[program.states] = program.score
+        return True
+
+    def _is_covered(self, program: Program) -> bool:
+        """Return whether a program that has decided more has all the properties of this one and costs no more."""
+        if self._theory.has_one_order:
+            return False
+        here, cost = program.position, program.score - program.position.ahead(program.states)
+        states = dict(zip(here.live, program.states, strict=True))
+        for there, known in self._least.items():
+            if there is not here and not here.decided & ~there.decided and states.keys() >= set(there.live):
+                same = tuple(states[node] for node in there.live)
+                if known.get(same, np.inf) - there.ahead(same) <= cost:
+                    return True
+        return False
