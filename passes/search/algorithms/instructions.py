@@ -38,6 +38,9 @@ from .scores import Scores
 MOST_JOINT_STATES = 4096
 """The most joint states of nodes that are decided together."""
 
+FEW = 8
+"""The most nodes that may wait for another where the order looks whether it could stop being live."""
+
 
 @dataclass(frozen=True)
 class Reads:
@@ -188,37 +191,34 @@ class Instructions:
         return {node: group - alone for node, group in fused.items() if group - alone}
 
     def _greedy_order(self) -> dict[int, tuple[int, ...]]:
-        """Return, by what is decided, what comes next in the order in which the fewest states are live."""
+        """Return, by what is decided, what comes next where each choice keeps the number of live states small."""
         order: dict[int, tuple[int, ...]] = {}
-        decided, weights = 0, [log(size) for size in self.sizes]
-        open_around = [len(around) for around in self.reads.around]
-        candidates: set[int] = set()
-        undecided = {node: None for node in range(len(self.sizes)) if node not in self._only_fused}
+        decided, around = 0, self.reads.around
+        waiting_for = [len(neighbours) for neighbours in around]
+        waiting = {node: None for node in range(len(self.sizes)) if node not in self._only_fused}
+        candidates: dict[int, tuple[float, int]] = {}
 
         def growth(node: int) -> tuple[float, int]:
-            """What the live states grow by where a node and its fused roots are decided."""
-            group = self._group(node, decided)
-            left = {member: open_around[member] for member in group}
-            gained = 0.0
-            for member in group:
-                for other in self.reads.around[member]:
-                    if other in left:
-                        left[other] -= 1
-                    elif decided >> other & 1 and open_around[other] == sum(other in self.reads.around[m] for m in group):
-                        gained -= weights[other] / sum(other in self.reads.around[m] for m in group)
-            return gained + sum(weights[member] for member, count in left.items() if count), node
+            """Return by what the logarithm of the number of live states grows where a group is decided."""
+            group = set(self._group(node, decided))
+            touched = {other for member in group for other in around[member] if decided >> other & 1}
+            closed = (other for other in touched if waiting_for[other] == len(around[other] & group))
+            opened = (member for member in group if waiting_for[member] > len(around[member] & group))
+            return sum(log(self.sizes[n]) for n in opened) - sum(log(self.sizes[n]) for n in closed), node
 
-        while undecided:
-            node = min(candidates, key=growth) if candidates else next(iter(undecided))
-            group = self._group(node, decided)
-            order[decided] = group
+        while waiting:
+            node = min(candidates, key=candidates.__getitem__) if candidates else next(iter(waiting))
+            order[decided] = group = self._group(node, decided)
+            changed: set[int] = set()
             for member in group:
                 decided |= 1 << member
-                undecided.pop(member, None)
-                for other in self.reads.around[member]:
-                    open_around[other] -= 1
-            candidates |= {other for member in group for other in self.reads.around[member]}
-            candidates = {other for other in candidates if other in undecided}
+                waiting.pop(member, None)
+                candidates.pop(member, None)
+                for other in around[member]:
+                    waiting_for[other] -= 1
+                    # A node that many still wait for stays live, whichever of them comes next.
+                    changed |= {other, *(around[other] & candidates.keys() if waiting_for[other] <= FEW else ())}
+            candidates |= {other: growth(other) for other in changed if other in waiting}
         return order
 
     def _group(self, node: int, decided: int) -> tuple[int, ...]:
