@@ -47,6 +47,7 @@ from .instructions import Instructions, Reads
 from .interface import SearchTask, within_limit
 from .programs import Program, Programs
 from .scores import drop_states, scores_of
+from .theory import Triple, decision_triple
 
 PARTS = frozenset({"fusion", "redundant", "order", "once", "bound", "ascent", "states", "dominance"})
 
@@ -85,6 +86,7 @@ class Synthesis:
         graph: the graph of the problem; it is used up.
         without: parts that are switched off.
         budget: number of programs to take from the queue.
+        trace: where the programs that the search generates are listed, if they are to be.
     """
 
     def __init__(
@@ -94,9 +96,10 @@ class Synthesis:
         graph: Graph,
         without: frozenset[str] = frozenset(),
         budget: int | None = None,
+        trace: list[Program] | None = None,
     ) -> None:
         self.problem, self.reads, self.graph, self.without = problem, reads, graph, without
-        self.budget = BUDGET if budget is None else budget
+        self.budget, self.trace = BUDGET if budget is None else budget, trace
         self.counts = Counter[str](nodes=len(problem.unary), states=graph.total_states())
         self.best: States | None = None
         self.cost = np.inf
@@ -129,7 +132,7 @@ class Synthesis:
 
     def search(self, theory: Instructions, allowance: float) -> float:
         """Run figure 10 from the empty program, and return a bound of the cost of all programs."""
-        programs = Programs(theory, self.without, self.counts)
+        programs = Programs(theory, self.without, self.counts, self.trace)
         start = Program(theory.scores.start, theory.start, ())
         queue: list[tuple[float, int, int, Program]] = [(start.score, 0, 0, start)]
         serial, taken = 0, 0
@@ -173,16 +176,41 @@ class Synthesis:
 
     def keep(self, program: Program) -> None:
         """Make a complete program the best one, if it is the cheapest so far."""
-        states, graph = np.zeros(len(self.problem.unary), dtype=np.int64), self.graph
-        for node, state in program.decisions():
-            states[node] = graph.store[graph.states[node]][state]
+        states = np.zeros(len(self.problem.unary), dtype=np.int64)
+        for node, state in self.decisions(program):
+            states[node] = state
         cost = self.problem.cost(states)
         if cost < self.cost:
             self.best, self.cost = states, cost
 
+    def decisions(self, program: Program) -> list[tuple[int, int]]:
+        """Return the nodes that a program has decided, with their states in the problem."""
+        graph = self.graph
+        return [(node, int(graph.store[graph.states[node]][state])) for node, state in program.decisions()]
+
     def enough(self, allowance: float = 0.0) -> float:
         """Return the score from which on no program is worth taking."""
         return self.cost - max(CLOSE * abs(self.cost), allowance) if np.isfinite(self.cost) else np.inf
+
+
+def trace(
+    problem: StrategyProblem, axes: Sequence[str], without: frozenset[str] = frozenset(), reads: Reads | None = None
+) -> list[tuple[Triple, ...]]:
+    """
+    Return the programs that the search generates, in its order: the triple of each instruction.
+
+    Args:
+        axes: names of the axes of the mesh.
+        reads: what the nodes of the problem read, if that is not what their ops read.
+    """
+    generated: list[Program] = []
+    graph = Graph.of(problem.problem)
+    synthesis = Synthesis(problem.problem, reads or Reads.of(problem), graph, without, trace=generated)
+    synthesis.run()
+    return [
+        tuple(decision_triple(problem.decisions[node], state, axes) for node, state in synthesis.decisions(program))
+        for program in generated
+    ]
 
 
 def _forbid_working_copies(problem: StrategyProblem, graph: Graph) -> None:

@@ -35,12 +35,13 @@ class Program:
 
     def decisions(self) -> list[tuple[int, int]]:
         """Return the decided nodes with their states, in the order of the instructions."""
-        decided: list[tuple[int, int]] = []
+        groups: list[list[tuple[int, int]]] = []
         program = self
         while program.before is not None:
             program, append, joint = program.before
-            decided += zip(append.nodes, append.decided(joint), strict=True)
-        return decided[::-1]
+            # Arguments have lower numbers than the ops and the working copies that are decided with them.
+            groups.append(sorted(zip(append.nodes, append.decided(joint), strict=True)))
+        return [decision for group in reversed(groups) for decision in group]
 
 
 class Programs:
@@ -48,11 +49,18 @@ class Programs:
     The programs that are known.
 
     Args:
-        counts: where programs are counted: those appended, and those dropped, by the rule that dropped them.
+        counts: where programs are counted: those generated, and those dropped, by the rule that dropped them.
+        trace: where generated programs are listed, if they are to be.
     """
 
-    def __init__(self, theory: Instructions, without: frozenset[str], counts: Counter[str]) -> None:
-        self._theory, self._counts = theory, counts
+    def __init__(
+        self,
+        theory: Instructions,
+        without: frozenset[str],
+        counts: Counter[str],
+        trace: list[Program] | None = None,
+    ) -> None:
+        self._theory, self._counts, self._trace = theory, counts, trace
         self._drops = "dominance" not in without
         self._least: dict[Position, dict[tuple[int, ...], float]] = {}
 
@@ -77,6 +85,8 @@ class Programs:
             for index, states in zip(worth.tolist(), decided, strict=True):
                 live = tuple(program.states[pick] if pick >= 0 else states[-1 - pick] for pick in append.picks)
                 longer = Program(float(scores[index]), append.after, live, (program, append, int(joint[index])))
+                if self._trace is not None:
+                    self._trace.append(longer)
                 if not self._drops or self._is_new(longer):
                     yield longer
 
