@@ -46,10 +46,12 @@ def _print(shown: Sequence[Triple], count: int) -> None:
     for triple in shown:
         print(triple)
     if left := count - len(shown):
-        print(f"{left} more {'is' if left == 1 else 'are'} not in the paper: --all prints {'it' if left == 1 else 'them'}")
+        print(
+            f"{left} more {'is' if left == 1 else 'are'} not in the paper: --all prints {'it' if left == 1 else 'them'}"
+        )
 
 
-def _fail(message: str, hint: str | None = None) -> DiagnosticError:
+def _fail(message: str, hint: str = "") -> DiagnosticError:
     return DiagnosticError(Diagnostic(message, "shardwright", hint=hint))
 
 
@@ -66,8 +68,10 @@ def _find_op(name: str) -> OpSpec:
     spelled = "mm" if plain == "MatMul" else plain.removesuffix(".default")
     if (spec := table.get(spelled)) is not None:
         return spec
-    near = [other for other in table if other.split(".", maxsplit=1)[0] == spelled]
-    near += [other for other in get_close_matches(spelled, [*table, "MatMul", COLLECTIVES], n=3, cutoff=0.5) if other not in near]
+    base = spelled.split(".", maxsplit=1)[0]
+    near = [other for other in table if other.split(".", maxsplit=1)[0] == base]
+    similar = get_close_matches(spelled, [*table, "MatMul", COLLECTIVES], n=3, cutoff=0.5)
+    near += [other for other in similar if other not in near]
     hint = f"the nearest names are {', '.join(near[:5])}" if near else f"or '{COLLECTIVES}' for the collectives"
     raise _fail(f"the op table has no '{name}'; expected the name of an ATen overload, as mm or sum.dim_IntList", hint)
 

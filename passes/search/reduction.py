@@ -162,7 +162,7 @@ def drop_dominated(graph: Graph, nodes: Iterable[int]) -> set[int]:
     """
     Drop dominated states of `nodes`, and of others where that makes them dominated, until none is left.
 
-    Returns `nodes` and the nodes that may have become reducible. Raises Infeasible where a node is left without a state.
+    Returns `nodes` and the nodes that may have become reducible. Raises Infeasible where a node has no state left.
     """
     dirty = set(nodes)
     touched = set(dirty)

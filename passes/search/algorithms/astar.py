@@ -3,9 +3,9 @@
 
     S = {Q_0},  Q* = null,  cost(Q*) = inf                                                                  (figure 10)
     while some Q in S has score(Q) < cost(Q*):
-        take the Q of the lowest score; for each instruction whose precondition is in P(Q), as long as it adds a property:
+        take the Q of the lowest score; for each instruction with its precondition in P(Q) that adds a property:
             Q' = Q + instruction,  P(Q') = P(Q) + postcondition
-            drop Q' where some Q_s has all its properties and costs no more; drop each Q_s for which Q' is such a program
+            drop Q' if some Q_s has all its properties and costs no more; drop each Q_s for which Q' is such a program
             Q* = Q' if Q' is complete and cheaper, else S = S + {Q'}
 
 `instructions.py` says which instructions, preconditions and properties a discrete problem has, `scores.py` defines the
@@ -43,9 +43,10 @@ from ..problem import Infeasible, Problem, Solution, States, TooManyError
 from ..reduction import Graph
 from ..strategy_problem import StrategyProblem
 from ..within_memory import Found
-from .instructions import Instructions, Reads
+from .instructions import Instructions
 from .interface import SearchTask, within_limit
-from .programs import Program, Programs
+from .order import Reads
+from .programs import PartialProgram, Programs
 from .scores import drop_states, scores_of
 from .theory import Triple, decision_triple
 
@@ -96,7 +97,7 @@ class Synthesis:
         graph: Graph,
         without: frozenset[str] = frozenset(),
         budget: int | None = None,
-        trace: list[Program] | None = None,
+        trace: list[PartialProgram] | None = None,
     ) -> None:
         self.problem, self.reads, self.graph, self.without = problem, reads, graph, without
         self.budget, self.trace = BUDGET if budget is None else budget, trace
@@ -133,8 +134,8 @@ class Synthesis:
     def search(self, theory: Instructions, allowance: float) -> float:
         """Run figure 10 from the empty program, and return a bound of the cost of all programs."""
         programs = Programs(theory, self.without, self.counts, self.trace)
-        start = Program(theory.scores.start, theory.start, ())
-        queue: list[tuple[float, int, int, Program]] = [(start.score, 0, 0, start)]
+        start = PartialProgram(theory.scores.start, theory.start, ())
+        queue: list[tuple[float, int, int, PartialProgram]] = [(start.score, 0, 0, start)]
         serial, taken = 0, 0
         while queue and queue[0][0] < self.enough(allowance) and taken < self.budget:
             program = heappop(queue)[-1]
@@ -154,11 +155,11 @@ class Synthesis:
             self.complete(theory, [entry[-1] for entry in nsmallest(BEAMS[-1], queue)])
         return least if least < self.enough() else self.cost
 
-    def complete(self, theory: Instructions, partial: Sequence[Program]) -> None:
-        """Complete programs by a beam: of those with equally many nodes decided, the ones with the least scores go on."""
+    def complete(self, theory: Instructions, partial: Sequence[PartialProgram]) -> None:
+        """Complete programs by a beam: among programs of one depth, those of least score go on."""
         for width in BEAMS:
             programs = Programs(theory, self.without, Counter())
-            waiting: dict[int, list[Program]] = {}
+            waiting: dict[int, list[PartialProgram]] = {}
             for program in partial:
                 waiting.setdefault(program.position.depth, []).append(program)
             completed = False
@@ -174,7 +175,7 @@ class Synthesis:
             if completed:
                 return
 
-    def keep(self, program: Program) -> None:
+    def keep(self, program: PartialProgram) -> None:
         """Make a complete program the best one, if it is the cheapest so far."""
         states = np.zeros(len(self.problem.unary), dtype=np.int64)
         for node, state in self.decisions(program):
@@ -183,7 +184,7 @@ class Synthesis:
         if cost < self.cost:
             self.best, self.cost = states, cost
 
-    def decisions(self, program: Program) -> list[tuple[int, int]]:
+    def decisions(self, program: PartialProgram) -> list[tuple[int, int]]:
         """Return the nodes that a program has decided, with their states in the problem."""
         graph = self.graph
         return [(node, int(graph.store[graph.states[node]][state])) for node, state in program.decisions()]
@@ -203,7 +204,7 @@ def trace(
         axes: names of the axes of the mesh.
         reads: what the nodes of the problem read, if that is not what their ops read.
     """
-    generated: list[Program] = []
+    generated: list[PartialProgram] = []
     graph = Graph.of(problem.problem)
     synthesis = Synthesis(problem.problem, reads or Reads.of(problem), graph, without, trace=generated)
     synthesis.run()

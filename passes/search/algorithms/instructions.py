@@ -1,71 +1,37 @@
 """
 The instructions of distributed programs, and what a program needs to know of those that it has.
 
-An *instruction* decides one node of the discrete problem: an op with its signature is a computation with the
-collectives that bring its operands into the forms that it demands, a home is a Placeholder-Shard or a Parameter-Shard,
-a working copy is a communication that several users share. Its precondition is that the nodes it reads are decided: its
-neighbours earlier in data flow. A *position* is a set of decided nodes; its *live* nodes are those that an undecided
-neighbour still needs. Their states are the properties P(Q) of a program Q at this position.
+An *instruction* decides one node of the discrete problem. An op with its signature is a computation, with the
+collectives that bring its operands into the demanded forms. A home is a Placeholder-Shard or a Parameter-Shard. A
+working copy is a communication that several users share. The precondition of an instruction is that the nodes that it
+reads are decided: its neighbours earlier in data flow.
+
+A *position* is a set of decided nodes. Its *live* nodes are those that an undecided neighbour still needs; their states
+are the properties P(Q) of a program Q at this position.
 
 Parts:
-    fusion     a node with an empty precondition is decided together with the first that reads it (4.5, first)
-    redundant  nodes that nobody needs any more are no longer live (4.5, third)
-    order      nodes are decided in one order, in which few are live; without it, in every order that preconditions
-               allow, as figure 10 has it
 
-A training step has properties that live long: activations wait for backward, homes for updates. In data flow as many
-are live as the step has layers. The order therefore goes along the model, and decides a layer's forward, backward and
-update together. A gradient may be read before it is decided; its form is then a demand, which is paid for when the op
-that gives it is decided.
+    fusion      a node with an empty precondition is decided together with the first that reads it (4.5, first)
+    redundant   nodes that no undecided neighbour needs are no longer live (4.5, third)
+    order       nodes are decided in one order, in which few are live (`order.py`); without it in every order that
+                preconditions allow, as in figure 10
 
 Source: HAP 4.2, 4.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, prod
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Costs
-from ..strategy_problem import StrategyProblem
+from .order import NO_FUSION, Reads, fusion_of, greedy_order
 from .scores import Scores
-
-MOST_JOINT_STATES = 4096
-"""The most joint states of nodes that are decided together."""
-
-FEW = 8
-"""The most nodes that may wait for another where the order looks whether it could stop being live."""
-
-
-@dataclass(frozen=True)
-class Reads:
-    """By node, the neighbours that it reads, and all neighbours."""
-
-    before: Sequence[frozenset[int]]
-    around: Sequence[frozenset[int]]
-
-    @classmethod
-    def of_pairs(cls, count: int, pairs: Iterable[tuple[int, int]]) -> Reads:
-        """Return what `count` nodes read, where the second of each pair reads the first."""
-        before: list[set[int]] = [set() for _ in range(count)]
-        around: list[set[int]] = [set() for _ in range(count)]
-        for first, second in pairs:
-            before[second].add(first)
-            around[first].add(second)
-            around[second].add(first)
-        return cls(tuple(map(frozenset, before)), tuple(map(frozenset, around)))
-
-    @classmethod
-    def of(cls, problem: StrategyProblem) -> Reads:
-        """Return what the nodes of a step's problem read; a home is there before the op that makes its new value."""
-        changes = zip(problem.problem.edges, problem.traffic, strict=True)
-        pairs = ((e.v, e.u) if change.move.why == "home" else (e.u, e.v) for e, change in changes)
-        return cls.of_pairs(len(problem.decisions), pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +110,8 @@ class Instructions:
         self.sizes = [len(scores.unary[node]) for node in range(len(scores.unary))]
         self.all_nodes = (1 << len(self.sizes)) - 1
         self._positions: dict[int, Position] = {}
-        self.fused = self._fusion()
-        self._order = {} if "order" in without else self._greedy_order()
+        self.fusion = NO_FUSION if "fusion" in without else fusion_of(reads, self.sizes)
+        self._order = greedy_order(reads, self.fusion, self.sizes) if self.has_one_order else {}
 
     @property
     def has_one_order(self) -> bool:
@@ -165,65 +131,12 @@ class Instructions:
             return [self._order[decided]]
         groups: list[tuple[int, ...]] = []
         for node in range(len(self.sizes)):
-            if decided >> node & 1 or node in self._only_fused:
+            if decided >> node & 1 or node in self.fusion.never_alone:
                 continue
-            waiting = [other for other in self.reads.before[node] if not decided >> other & 1]
-            if self.fused.get(node, frozenset()).issuperset(waiting):
-                groups.append((node, *sorted(waiting)))
+            group = self.fusion.group(node, decided)
+            if all(decided >> other & 1 or other in group for other in self.reads.before[node]):
+                groups.append(group)
         return groups
-
-    def _fusion(self) -> Mapping[int, frozenset[int]]:
-        """By node, those with an empty precondition that may be decided together with it."""
-        self._only_fused: frozenset[int] = frozenset()
-        if "fusion" in self.without:
-            return {}
-        roots = {n for n, before in enumerate(self.reads.before) if not before and self.reads.around[n]}
-        fused: dict[int, frozenset[int]] = {}
-        alone: set[int] = set()
-        for node, before in enumerate(self.reads.before):
-            together = self.sizes[node]
-            for root in sorted(before & roots, key=lambda root: (self.sizes[root], root)):
-                together *= self.sizes[root]
-                if together > MOST_JOINT_STATES:
-                    alone.add(root)
-            fused[node] = before & roots
-        self._only_fused = frozenset(roots - alone)
-        return {node: group - alone for node, group in fused.items() if group - alone}
-
-    def _greedy_order(self) -> dict[int, tuple[int, ...]]:
-        """Return, by what is decided, what comes next where each choice keeps the number of live states small."""
-        order: dict[int, tuple[int, ...]] = {}
-        decided, around = 0, self.reads.around
-        waiting_for = [len(neighbours) for neighbours in around]
-        waiting = {node: None for node in range(len(self.sizes)) if node not in self._only_fused}
-        candidates: dict[int, tuple[float, int]] = {}
-
-        def growth(node: int) -> tuple[float, int]:
-            """Return by what the logarithm of the number of live states grows where a group is decided."""
-            group = set(self._group(node, decided))
-            touched = {other for member in group for other in around[member] if decided >> other & 1}
-            closed = (other for other in touched if waiting_for[other] == len(around[other] & group))
-            opened = (member for member in group if waiting_for[member] > len(around[member] & group))
-            return sum(log(self.sizes[n]) for n in opened) - sum(log(self.sizes[n]) for n in closed), node
-
-        while waiting:
-            node = min(candidates, key=candidates.__getitem__) if candidates else next(iter(waiting))
-            order[decided] = group = self._group(node, decided)
-            changed: set[int] = set()
-            for member in group:
-                decided |= 1 << member
-                waiting.pop(member, None)
-                candidates.pop(member, None)
-                for other in around[member]:
-                    waiting_for[other] -= 1
-                    # A node that many still wait for stays live, whichever of them comes next.
-                    changed |= {other, *(around[other] & candidates.keys() if waiting_for[other] <= FEW else ())}
-            candidates |= {other: growth(other) for other in changed if other in waiting}
-        return order
-
-    def _group(self, node: int, decided: int) -> tuple[int, ...]:
-        """Return a node with the fused ones that are not decided."""
-        return (node, *sorted(root for root in self.fused.get(node, ()) if not decided >> root & 1))
 
     def _position(self, decided: int, live: tuple[int, ...], depth: int) -> Position:
         if decided not in self._positions:
@@ -272,7 +185,7 @@ class Instructions:
             by_node.append(costs)
         return constant, tuple(by_node)
 
-    def _reads(self, at: Position, axes: Mapping[int, int], shape: tuple[int, ...]) -> Iterable[tuple[int, Costs]]:
+    def _reads(self, at: Position, axes: Mapping[int, int], shape: tuple[int, ...]) -> Iterator[tuple[int, Costs]]:
         """The tables between live nodes and those that are decided, by joint state of these."""
         for place, live in enumerate(at.live):
             total = np.zeros((self.sizes[live], *shape))

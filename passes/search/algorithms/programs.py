@@ -19,7 +19,7 @@ from .instructions import Append, Instructions, Position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class PartialProgram:
     """
     A partial program.
 
@@ -31,7 +31,7 @@ class Program:
     score: float
     position: Position
     states: tuple[int, ...]
-    before: tuple[Program, Append, int] | None = None
+    before: tuple[PartialProgram, Append, int] | None = None
 
     def decisions(self) -> list[tuple[int, int]]:
         """Return the decided nodes with their states, in the order of the instructions."""
@@ -58,13 +58,13 @@ class Programs:
         theory: Instructions,
         without: frozenset[str],
         counts: Counter[str],
-        trace: list[Program] | None = None,
+        trace: list[PartialProgram] | None = None,
     ) -> None:
         self._theory, self._counts, self._trace = theory, counts, trace
         self._drops = "dominance" not in without
         self._least: dict[Position, dict[tuple[int, ...], float]] = {}
 
-    def longer(self, program: Program, enough: float, first_only: bool = False) -> Iterator[Program]:
+    def longer(self, program: PartialProgram, enough: float, first_only: bool = False) -> Iterator[PartialProgram]:
         """
         Yield the programs with one more instruction that are worth knowing.
 
@@ -84,13 +84,13 @@ class Programs:
             decided = append.joint_states[joint[worth]].tolist()
             for index, states in zip(worth.tolist(), decided, strict=True):
                 live = tuple(program.states[pick] if pick >= 0 else states[-1 - pick] for pick in append.picks)
-                longer = Program(float(scores[index]), append.after, live, (program, append, int(joint[index])))
+                longer = PartialProgram(float(scores[index]), append.after, live, (program, append, int(joint[index])))
                 if self._trace is not None:
                     self._trace.append(longer)
                 if not self._drops or self._is_new(longer):
                     yield longer
 
-    def is_replaced(self, program: Program) -> bool:
+    def is_replaced(self, program: PartialProgram) -> bool:
         """Return whether a cheaper program with all its properties has come since it was yielded."""
         if not self._drops or program.before is None:
             return False
@@ -106,7 +106,7 @@ class Programs:
         self._counts["dropped_dominated"] += int(np.isfinite(scores).sum() - np.isfinite(cheapest).sum())
         return cheapest, joint
 
-    def _is_new(self, program: Program) -> bool:
+    def _is_new(self, program: PartialProgram) -> bool:
         """Add a program to those that are known, unless one with all its properties costs no more."""
         known = self._least.setdefault(program.position, {})
         if known.get(program.states, np.inf) <= program.score or self._is_covered(program):
@@ -115,7 +115,7 @@ class Programs:
         known[program.states] = program.score
         return True
 
-    def _is_covered(self, program: Program) -> bool:
+    def _is_covered(self, program: PartialProgram) -> bool:
         """Return whether a program that has decided more has all the properties of this one and costs no more."""
         if self._theory.has_one_order:
             return False
