@@ -205,14 +205,12 @@ def _check_rule_options(add: _Add) -> None:
 
 def _theory_options(add: _Add) -> None:
     add("op", metavar="OP", help="an op as mm, sum.dim_IntList or aten.relu; or 'collectives'")
-    shapes_help = (
-        "of the operands, as '6x4, 4x5', and perhaps of the results, '6x4, 4x5 -> 6x5'; by default some are made"
-    )
+    shapes_help = "shapes of operands, as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'; by default some are made up"
     add("shapes", nargs="?", metavar="SHAPES", help=shapes_help)
     add("--mesh", default="2", metavar="MESH", help="sizes as 2x2, or named axes as dp=2,tp=2 (one axis of 2)")
-    argument_help = "an argument of the op that is no tensor, as dim=[0]; repeatable"
+    argument_help = "an argument that is not a tensor, as dim=[0]; repeatable"
     add("--argument", dest="arguments", action="append", default=[], metavar="NAME=VALUE", help=argument_help)
-    add("--all", action="store_true", help="print the triples too that the paper lacks: of partial sums, and of slices")
+    add("--all", action="store_true", help="also print triples that the paper lacks: partial sums and slices")
 
 
 def _planning(add: _Add) -> None:

@@ -24,7 +24,7 @@ COLLECTIVES = "collectives"
 _PREFIX = re.compile(r"aten(\.|::)")
 _SHAPE = re.compile(r"scalar|\d+(x\d+)*")
 _DIM = 16
-"""The size of dims in operands that are made up, at least."""
+"""The least size of dims in made-up operands."""
 
 Shape = tuple[int, ...]
 
@@ -63,7 +63,7 @@ def _mesh(text: str) -> Mesh:
 
 
 def _find_op(name: str) -> OpSpec:
-    """Return the row of an op; DiagnosticError with the names that are most like it where there is none."""
+    """Return the row of an op; a DiagnosticError lists the nearest names if the table has no such op."""
     table, plain = op_table(), _PREFIX.sub("", name, count=1)
     spelled = "mm" if plain == "MatMul" else plain.removesuffix(".default")
     if (spec := table.get(spelled)) is not None:
@@ -77,7 +77,7 @@ def _find_op(name: str) -> OpSpec:
 
 
 def _arguments(given: Sequence[str]) -> dict[str, Plain]:
-    """Read `dim=[0]`; what is no Python literal is a text."""
+    """Read arguments like `dim=[0]`; a value that is not a Python literal is a string."""
     arguments: dict[str, Plain] = {}
     for item in given:
         name, found, text = item.partition("=")
@@ -91,7 +91,7 @@ def _arguments(given: Sequence[str]) -> dict[str, Plain]:
 
 
 def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, Plain]) -> Rule:
-    """Return the sharding rule of an op on operands of these shapes, or of some that are made up."""
+    """Return the sharding rule of an op on operands with these shapes, or on made-up operands."""
     if shapes is None:
         operands, results = _made_up(spec, mesh), None
     else:
@@ -103,7 +103,7 @@ def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, 
         if results is None:
             results = _results_of_notation(spec, operands) or _results(spec, names, operands, arguments)
         return spec.bind(OpInstance(spec.name, tuple(operands), tuple(results), names, arguments))
-    # Torch's own errors, and those of rules about shapes and arguments that do not go together.
+    # Torch and the rules raise these for shapes and arguments that do not fit the op.
     except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         text = str(error).strip().split("\n", maxsplit=1)[0]
         listed = ", ".join("x".join(map(str, shape)) or "scalar" for shape in operands) or "none"
@@ -111,7 +111,7 @@ def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, 
 
 
 def _made_up(spec: OpSpec, mesh: Mesh) -> list[Shape]:
-    """Shapes of which every dim can be split over the mesh: those of the rule, or matrices."""
+    """Return operand shapes that can be split over the mesh in every dim; matrices if the rule is a function."""
     size = _DIM * mesh.device_count
     if isinstance(spec.rule, str):
         notation = parse_rule(spec.rule)
@@ -129,19 +129,19 @@ def _shapes(text: str) -> list[Shape]:
     items = [item.strip() for item in text.split(",") if item.strip()]
     for item in items:
         if _SHAPE.fullmatch(item) is None:
-            raise _fail(f"'{item}' is no shape; expected shapes as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'")
+            raise _fail(f"'{item}' is not a shape; expected shapes as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'")
     return [() if item == "scalar" else tuple(map(int, item.split("x"))) for item in items]
 
 
 def _operand_names(spec: OpSpec, count: int) -> tuple[str, ...]:
-    """The schema's names of the operands that are given; a list of tensors takes those that are left over."""
+    """Return the schema names of `count` operands; a list of tensors takes all additional ones."""
     extra = count - len(spec.operands)
     named = ((name.lstrip("*"), 1 + max(extra, 0) if name.startswith("*") else 1) for name in spec.operands)
     return tuple(name for name, times in named for _ in range(times))[:count]
 
 
 def _results_of_notation(spec: OpSpec, operands: Sequence[Shape]) -> list[Shape] | None:
-    """Return the shapes of results where the rule is a notation, and None where it is a function of the shapes."""
+    """Return the result shapes if the rule is a notation; None if it is a function of the shapes."""
     if not isinstance(spec.rule, str):
         return None
     notation = parse_rule(spec.rule)
@@ -152,13 +152,13 @@ def _results_of_notation(spec: OpSpec, operands: Sequence[Shape]) -> list[Shape]
 def _results(
     spec: OpSpec, names: Sequence[str], operands: Sequence[Shape], arguments: Mapping[str, Plain]
 ) -> list[Shape]:
-    """Return the shapes that torch gives the results of an op."""
+    """Return the result shapes of an op according to torch."""
     import torch
 
     base, _, overload = spec.name.partition(".")
     packet = getattr(torch.ops.aten, base, None)
     if packet is None or not hasattr(packet, overload or "default"):
-        raise ValueError("it is no op of torch's; give the shapes of its results too, as '6x4, 4x5 -> 6x5'")
+        raise ValueError("torch has no such op; give the shapes of its results too, as '6x4, 4x5 -> 6x5'")
     keywords: dict[str, object] = dict(arguments)
     for name in dict.fromkeys(names):
         tensors = [torch.empty(s, device="meta") for n, s in zip(names, operands, strict=True) if n == name]

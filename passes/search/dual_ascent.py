@@ -125,9 +125,9 @@ class DualAscent:
 
     def message(self, node: int, neighbour: int) -> Costs:
         """
-        Return what the edge to `neighbour` hands to each state of `node`.
+        Return the costs that the edge to `neighbour` hands to the states of `node`.
 
-        Costs with all messages added to the nodes and taken from the edges give every assignment the same total.
+        Adding all messages to the nodes and subtracting them from the edges changes the cost of no assignment.
         """
         return self._messages.flat[self._messages.places[node][self._messages.slots[node, neighbour]]]
 

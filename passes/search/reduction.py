@@ -160,9 +160,9 @@ def reduce(graph: Graph) -> list[Eliminated]:
 
 def drop_dominated(graph: Graph, nodes: Iterable[int]) -> set[int]:
     """
-    Drop dominated states of `nodes`, and of others where that makes them dominated, until none is left.
+    Drop dominated states of `nodes`, then states of other nodes that become dominated by that.
 
-    Returns `nodes` and the nodes that may have become reducible. Raises Infeasible where a node has no state left.
+    Returns `nodes` and the nodes that may have become reducible. Raises Infeasible if a node has no state left.
     """
     dirty = set(nodes)
     touched = set(dirty)

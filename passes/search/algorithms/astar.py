@@ -8,25 +8,25 @@
             drop Q' if some Q_s has all its properties and costs no more; drop each Q_s for which Q' is such a program
             Q* = Q' if Q' is complete and cheaper, else S = S + {Q'}
 
-`instructions.py` says which instructions, preconditions and properties a discrete problem has, `scores.py` defines the
-score, `programs.py` appends and drops. The cost is that of all algorithms, and so is the optimum.
+`instructions.py` defines the instructions, preconditions and properties of a discrete problem, `scores.py` the score;
+`programs.py` appends instructions and drops programs. All algorithms share one cost, so the optimum is the same.
 
 The steps of the budget are programs taken from S. When they are spent, a beam completes the programs of least score,
 and the bound is the least score in S.
 
 Parts that `without` switches off:
 
-    fusion, redundant, order   see `instructions.py`; without `order` only the smallest steps can be searched
-    once        the users of a value share its one communication, the working copy (4.5, second: no repeated
-                communication of a tensor); without it each user communicates for itself, which may cost more
-    bound       the estimate of the cost to come, and with it `ascent`
-    ascent      the dual ascent that improves this estimate; without it only minima of costs are added up
-    states      dominated states are left out of the theory
-    dominance   of two programs with the same properties, the costlier is dropped (lines 9 to 14)
+    fusion, redundant, order   See `instructions.py`. When `order` is off, only small steps can be searched.
+    once        The users of a value share one communication, its working copy (4.5, second: a tensor is communicated
+                once at most). When it is off, each user communicates for itself, which may cost more.
+    bound       The score estimates the cost to come. When it is off, the score is the cost, and `ascent` is off too.
+    ascent      Dual ascent improves the estimate. When it is off, the estimate is a sum of minima.
+    states      Dominated states are dropped before the search.
+    dominance   Of two programs with the same properties, the costlier one is dropped (lines 9 to 14).
 
-The optimum is the same without any of them but `once`.
+Only `once` affects the optimum. The other parts affect the number of programs.
 
-Source: HAP 4.3, 4.5. The paper's code has zero for the estimate.
+Source: HAP 4.3, 4.5. The estimate in the paper's code is zero.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ BUDGET = 20_000
 """The number of programs taken from the queue by default."""
 
 BEAMS = (16, 128, 1024)
-"""The widths of the beams that complete programs; a wider one where a narrower one finds no complete program."""
+"""The widths of the beams that complete programs; the next one is tried if a beam completes no program."""
 
 CLOSE = 1e-10
-"""The difference, relative to the cost, below which a score is no better than a cost."""
+"""The relative difference below which a score and a cost count as equal."""
 
 
 def search(task: SearchTask) -> Found:
-    """Return the optimum, or, where the budget does not suffice, the best that a beam finds, with a bound."""
+    """Return the optimum, or, after a spent budget, the best program of a beam with a lower bound."""
     without = task.effort.without
     if unknown := sorted(without - PARTS):
         message = f"astar has no part '{unknown[0]}' to run without; its parts are {', '.join(sorted(PARTS))}"
@@ -83,11 +83,11 @@ class Synthesis:
     The search for the cheapest program of one problem; one use.
 
     Args:
-        reads: what the nodes of the problem read.
-        graph: the graph of the problem; it is used up.
+        reads: neighbours of the nodes.
+        graph: graph of the problem; the search changes it.
         without: parts that are switched off.
         budget: number of programs to take from the queue.
-        trace: where the programs that the search generates are listed, if they are to be.
+        trace: list that generated programs are appended to, if any.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Synthesis:
         try:
             bound = self.search(self.theory(), allowance)
         except Infeasible:
-            # The error below names nodes of which none can be left out.
+            # The error below names a smallest set of nodes that conflict.
             pass
         if self.best is None:
             if bound < np.inf:
@@ -126,13 +126,13 @@ class Synthesis:
         return Solution(self.best, self.cost, min(bound, self.cost), dict(self.counts))
 
     def theory(self) -> Instructions:
-        """Return the instructions of the problem, without those that no cheapest program needs."""
+        """Return the instructions of the problem after dropping states."""
         self.counts["dropped_states"] = drop_states(self.graph, self.without)
         self.counts["states_left"] = self.graph.total_states()
         return Instructions(self.reads, scores_of(self.graph, self.without), self.without)
 
     def search(self, theory: Instructions, allowance: float) -> float:
-        """Run figure 10 from the empty program, and return a bound of the cost of all programs."""
+        """Run figure 10 from the empty program, and return a lower bound of the cost of all complete programs."""
         programs = Programs(theory, self.without, self.counts, self.trace)
         start = PartialProgram(theory.scores.start, theory.start, ())
         queue: list[tuple[float, int, int, PartialProgram]] = [(start.score, 0, 0, start)]
@@ -156,7 +156,7 @@ class Synthesis:
         return least if least < self.enough() else self.cost
 
     def complete(self, theory: Instructions, partial: Sequence[PartialProgram]) -> None:
-        """Complete programs by a beam: among programs of one depth, those of least score go on."""
+        """Complete programs by a beam, which keeps the programs of least score at each depth."""
         for width in BEAMS:
             programs = Programs(theory, self.without, Counter())
             waiting: dict[int, list[PartialProgram]] = {}
@@ -176,7 +176,7 @@ class Synthesis:
                 return
 
     def keep(self, program: PartialProgram) -> None:
-        """Make a complete program the best one, if it is the cheapest so far."""
+        """Keep a complete program if it is the cheapest so far."""
         states = np.zeros(len(self.problem.unary), dtype=np.int64)
         for node, state in self.decisions(program):
             states[node] = state
@@ -185,12 +185,12 @@ class Synthesis:
             self.best, self.cost = states, cost
 
     def decisions(self, program: PartialProgram) -> list[tuple[int, int]]:
-        """Return the nodes that a program has decided, with their states in the problem."""
+        """Return the decided nodes of a program with their states in the problem."""
         graph = self.graph
         return [(node, int(graph.store[graph.states[node]][state])) for node, state in program.decisions()]
 
     def enough(self, allowance: float = 0.0) -> float:
-        """Return the score from which on no program is worth taking."""
+        """Return the score that a program must stay below to be taken."""
         return self.cost - max(CLOSE * abs(self.cost), allowance) if np.isfinite(self.cost) else np.inf
 
 
@@ -198,11 +198,11 @@ def trace(
     problem: StrategyProblem, axes: Sequence[str], without: frozenset[str] = frozenset(), reads: Reads | None = None
 ) -> list[tuple[Triple, ...]]:
     """
-    Return the programs that the search generates, in its order: the triple of each instruction.
+    Return the programs in the order in which the search generates them, each as a sequence of triples.
 
     Args:
         axes: names of the axes of the mesh.
-        reads: what the nodes of the problem read, if that is not what their ops read.
+        reads: neighbours of the nodes, if they differ from the ones in the step.
     """
     generated: list[PartialProgram] = []
     graph = Graph.of(problem.problem)
@@ -215,17 +215,17 @@ def trace(
 
 
 def _forbid_working_copies(problem: StrategyProblem, graph: Graph) -> None:
-    """Leave every working copy the form in which its value is, so that each user communicates for itself."""
+    """Allow only working copies in the form of their value, so that each user communicates for itself."""
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         if traffic.move.why == "copy":
             same = np.array([[source == target for target in traffic.targets] for source in traffic.sources])
-            # A pin may leave the copy none of the forms of its value.
+            # A pin may forbid the copy every form of its value.
             if same.any(axis=1).all():
                 graph.join(edge.u, edge.v, graph.store.intern(np.where(same, 0.0, np.inf)))
 
 
 def _is_infeasible(problem: Problem) -> bool:
-    """Return whether no program of a problem is complete."""
+    """Return whether a problem has no complete program."""
     reads = Reads.of_pairs(len(problem.unary), ((edge.u, edge.v) for edge in problem.edges))
     synthesis = Synthesis(problem, reads, Graph.of(problem))
     try:

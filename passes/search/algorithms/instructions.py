@@ -1,20 +1,20 @@
 """
-The instructions of distributed programs, and what a program needs to know of those that it has.
+The instructions of distributed programs, and the properties that they give a program.
 
 An *instruction* decides one node of the discrete problem. An op with its signature is a computation, with the
 collectives that bring its operands into the demanded forms. A home is a Placeholder-Shard or a Parameter-Shard. A
 working copy is a communication that several users share. The precondition of an instruction is that the nodes that it
 reads are decided: its neighbours earlier in data flow.
 
-A *position* is a set of decided nodes. Its *live* nodes are those that an undecided neighbour still needs; their states
-are the properties P(Q) of a program Q at this position.
+A *position* is a set of decided nodes. Its *live* nodes have an undecided neighbour, which still needs their states.
+These states are the properties P(Q) of a program Q at this position.
 
 Parts:
 
-    fusion      a node with an empty precondition is decided together with the first that reads it (4.5, first)
-    redundant   nodes that no undecided neighbour needs are no longer live (4.5, third)
-    order       nodes are decided in one order, in which few are live (`order.py`); without it in every order that
-                preconditions allow, as in figure 10
+    fusion      A node with an empty precondition is decided together with the first node that reads it (4.5, first).
+    redundant   A node stops being live when all its neighbours are decided (4.5, third).
+    order       Nodes are decided in one order that keeps few of them live (`order.py`). When it is off, they are
+                decided in every order that preconditions allow, as in figure 10.
 
 Source: HAP 4.2, 4.5.
 """
@@ -40,14 +40,15 @@ class Append:
     An instruction, or several fused ones, appended at a position.
 
     Args:
-        nodes: what it decides; those that stay live come first.
-        shape: number of states of each.
-        kept: number of joint states of those that stay live.
-        base: by joint state, what it adds to the score by itself.
-        reads: for each live node that has to do with it, its place among the live ones, and by its state and the joint
-            state what they add together.
-        after: the position that it leads to.
-        picks: for each live node there, its place among the live ones here, or (negative, from -1 on) among `nodes`.
+        nodes: nodes that it decides, the live ones first.
+        shape: number of states of each node.
+        kept: number of joint states of the nodes that stay live.
+        base: addition to the score by joint state, apart from `reads`.
+        reads: pairs for the neighbours that are live: the place of the neighbour among the live nodes, and a table of
+            additions to the score, by its state and the joint state.
+        after: position after the instruction.
+        picks: sources of the live states after the instruction: a place among the live nodes before it, or a negative
+            number, which counts `nodes` from -1 on.
     """
 
     nodes: tuple[int, ...]
@@ -59,7 +60,7 @@ class Append:
     picks: tuple[int, ...]
 
     def added(self, states: Sequence[int]) -> Costs:
-        """Return what it adds to the score of a program with these states of the live nodes, by joint state."""
+        """Return its additions to the score by joint state, given the states of the live nodes."""
         total = self.base
         for place, table in self.reads:
             total = total + table[states[place]]
@@ -71,12 +72,12 @@ class Append:
 
     @cached_property
     def joint_states(self) -> NDArray[np.int64]:
-        """By joint state, the states of the nodes."""
+        """Return the states of the nodes in every joint state."""
         return np.stack(np.unravel_index(np.arange(prod(self.shape)), self.shape), axis=1)
 
 
 class Position:
-    """A set of decided nodes, with what can be appended there."""
+    """A set of decided nodes, and the instructions that can be appended there."""
 
     def __init__(self, instructions: Instructions, decided: int, live: tuple[int, ...], depth: int) -> None:
         self._instructions = instructions
@@ -84,16 +85,16 @@ class Position:
 
     @cached_property
     def appends(self) -> tuple[Append, ...]:
-        """What can be appended; nothing where all is decided."""
+        """Return the instructions that can be appended; a complete program has none."""
         return tuple(self._instructions.append(self, nodes) for nodes in self._instructions.next_nodes(self.decided))
 
     @property
     def is_complete(self) -> bool:
-        """Whether every node is decided."""
+        """Return whether every node is decided."""
         return self.decided == self._instructions.all_nodes
 
     def ahead(self, states: Sequence[int]) -> float:
-        """Return `ecost`: the part of a score here that is not cost, for these states of the live nodes."""
+        """Return `ecost`: the estimated part of a score at this position, given the states of the live nodes."""
         constant, by_node = self._ahead
         return constant + sum(float(costs[state]) for costs, state in zip(by_node, states, strict=True))
 
@@ -115,7 +116,7 @@ class Instructions:
 
     @property
     def has_one_order(self) -> bool:
-        """Whether nodes are decided in one order only."""
+        """Return whether nodes are decided in one order only."""
         return "order" not in self.without
 
     @property
@@ -172,7 +173,7 @@ class Instructions:
         )
 
     def ahead(self, at: Position) -> tuple[float, tuple[Costs, ...]]:
-        """Return `ecost` at a position: a constant, and for each live node what each of its states adds to it."""
+        """Return `ecost` at a position as a constant and, for each live node, an addition by state."""
         scores, outside = self.scores, {node for node in range(len(self.sizes)) if not at.decided >> node & 1}
         constant = sum(scores.least[node,] for node in outside)
         constant += sum(least for pair, least in scores.least.items() if len(pair) == 2 and outside & {*pair})
@@ -186,7 +187,7 @@ class Instructions:
         return constant, tuple(by_node)
 
     def _reads(self, at: Position, axes: Mapping[int, int], shape: tuple[int, ...]) -> Iterator[tuple[int, Costs]]:
-        """The tables between live nodes and those that are decided, by joint state of these."""
+        """Yield `Append.reads` for nodes that are decided at a position."""
         for place, live in enumerate(at.live):
             total = np.zeros((self.sizes[live], *shape))
             touched = [node for node in axes if node in self.reads.around[live]]
@@ -199,7 +200,7 @@ class Instructions:
                 yield place, total.reshape(self.sizes[live], -1)
 
     def _is_needed(self, node: int, decided: int) -> bool:
-        """Whether an undecided neighbour needs the state of a node."""
+        """Return whether an undecided neighbour needs the state of a node."""
         return any(not decided >> other & 1 for other in self.reads.around[node])
 
 

@@ -1,10 +1,11 @@
 """
-What instructions read, which of them are fused, and the order in which they are appended.
+The neighbours that instructions read, the fusion of instructions, and the order in which they are appended.
 
-A training step has properties that live long: activations wait for backward, homes for updates. In data flow as many
-are live as the step has layers, while HAP's own graphs are forward only. The order here goes along the model and
-decides forward, backward and update of a layer together. A gradient may then be read before it is decided. The form in
-which it is read is a demand, which is paid for when the op that gives the gradient is decided.
+A training step has properties that live long: activations wait for backward, homes for updates. In the order of data
+flow, the number of live properties grows with the depth of the model. (The graphs of the paper are forward only.) The
+order here goes along the model and decides forward, backward and update of a layer together. So a gradient may be read
+before it is decided. The form that its reader expects is then a demand, and its communication is paid for when the op
+that makes the gradient is decided.
 
 Source: HAP 4.5 (the first optimization is fusion); the order is not in the paper.
 """
@@ -21,19 +22,25 @@ MOST_JOINT_STATES = 4096
 """The most joint states of nodes that are decided together."""
 
 FEW = 8
-"""The most nodes that may wait for another where the order checks whether it could stop being live."""
+"""The number of undecided neighbours up to which the order checks whether a node may stop being live."""
 
 
 @dataclass(frozen=True)
 class Reads:
-    """By node, the neighbours that it reads, and all neighbours."""
+    """
+    The neighbours of each node.
+
+    Args:
+        before: neighbours that the node reads.
+        around: all neighbours.
+    """
 
     before: Sequence[frozenset[int]]
     around: Sequence[frozenset[int]]
 
     @classmethod
     def of_pairs(cls, count: int, pairs: Iterable[tuple[int, int]]) -> Reads:
-        """Return what `count` nodes read, where the second of each pair reads the first."""
+        """Return the neighbours of `count` nodes; the second node of each pair reads the first one."""
         before: list[set[int]] = [set() for _ in range(count)]
         around: list[set[int]] = [set() for _ in range(count)]
         for first, second in pairs:
@@ -44,7 +51,7 @@ class Reads:
 
     @classmethod
     def of(cls, problem: StrategyProblem) -> Reads:
-        """Return what the nodes of a step's problem read; a home exists before the op that makes its new value."""
+        """Return the neighbours in a step's problem; a home exists before the op that makes its new value."""
         changes = zip(problem.problem.edges, problem.traffic, strict=True)
         pairs = ((e.v, e.u) if change.move.why == "home" else (e.u, e.v) for e, change in changes)
         return cls.of_pairs(len(problem.decisions), pairs)
@@ -56,15 +63,15 @@ class Fusion:
     The nodes with an empty precondition, which are decided together with the first node that reads them.
 
     Args:
-        by_reader: by node, those that it may be fused with.
-        never_alone: those that are only decided together with a reader.
+        by_reader: nodes that may be fused with a reader, by reader.
+        never_alone: nodes that are only decided together with a reader.
     """
 
     by_reader: Mapping[int, frozenset[int]]
     never_alone: frozenset[int]
 
     def group(self, node: int, decided: int) -> tuple[int, ...]:
-        """Return a node with those that are fused with it and not yet decided."""
+        """Return a node and the undecided nodes that are fused with it."""
         return (node, *sorted(root for root in self.by_reader.get(node, ()) if not decided >> root & 1))
 
 
@@ -72,7 +79,7 @@ NO_FUSION = Fusion({}, frozenset())
 
 
 def fusion_of(reads: Reads, sizes: Sequence[int]) -> Fusion:
-    """Return which nodes are fused, given the number of states of each; too many joint states are not formed."""
+    """Return the fusion of nodes with these numbers of states, with at most `MOST_JOINT_STATES` in a group."""
     roots = {node for node, before in enumerate(reads.before) if not before and reads.around[node]}
     alone: set[int] = set()
     for node, before in enumerate(reads.before):
@@ -86,7 +93,7 @@ def fusion_of(reads: Reads, sizes: Sequence[int]) -> Fusion:
 
 
 def greedy_order(reads: Reads, fusion: Fusion, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return, by what is decided (bits), the nodes that come next where each choice keeps few states live."""
+    """Return the next group of nodes by the set of decided ones (bits), chosen greedily to keep few states live."""
     order: dict[int, tuple[int, ...]] = {}
     decided, around = 0, reads.around
     waiting_for = [len(neighbours) for neighbours in around]
@@ -94,7 +101,7 @@ def greedy_order(reads: Reads, fusion: Fusion, sizes: Sequence[int]) -> dict[int
     candidates: dict[int, tuple[float, int]] = {}
 
     def growth(node: int) -> tuple[float, int]:
-        """Return by what the logarithm of the number of live states grows where a group is decided."""
+        """Return the growth of the logarithm of the number of live states when a group is decided."""
         group = set(fusion.group(node, decided))
         touched = {other for member in group for other in around[member] if decided >> other & 1}
         closed = (other for other in touched if waiting_for[other] == len(around[other] & group))
@@ -111,7 +118,7 @@ def greedy_order(reads: Reads, fusion: Fusion, sizes: Sequence[int]) -> dict[int
             candidates.pop(member, None)
             for other in around[member]:
                 waiting_for[other] -= 1
-                # A node that many still wait for stays live, whichever of them comes next.
+                # A node with many undecided neighbours stays live, whichever of these comes next.
                 changed |= {other, *(around[other] & candidates.keys() if waiting_for[other] <= FEW else ())}
         candidates |= {other: growth(other) for other in changed if other in waiting}
     return order

@@ -1,9 +1,9 @@
 """
-Partial programs: how instructions are appended to them, and which are dropped because another is as good.
+Partial programs: appending instructions to them, and dropping a program when another one is as good.
 
-A program Q' is dropped where a program Q_s is known with P(Q_s) a superset of P(Q') and cost(Q_s) <= cost(Q'): Q_s has
-decided all that Q' has decided, and the nodes of it that are still needed are decided as in Q'. Then whatever completes
-Q' completes Q_s, at no higher cost.
+A program Q' is dropped if there is a program Q_s with P(Q_s) a superset of P(Q') and cost(Q_s) <= cost(Q'). Here this
+means that Q_s has decided every node that Q' has decided, and that each live node of Q_s has the same state in Q'. The
+instructions that complete Q' then complete Q_s too, at no higher cost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class PartialProgram:
     A partial program.
 
     Args:
-        states: of the live nodes of its position, which are its properties.
-        before: the program that it continues, with the last instruction and the joint state that this decided.
+        states: states of the live nodes of its position, which are its properties.
+        before: program that it continues, its last instruction, and the joint state that this one decided.
     """
 
     score: float
@@ -46,11 +46,11 @@ class PartialProgram:
 
 class Programs:
     """
-    The programs that are known.
+    The programs of a search.
 
     Args:
-        counts: where programs are counted: those generated, and those dropped, by the rule that dropped them.
-        trace: where generated programs are listed, if they are to be.
+        counts: counter of generated programs, and of dropped ones by rule.
+        trace: list that generated programs are appended to, if any.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Programs:
 
     def longer(self, program: PartialProgram, enough: float, first_only: bool = False) -> Iterator[PartialProgram]:
         """
-        Yield the programs with one more instruction that are worth knowing.
+        Yield the programs with one more instruction, without the dropped ones.
 
         Args:
-            enough: the score from which on a program is not.
-            first_only: whether only the first of the groups of nodes that can be decided next is.
+            enough: score that a program must stay below.
+            first_only: whether to append only the first of several possible instructions.
         """
         appends = program.position.appends
         for append in appends[:1] if first_only else appends:
@@ -91,7 +91,7 @@ class Programs:
                     yield longer
 
     def is_replaced(self, program: PartialProgram) -> bool:
-        """Return whether a cheaper program with all its properties has come since it was yielded."""
+        """Return whether a cheaper program with all its properties has been yielded since."""
         if not self._drops or program.before is None:
             return False
         replaced = self._least[program.position][program.states] < program.score or self._is_covered(program)
@@ -99,7 +99,7 @@ class Programs:
         return replaced
 
     def _cheapest_of_equals(self, append: Append, scores: Costs) -> tuple[Costs, States]:
-        """Return, of the joint states that leave the same properties, the cheapest, with its score."""
+        """Return the cheapest joint state for each combination of properties after an instruction, with its score."""
         table = scores.reshape(append.kept, -1)
         joint = table.argmin(axis=1) + np.arange(append.kept) * table.shape[1]
         cheapest = scores[joint]
@@ -107,7 +107,7 @@ class Programs:
         return cheapest, joint
 
     def _is_new(self, program: PartialProgram) -> bool:
-        """Add a program to those that are known, unless one with all its properties costs no more."""
+        """Record a program; return False if another one has all its properties and costs no more."""
         known = self._least.setdefault(program.position, {})
         if known.get(program.states, np.inf) <= program.score or self._is_covered(program):
             self._counts["dropped_dominated"] += 1

@@ -1,12 +1,12 @@
 """
-The score of a partial program: its cost, and an estimate of what is still to come that is never too high.
+The score of a partial program: its cost, and an estimate of the cost to come that is never too high.
 
     score(Q) = cost(Q) + ecost(Q),   ecost(Q) <= cost(Q_c) - cost(Q)  for every complete Q_c that starts with Q    (4.3)
 
-HAP takes for `ecost` the compute that remains, at infinite bandwidth. Here it is the least that each remaining node and
-each remaining edge can cost, which contains that compute; and dual ascent first moves costs between nodes and edges,
-without changing the total of any assignment, until these minima add up to as much as they can (`dual_ascent.py`).
-What a decision adds to the score is then never negative: its reduced cost.
+HAP's `ecost` is the remaining compute, at infinite bandwidth. Here it is the sum of the minima of all remaining nodes
+and edges, which includes that compute. Dual ascent first moves costs between nodes and edges so that the minima become
+large; the total of every assignment stays the same (`dual_ascent.py`). A decision then adds its reduced cost to the
+score, which is never negative.
 
 Source: HAP 4.3.
 """
@@ -26,21 +26,21 @@ SWEEPS = 200
 """The most sweeps of dual ascent; it ends where the bound no longer rises."""
 
 ROUNDING = 1e-14
-"""A reduced cost below this part of the bound is zero, so that rounding does not order programs of equal score."""
+"""Reduced costs below this part of the bound count as zero, so that rounding does not order equal programs."""
 
 
 @dataclass(frozen=True)
 class Scores:
     """
-    The reduced costs of a graph: what decisions add to the score of the empty program.
+    The reduced costs of a graph, which decisions add to the score of the empty program.
 
     Args:
         start: score of the empty program.
-        unary: by node, what each of its states adds.
-        tables: by pair of neighbours, both ways, what each pair of states adds.
-        looks_ahead: whether a decision is charged at once for the least that an undecided neighbour can add to it.
-        least: by node and by pair of neighbours, the minimum that was taken from their costs; they add up to `start`.
-        moved: by node and neighbour, what their edge handed to each state of the node.
+        unary: reduced costs of the states of each node.
+        tables: reduced costs of the pairs of states of two neighbours, both ways.
+        looks_ahead: whether a decision is charged at once for the minimum over the states of an undecided neighbour.
+        least: minima that were subtracted from the costs of nodes and of pairs; they add up to `start`.
+        moved: costs that the edge between a node and a neighbour handed to each state of the node.
     """
 
     start: float
@@ -51,15 +51,15 @@ class Scores:
     moved: Mapping[tuple[int, int], Costs]
 
     def ahead(self, node: int, neighbour: int) -> Costs:
-        """Return the least that an undecided neighbour adds to each state of a node."""
+        """Return the minimum reduced cost of an edge for each state of a node, over the states of the neighbour."""
         return self.tables[node, neighbour].min(axis=1)
 
 
 def drop_states(graph: Graph, without: frozenset[str]) -> int:
     """
-    Drop the states that no cheapest program needs, or, without `states`, those that none can have; return how many.
+    Drop dominated states, or only forbidden ones if the part `states` is off, and return their number.
 
-    Raises Infeasible where a node is left without a state.
+    Raises Infeasible where a node has no state left.
     """
     before = graph.total_states()
     if "states" in without:
@@ -70,7 +70,7 @@ def drop_states(graph: Graph, without: frozenset[str]) -> int:
 
 
 def scores_of(graph: Graph, without: frozenset[str]) -> Scores:
-    """Return the reduced costs of a graph without states that are forbidden."""
+    """Return the reduced costs of a graph; forbidden states must have been dropped."""
     unary = {node: graph.store[handle].copy() for node, handle in graph.unary.items()}
     tables = {(u, v): graph.store[graph.adjacency[u][v]].copy() for u in unary for v in graph.adjacency[u] if u < v}
     moved = {} if without & {"bound", "ascent"} else _messages(graph)
@@ -87,7 +87,7 @@ def scores_of(graph: Graph, without: frozenset[str]) -> Scores:
 
 
 def _messages(graph: Graph) -> dict[tuple[int, int], Costs]:
-    """Return, by node and neighbour, what their edge hands to the node after dual ascent."""
+    """Return the costs that edges hand to nodes after dual ascent, by node and neighbour."""
     messages: dict[tuple[int, int], Costs] = {}
     for component in graph.components():
         if len(component) > 1:
@@ -99,7 +99,7 @@ def _messages(graph: Graph) -> dict[tuple[int, int], Costs]:
 
 
 def _take_minima(unary: Mapping[int, Costs], tables: Mapping[tuple[int, int], Costs]) -> dict[tuple[int, ...], float]:
-    """Take its minimum from each array, and return these."""
+    """Subtract the minimum of each array from it, and return the minima."""
     arrays: dict[tuple[int, ...], Costs] = {**{(node,): costs for node, costs in unary.items()}, **tables}
     least = {key: float(costs.min()) for key, costs in arrays.items()}
     zero = ROUNDING * abs(sum(least.values()))
@@ -110,7 +110,7 @@ def _take_minima(unary: Mapping[int, Costs], tables: Mapping[tuple[int, int], Co
 
 
 def _drop_forbidden(graph: Graph) -> None:
-    """Drop the states that are forbidden, by themselves or by all states of a neighbour, until none is left."""
+    """Drop all states that are forbidden, by themselves or by every state of a neighbour."""
     shrinks = True
     while shrinks:
         kept: dict[int, np.ndarray] = {}

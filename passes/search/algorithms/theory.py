@@ -1,16 +1,17 @@
 """
 HAP's theory of a program: Hoare triples `{precondition} instruction {postcondition}` over properties of tensors.
 
-A property `e | I` says that some instance of the tensor e is on the devices which instruction I turns into e (4.2):
+A property `e | I` says that the devices hold a distributed tensor which instruction I turns into the tensor e (4.2):
 
-    e | Identity         every device has e               e | All-Gather(d)    every device has its part along dim d
-    e | All-Reduce       e is the sum of what the devices have; likewise All-Reduce(max) and All-Reduce(min)
+    e | Identity         Every device has e.
+    e | All-Gather(d)    Every device has its part of e along dim d.
+    e | All-Reduce       The sum of the tensors of all devices is e. All-Reduce(max) and All-Reduce(min) are similar.
 
-Shardings are these properties, one for each axis of the mesh, and signatures are the triples of an op (figure 9, and
-4.4 for the one in which all is Identity). The triples of collectives are the steps between shardings.
+A sharding is one such property for each axis of the mesh. The signatures of an op are its triples: figure 9 and, with
+Identity throughout, 4.4. The triples of collectives are the steps between shardings.
 
-The rules of this project have two kinds of triples that the paper lacks: a linear op passes partial sums on, and a part
-may be cut from a full tensor without communication.
+The rules of this project have two kinds of triples that the paper lacks. A linear op passes partial sums on, and a
+device can cut its part from a full tensor without communication.
 
 Source: HAP 4.2, figure 9, 4.4.
 """
@@ -34,12 +35,12 @@ from ...step.step_view import value_label
 from ..strategy_problem import Decision
 
 _SPELLED = {"mm": "MatMul"}
-"""The paper's names of ops, where they are not ours."""
+"""The paper's names of ops, if they differ from ours."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """That a program has the tensor `tensor` in the form `form`."""
+    """A property of a program: it has a tensor in some form."""
 
     tensor: str
     form: str
@@ -50,7 +51,7 @@ class Property:
 
 @dataclass(frozen=True)
 class Triple:
-    """What an instruction needs, and what a program has after it."""
+    """A Hoare triple: properties before an instruction, and properties that it establishes."""
 
     precondition: tuple[Property, ...]
     instruction: str
@@ -62,7 +63,7 @@ class Triple:
 
 
 def form_of(sharding: Sharding, axes: Sequence[str]) -> str:
-    """Return the paper's form of a sharding; on several axes, that on each one which it uses, by name."""
+    """Return a sharding in the paper's notation; on several axes, with the name of each axis that it uses."""
     by_axis = {axis: f"All-Gather({number})" for number, dim in enumerate(sharding.dims) for axis in dim.axes}
     for axis, kind in sharding.partial:
         by_axis[axis] = "All-Reduce" if kind is Reduction.SUM else f"All-Reduce({kind})"
@@ -82,7 +83,7 @@ def op_triples(overload: str, rule: Rule, mesh: Mesh, beyond_paper: bool = False
     Return the triples of an op on tensors e1, e2, ...: one for each of its signatures.
 
     Args:
-        beyond_paper: whether to include those with partial sums in their precondition.
+        beyond_paper: whether to include triples with partial sums in the precondition.
     """
     names = [f"e{number + 1}" for number in range(len(rule.operands) + len(rule.results))]
     operands, results = names[: len(rule.operands)], names[len(rule.operands) :]
@@ -96,7 +97,7 @@ def op_triples(overload: str, rule: Rule, mesh: Mesh, beyond_paper: bool = False
 def signature_triple(
     name: str, operands: Sequence[str], results: Sequence[str], signature: Signature, axes: Sequence[str]
 ) -> Triple:
-    """Return the triple of an op that runs with a signature."""
+    """Return the triple of an op with a signature."""
     return Triple(
         tuple(Property(e, form_of(s, axes)) for e, s in zip(operands, signature.operands, strict=True)),
         f"{name}({', '.join(operands)})",
@@ -106,10 +107,11 @@ def signature_triple(
 
 def collective_triples(mesh: Mesh, dims: int, beyond_paper: bool = False) -> Iterator[Triple]:
     """
-    Yield the triples of the collectives on a tensor e with so many dims.
+    Yield the triples of the collectives on a tensor e.
 
     Args:
-        beyond_paper: whether to include the steps that communicate nothing.
+        dims: number of dims of e.
+        beyond_paper: whether to include steps without communication.
     """
     for source in _shardings(mesh, dims):
         for step in steps_from(source, mesh):
@@ -121,7 +123,7 @@ def collective_triples(mesh: Mesh, dims: int, beyond_paper: bool = False) -> Ite
 
 
 def _shardings(mesh: Mesh, dims: int) -> Iterator[Sharding]:
-    """Partial over each axis alone, then split over it, then replicated."""
+    """Yield shardings that are partial over one axis, then split over one axis, then replicated."""
     whole = Sharding.replicated(dims)
     for axis in mesh.names:
         yield Sharding(whole.dims, ((axis, Reduction.SUM),))
@@ -132,7 +134,7 @@ def _shardings(mesh: Mesh, dims: int) -> Iterator[Sharding]:
 
 
 def _instructions(step: Step) -> tuple[str, ...]:
-    """The instructions that do a step: two where it has two methods (4.4)."""
+    """Return the instructions for a step: two for an all-gather, which has two methods (4.4)."""
     match step.kind:
         case CollectiveKind.ALL_REDUCE:
             return ("All-Reduce(e)",)
@@ -149,7 +151,7 @@ def _instructions(step: Step) -> tuple[str, ...]:
 
 
 def decision_triple(decision: Decision, state: int, axes: Sequence[str]) -> Triple:
-    """Return the triple of the instruction that decides a node of a step's problem."""
+    """Return the triple of the instruction that gives a node of a step's problem a state."""
     subject, chosen = decision.subject, decision.states[state]
     if isinstance(subject, ComputeOp):
         assert isinstance(chosen, Signature)

@@ -1,5 +1,5 @@
 """
-`algorithm=astar`: HAP's search finds what elimination finds, whichever of its parts are off, and figure 11's programs.
+`algorithm=astar`: HAP's search has the optimum of elimination whichever parts are off, and generates figure 11.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardwright.passes.shares.prediction import predicted_seconds
 from shardwright.passes.step.step_view import step_views
 
 LOSSLESS = sorted(PARTS - {"once"})
-"""The parts without which the optimum is the same."""
+"""The parts that affect the number of programs only."""
 
 ROWS = """
 [[pin]]
@@ -43,7 +43,7 @@ latencies = st.sampled_from((1e-9, 1e-6, 1e-3))
 
 
 def synthesised(problem: Problem, without: Iterable[str] = (), budget: int | None = None) -> Synthesis:
-    """Return the search of a problem after its run; a node reads those of lower numbers."""
+    """Return the search for a problem; a node reads its neighbours of lower numbers."""
     pairs = ((min(edge.u, edge.v), max(edge.u, edge.v)) for edge in problem.edges)
     reads = Reads.of_pairs(len(problem.unary), pairs)
     return Synthesis(problem, reads, Graph.of(problem), frozenset(without), budget)
@@ -93,7 +93,7 @@ def random_problem(number: int, nodes: int = 6, states: int = 4) -> Problem:
     ids="-".join,
 )
 def test_equals_trying_everything(without: tuple[str, ...]) -> None:
-    """On 60 problems: the same optimum, or the same verdict that there is none."""
+    """On 60 problems both find the same optimum, or that there is none."""
     for number in range(60):
         problem = random_problem(number)
         try:
@@ -129,7 +129,7 @@ def test_a_spent_budget_leaves_an_honest_gap(number: int) -> None:
 
 
 def test_parts_leave_programs_out() -> None:
-    """On a dense problem each part that concerns the search itself saves programs."""
+    """On a dense problem each of these parts reduces the number of programs."""
     problem = frustrated_problem(1, nodes=8)
     taken = {
         without: synthesised(problem, without).run().statistics["taken"]
@@ -204,7 +204,7 @@ PROPERTIES = {
 
 
 def figure_11() -> tuple[StrategyProblem, Reads]:
-    """Return the problem of the figure's program with its theory alone, and what its instructions read."""
+    """Return the problem of the figure's program, restricted to its theory, and the neighbours of its nodes."""
     ctx = context()
     ((view, cluster),) = step_views(parse(head(1e9, 1e-5) + SMALL, ctx))
     whole = build_problem(view, cluster, constraints_of(view))
@@ -229,7 +229,7 @@ def figure_11() -> tuple[StrategyProblem, Reads]:
 
 
 def test_figure_11() -> None:
-    """The seven programs, in the figure's order, where the score is the cost of a program; the last one is the best."""
+    """When the score is the cost of a program, the search generates the seven programs in the figure's order."""
     problem, reads = figure_11()
     programs = trace(problem, ("gpu",), frozenset({"fusion", "order", "bound"}), reads)
     names = [tuple(triple.instruction.replace("(e1, e2)", "").replace("(e3)", "") for triple in p) for p in programs]
@@ -240,7 +240,7 @@ def test_figure_11() -> None:
 
 
 def test_a_better_estimate_leaves_out_programs_of_figure_11() -> None:
-    """With an estimate of what is to come, the search goes straight to program 7 of the figure."""
+    """With an estimate of the cost to come, the search generates only five of the seven programs."""
     problem, reads = figure_11()
     plain = trace(problem, ("gpu",), frozenset({"fusion", "order", "bound"}), reads)
     better = trace(problem, ("gpu",), frozenset({"fusion", "order"}), reads)
@@ -257,11 +257,11 @@ func.func @step(%x: tensor<1024x1024xf32> {train.batch = "x"}) -> tensor<1024x10
   func.return %y : tensor<1024x1024xf32>
 }
 """
-"""An op that takes no parts, of a value of 4 MiB that comes in parts."""
+"""An op that needs its full operand, a split value of 4 MiB."""
 
 
 def gathered(share: float, pins: Path) -> tuple[float, str]:
-    """Return what a search says that the step costs where rank 0 has a share, and how its value is gathered."""
+    """Return the cost of the step when rank 0 has this share of the value, and the method of the all-gather."""
     ctx = context()
     module = parse(FOUR, ctx)
     search, rest = f'search-strategy{{algorithm=astar pins="{pins}"}}', (1.0 - share) / 3.0

@@ -28,20 +28,20 @@ COLLECTIVES = """\
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    """Return the triples that the command prints, without what it says of others."""
+    """Return the triples that the command prints, without its remarks."""
     assert main(["theory", *words]) == 0
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return the error of a command that fails."""
+    """Return the error message of a failing command."""
     assert main(["theory", *words]) == 1
     return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["mm", "aten.mm", "aten::mm", "mm.default", "MatMul"])
 def test_a_product_has_the_triples_of_the_paper(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Those of figure 9 and the one of 4.4, and no others."""
+    """It has the three triples of figure 9 and the triple of 4.4, and no other."""
     assert sorted(printed(capsys, name)) == sorted([*FIGURE_9, SUFFICIENT_FACTORS])
 
 
@@ -86,9 +86,9 @@ def test_forms_on_several_axes_name_them(capsys: pytest.CaptureFixture[str]) -> 
         (["sofmax"], r"the op table has no 'sofmax'.*\n.*nearest names are .*_softmax"),
         (["sum.dim"], r"the op table has no 'sum.dim'.*\n.*nearest names are .*sum.dim_IntList"),
         (["mm", "6x4, 5x4"], r"does not take operands of shapes 6x4, 5x4: .*factor k is 4 in one dim, 5 in another"),
-        (["mm", "6 by 4"], r"'6 by 4' is no shape; expected shapes as '6x4, 4x5'"),
+        (["mm", "6 by 4"], r"'6 by 4' is not a shape; expected shapes as '6x4, 4x5'"),
         (["sum.dim_IntList", "--argument", "dim"], r"--argument dim is not of the form name=value, as dim="),
-        (["attention"], r"no op of torch's; give the shapes of its results too"),
+        (["attention"], r"torch has no such op; give the shapes of its results too"),
         (["mm", "--mesh", "0x2"], "--mesh=0x2, expected sizes"),
     ],
 )
