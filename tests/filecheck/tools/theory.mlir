@@ -19,3 +19,8 @@
 
 // UNKNOWN: error: the op table has no 'matmul'; expected the name of an ATen overload, as mm or sum.dim_IntList
 // UNKNOWN-NEXT: hint: the nearest names are
+
+func.func @product(%e1: tensor<64x32xf32>, %e2: tensor<32x16xf32>) -> tensor<64x16xf32> {
+  %e3 = aten.mm %e1, %e2 : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
+  func.return %e3 : tensor<64x16xf32>
+}
