@@ -8,7 +8,7 @@ instructions that complete Q' then complete Q_s too, at no higher cost.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +16,9 @@ import numpy as np
 
 from ..problem import Costs, States
 from .instructions import Append, Instructions, Position
+
+RECENT = 256
+"""The number of latest positions that are searched for programs with more decisions; it affects only the speed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,7 @@ class Programs:
         self._theory, self._counts, self._trace = theory, counts, trace
         self._drops = "dominance" not in without
         self._least: dict[Position, dict[tuple[int, ...], float]] = {}
+        self._recent: deque[Position] = deque(maxlen=RECENT)
 
     def longer(self, program: PartialProgram, enough: float, first_only: bool = False) -> Iterator[PartialProgram]:
         """
@@ -91,7 +95,7 @@ class Programs:
                     yield longer
 
     def is_replaced(self, program: PartialProgram) -> bool:
-        """Return whether a cheaper program with all its properties has been yielded since."""
+        """Return whether a program with all its properties, and perhaps more, has been yielded and costs no more."""
         if not self._drops or program.before is None:
             return False
         replaced = self._least[program.position][program.states] < program.score or self._is_covered(program)
@@ -107,9 +111,12 @@ class Programs:
         return cheapest, joint
 
     def _is_new(self, program: PartialProgram) -> bool:
-        """Record a program; return False if another one has all its properties and costs no more."""
-        known = self._least.setdefault(program.position, {})
-        if known.get(program.states, np.inf) <= program.score or self._is_covered(program):
+        """Record a program; return False if another one with the same properties costs no more."""
+        if program.position not in self._least:
+            self._least[program.position] = {}
+            self._recent.append(program.position)
+        known = self._least[program.position]
+        if known.get(program.states, np.inf) <= program.score:
             self._counts["dropped_dominated"] += 1
             return False
         known[program.states] = program.score
@@ -121,9 +128,9 @@ class Programs:
             return False
         here, cost = program.position, program.score - program.position.ahead(program.states)
         states = dict(zip(here.live, program.states, strict=True))
-        for there, known in self._least.items():
+        for there in self._recent:
             if there is not here and not here.decided & ~there.decided and states.keys() >= set(there.live):
                 same = tuple(states[node] for node in there.live)
-                if known.get(same, np.inf) - there.ahead(same) <= cost:
+                if self._least[there].get(same, np.inf) - there.ahead(same) <= cost:
                     return True
         return False
