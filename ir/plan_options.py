@@ -104,7 +104,7 @@ _FLAG: Values = "True or False", lambda value: isinstance(value, bool)
 _COUNT = _number("a whole number above 0", 1)
 
 OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
-    "algorithm": (_OURS, _one_of("auto", "eliminate", "fixed", "exhaustive")),
+    "algorithm": (_OURS, _one_of("auto", "eliminate", "fixed", "exhaustive", "astar")),
     "pins": (_OURS, _ANYTHING),
     "dtype": (_ANY, _ANYTHING),
     "gradients": (_ANY, _FLAG),

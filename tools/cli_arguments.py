@@ -215,7 +215,7 @@ def _theory_options(add: _Add) -> None:
 
 def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp")
-    algorithms = ("auto", "eliminate", "fixed", "exhaustive")
+    algorithms = ("auto", "eliminate", "fixed", "exhaustive", "astar")
     algorithm_help = "auto searches whole plans, the others only strategies on the cluster's own mesh"
     add("--algorithm", choices=algorithms, help=f"search algorithm: {algorithm_help}")
     shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
