@@ -85,8 +85,8 @@ class SearchStrategyPass(ModulePass):
     }
     ```
 
-    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says. HiDup 4, HAP 4
-    and AutoDDL 4 search the same space by other algorithms, which are not implemented here.
+    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says. `astar` is
+    from HAP 4. HiDup 4 and AutoDDL 4 search the same space by other algorithms, which are not implemented here.
     """
 
     name = "search-strategy"

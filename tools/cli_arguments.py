@@ -203,6 +203,16 @@ def _check_rule_options(add: _Add) -> None:
     add("--sample", dest="samples", action="append", default=[], metavar="OPERANDS", help=sample_help)
 
 
+def _theory_options(add: _Add) -> None:
+    add("op", metavar="OP", help="an op as mm, sum.dim_IntList or aten.relu; or 'collectives'")
+    shapes_help = "shapes of operands, as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'; by default some are made up"
+    add("shapes", nargs="?", metavar="SHAPES", help=shapes_help)
+    add("--mesh", default="2", metavar="MESH", help="sizes as 2x2, or named axes as dp=2,tp=2 (one axis of 2)")
+    argument_help = "an argument that is not a tensor, as dim=[0]; repeatable"
+    add("--argument", dest="arguments", action="append", default=[], metavar="NAME=VALUE", help=argument_help)
+    add("--all", action="store_true", help="also print triples that the paper lacks: partial sums and slices")
+
+
 def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp")
     algorithm_help = "auto and anneal search whole plans, the others only strategies on the cluster's own mesh"
@@ -273,6 +283,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),
+    "theory": ("cli_theory:theory_command", "Print the Hoare triples of an op or of collectives", _theory_options),
     "profile": ("cli_profile:profile_command", "Measure a cluster and write its file", _profile_options),
 }
 """Command -> its function, a line about it, and what adds its options."""

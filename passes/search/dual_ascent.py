@@ -123,6 +123,14 @@ class DualAscent:
             for node, floors in zip(nodes, (costs - costs.min(axis=0) + self._reached.base).T, strict=True)
         }
 
+    def message(self, node: int, neighbour: int) -> Costs:
+        """
+        Return the costs that the edge to `neighbour` hands to the states of `node`.
+
+        Adding all messages to the nodes and subtracting them from the edges changes the cost of no assignment.
+        """
+        return self._messages.flat[self._messages.places[node][self._messages.slots[node, neighbour]]]
+
     def _inherit(self, start: DualAscent) -> None:
         """Take over the messages of `start` along the edges that are left, for the states that are."""
         graph, source, target = self._graph, start._messages, self._messages

@@ -154,12 +154,22 @@ def reduce(graph: Graph) -> list[Eliminated]:
     trail: list[Eliminated] = []
     dirty = set(graph.unary)
     while dirty:
-        candidates = set(dirty)
-        while dirty:
-            dirty = _drop_states(graph, dirty)
-            candidates |= dirty
-        dirty = _eliminate_round(graph, candidates, trail)
+        dirty = _eliminate_round(graph, drop_dominated(graph, dirty), trail)
     return trail
+
+
+def drop_dominated(graph: Graph, nodes: Iterable[int]) -> set[int]:
+    """
+    Drop dominated states of `nodes`, then states of other nodes that become dominated by that.
+
+    Returns `nodes` and the nodes that may have become reducible. Raises Infeasible if a node has no state left.
+    """
+    dirty = set(nodes)
+    touched = set(dirty)
+    while dirty:
+        dirty = _drop_states(graph, dirty)
+        touched |= dirty
+    return touched
 
 
 def _drop_states(graph: Graph, nodes: set[int]) -> set[int]:
