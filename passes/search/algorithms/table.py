@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from .interface import Algorithm
 
-AlgorithmName = Literal["eliminate", "fixed", "exhaustive"]
+AlgorithmName = Literal["eliminate", "fixed", "exhaustive", "random", "metropolis", "coordinate-descent", "ilp"]
 """The values of `search-strategy{algorithm=}`."""
 
 _MODULES: Mapping[AlgorithmName, str] = {
@@ -16,9 +16,27 @@ _MODULES: Mapping[AlgorithmName, str] = {
     # Pins are completed by the same algorithm under another objective.
     "fixed": "eliminate",
     "exhaustive": "exhaustive",
+    "random": "random_search",
+    "metropolis": "metropolis",
+    "coordinate-descent": "coordinate_descent",
+    "ilp": "ilp",
 }
 
 
-def find_algorithm(name: AlgorithmName) -> Algorithm:
-    """Return an algorithm. Its module is imported only here: some need libraries that take long to load."""
-    return cast("Algorithm", import_module(f".{_MODULES[name]}", __package__).search)
+class UnknownPartError(ValueError):
+    """An algorithm does not have a part that it should run without."""
+
+
+def find_algorithm(name: AlgorithmName, without: frozenset[str] = frozenset()) -> Algorithm:
+    """
+    Return an algorithm. Its module is imported only here: some need libraries that take long to load.
+
+    Raises:
+        UnknownPartError: the module's `PARTS`, which can be switched off, lack one of `without`.
+    """
+    module = import_module(f".{_MODULES[name]}", __package__)
+    parts = cast("frozenset[str]", module.PARTS)
+    if unknown := sorted(without - parts):
+        expected = f"expected {', '.join(sorted(parts))}" if parts else "it has no parts that can be switched off"
+        raise UnknownPartError(f"without={unknown[0]}: algorithm={name} has no such part; {expected}")
+    return cast("Algorithm", module.search)
