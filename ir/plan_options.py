@@ -94,7 +94,7 @@ def _read_ratios(text: str) -> object:
 
 
 _WHOLE = ("auto", "anneal")
-ALGORITHMS = (*_WHOLE, "eliminate", "fixed", "exhaustive")
+ALGORITHMS = (*_WHOLE, "eliminate", "fixed", "exhaustive", "random", "metropolis", "coordinate-descent", "ilp")
 """The algorithms that find a plan: those of `search-plan` first, then those of `search-strategy`."""
 
 _ANY: frozenset[Way] = frozenset(WAYS)

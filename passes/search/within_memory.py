@@ -178,10 +178,10 @@ def measured(
     """
     Return a solution as a strategy, with its seconds and its peak of memory.
 
-    Where `problem` is not the one without prices, `free`, the strategy is one that saves memory.
+    The strategy saves memory if `problem` differs from `free`, the problem without prices or limits.
 
     Args:
-        bound: a lower bound of every strategy that fits; by default that of the solution.
+        bound: a lower bound of every strategy that fits; by default the bound of the solution.
     """
     strategy = strategy_of(problem, solution, saves_memory=problem is not free)
     ops, held = memory.over_time(strategy)

@@ -33,7 +33,7 @@ class LayerRun:
 
 
 def longest_run(view: StepView, layers: Layers) -> LayerRun | None:
-    """Return the longest run of equal layers; None where no two neighbours are equal."""
+    """Return the longest run of equal layers, or None if all neighbours differ."""
     ops: list[list[ComputeOp]] = [[] for _ in layers.names]
     for op in view.ops:
         if op in layers.of:

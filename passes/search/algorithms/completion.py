@@ -2,7 +2,7 @@
 Completion: some nodes of a pairwise model are decided, the others take the states that cost least given these.
 
 The order of elimination is found once, without numbers. Eliminating the free node i leaves a message, a table over its
-free neighbours N(i), which depends on the states x_D of the decided nodes beside it:
+free neighbours N(i), which depends on the states x_D of its decided neighbours:
 
     m_i[x_N(i)]  =  min_x  unary_i[x] + sum_d table_di[x_d, x] + sum_(j in N(i)) table_ij[x, x_j] + sum_(k before i) m_k
 
@@ -25,7 +25,7 @@ _KEPT = 64
 """How many messages of one node are kept."""
 
 Columns = Mapping[int, int | States]
-"""By decided node its state, or one state for each of several completions."""
+"""The state of each decided node, or its states in several completions."""
 
 
 class Completion:
@@ -33,7 +33,7 @@ class Completion:
     Completes the states of decided nodes at least cost.
 
     `spare` are free nodes that may become decided where a table would have more than `MAX_JOINT` entries. `work` is the
-    number of entries of all tables that one completion forms, and `widest` that of the largest.
+    number of entries of all tables that one completion forms; the largest has `widest` entries.
     """
 
     def __init__(self, model: FiniteModel, free: Iterable[int], spare: Collection[int]) -> None:
@@ -54,11 +54,11 @@ class Completion:
         self.computed = 0
 
     def cost(self, states: Mapping[int, int]) -> float:
-        """Return the least cost of an assignment in which the decided nodes have these states."""
+        """Return the least cost of an assignment with these states of the decided nodes."""
         return self._cost(states, self._messages(states, {}))
 
     def costs(self, columns: Columns) -> Costs:
-        """Return the least costs of several completions, of which every decided node has a state each."""
+        """Return the least costs of several completions at once."""
         messages: list[Costs] = []
         for step in self._steps:
             messages.append(_total(self.model, step, columns, messages).min(axis=1))
@@ -125,7 +125,7 @@ class Completion:
 
 
 def _total(model: FiniteModel, step: Elimination, columns: Columns, messages: Sequence[Costs]) -> Costs:
-    """Return what a node costs with all that it touches; dims (completions, node, scope)."""
+    """Return the costs of a node, its edges and its messages, summed; dims (completions, node, scope)."""
     size, ones = model.size(step.node), (1,) * len(step.scope)
     own = np.zeros((1, size))
     for node, table in step.decided:

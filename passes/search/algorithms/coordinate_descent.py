@@ -21,7 +21,7 @@ BUDGET = 500
 """The number of minima over a layer by default."""
 
 _GAIN = 1e-12
-"""The part of the cost by which it has to fall at least, so that rounding does not go on for ever."""
+"""The least gain, relative to the cost, so that rounding errors do not count as gains."""
 
 
 def search(task: SearchTask) -> Found:

@@ -1,4 +1,4 @@
-"""The order in which the free nodes of a pairwise model are eliminated, found without numbers (see `completion.py`)."""
+"""The elimination order of the free nodes of a pairwise model, found without numbers (see `completion.py`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class FiniteModel:
     """
     The costs of a graph with a large number, `forbidden`, in the place of infinity.
 
-    An assignment is forbidden if it costs as much as that number, so that it can be said which of two forbidden ones is
-    closer to one that is allowed.
+    An assignment is forbidden if it costs at least that number. Two forbidden assignments still compare: the one with
+    fewer forbidden pairs is cheaper.
     """
 
     unary: Mapping[int, Costs]
@@ -62,7 +62,7 @@ class Elimination:
 
     Args:
         scope: its free neighbours at that time, ascending.
-        decided: the decided nodes beside it, each with its table: a row per state of the decided node.
+        decided: its decided neighbours, each with its table: a row per state of the decided node.
         fixed: costs that depend on no decided node; shapes (1, states of the node, states of the scope or 1).
         messages: by number, earlier eliminations whose message has the node: its dim there, and the message's shape
             here without the first dim.
@@ -77,9 +77,9 @@ class Elimination:
 
 def find_order(model: FiniteModel, free: set[int], spare: Collection[int]) -> tuple[list[int], int, int]:
     """
-    Return the order in which free nodes are eliminated, without those that are decided instead.
+    Return the elimination order of the free nodes; nodes that turn out too expensive are left out.
 
-    Also return the entries of all tables together, and of the largest.
+    Also return the number of entries of all tables together, and of the largest table.
     """
     near = {node: {other for other in model.tables[node] if other in free} for node in free}
     sizes = {node: model.size(node) for node in free}
@@ -116,7 +116,7 @@ def find_order(model: FiniteModel, free: set[int], spare: Collection[int]) -> tu
 
 
 def eliminations_in(model: FiniteModel, order: Sequence[int]) -> tuple[list[Elimination], list[int]]:
-    """Return the eliminations of free nodes in order, and the numbers of those whose message is a number."""
+    """Return the eliminations of free nodes in order, and the numbers of the eliminations whose message is a scalar."""
     rank = {node: at for at, node in enumerate(order)}
     near = {node: {other for other in model.tables[node] if other in rank} for node in order}
     waiting: dict[int, list[int]] = {node: [] for node in order}

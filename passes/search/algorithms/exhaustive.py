@@ -23,7 +23,7 @@ from .layered_space import LayeredSpace
 from .ties import TIES, TiedProblem, least_cost, tied
 
 COMPLETION = "completion"
-"""The name of the part that completes the choices of products; without it only small problems can be solved."""
+"""The name of the part that completes the choices of products. Small problems can be solved without it."""
 
 PARTS = frozenset({TIES, COMPLETION})
 
@@ -88,5 +88,5 @@ def _by_products(space: LayeredSpace, choices: int) -> Solution:
 
 
 def _bound(problem: StrategyProblem, nodes: TiedProblem, cost: float) -> float:
-    """Return a lower bound, where no tied assignment costs less than `cost` but another may."""
+    """Return a lower bound; `cost` is the least cost of a tied assignment, and an untied one may cost less."""
     return min(cost, least_cost(problem.problem)) if nodes.tied_nodes else cost

@@ -6,10 +6,10 @@ optimum does not fit, the program gets a constraint at the program point of its 
 
     bytes alive at t  <=  limit,
 
-and is solved again until the strategy found fits. The bytes of a decision at t are what a price of one second per byte
-at t adds to its costs (`memory.Prices`). If a strategy is over the limit at a point that has its constraint already, as
-collectives take buffers that no decision owns, that constraint is tightened by the excess; from then on no bound is
-proved, and the last one stays.
+and is solved again until the strategy found fits. A price of one second per byte at t adds exactly the bytes of a
+decision at t to its costs (`memory.Prices`). If a strategy is over the limit at a point that has a constraint already,
+as collectives take buffers that no decision owns, the constraint is tightened by the excess. A tightened program proves
+no bound, so the last bound before stays.
 
 The program starts from the strategy of coordinate descent, whose cost the optimum does not exceed.
 
@@ -45,7 +45,7 @@ START = "start"
 
 PARTS = frozenset({REDUCTION, START})
 
-BUDGET = 40
+BUDGET = 30
 """Units of deterministic time by default."""
 
 _ROUNDS = 12
@@ -73,7 +73,7 @@ class _Search:
         return first if first.peak_bytes <= self.task.limit else self._limited(first)
 
     def _start(self, limit: float) -> Found | None:
-        """Return a strategy that fits in some memory; None where none was found."""
+        """Return a strategy that fits in `limit` bytes, or None if the start finds none."""
         if START in self.task.effort.without:
             return None
         try:
@@ -144,7 +144,7 @@ class _Search:
         return replace(start, lower_bound=min(bound, start.cost))
 
     def _constraint(self, base: StrategyProblem, point: int) -> MemoryConstraint:
-        """Return the limit on what is alive at a program point."""
+        """Return the limit on the bytes alive at a program point."""
         priced = self.task.build(Prices({point: 1.0})).problem
         nodes = zip(priced.unary, base.problem.unary, strict=True)
         edges = zip(priced.edges, base.problem.edges, strict=True)
@@ -188,7 +188,7 @@ def _largest_cost(problem: Problem) -> float:
 
 
 def _differences(pairs: Sequence[tuple[Costs, Costs]]) -> tuple[Costs, ...]:
-    """Return the bytes by which costs with a price of one exceed those without; equal pairs share theirs."""
+    """Return the bytes of every array: its costs at a price of one less its costs without a price."""
     known: dict[tuple[int, int], Costs] = {}
     for priced, plain in pairs:
         if (key := (id(priced), id(plain))) not in known:

@@ -8,7 +8,7 @@ With x_i[s] = 1 where node i takes state s, and y_uv[s, t] = 1 where u takes s a
                 sum_t y_uv[s, t] = x_u[s],  sum_s y_uv[s, t] = x_v[t]    for every edge (u, v)
                 sum_i bytes_i . x_i  +  sum_(u,v) bytes_uv . y_uv  <=  limit    for every constraint on memory
 
-and x, y in {0, 1}. With fractions instead this is the local polytope, whose bound is that of dual ascent. Rows of a
+and x, y in {0, 1}. With fractions allowed, this is the local polytope, which dual ascent also bounds. Rows of a
 table that are equal in costs and bytes share their variables, as do columns.
 
 A table's least cost of each row, then of each column, moves to the states of its ends, which loses nothing.
@@ -52,11 +52,11 @@ class IntegerResult:
     The outcome of an integer program.
 
     Args:
-        assignment: the states of the best assignment; None where none was found.
-        bound: a lower bound of every assignment that keeps the constraints; inf where there is none.
+        assignment: the states of the best assignment, or None if the solver found no assignment.
+        bound: a lower bound of every assignment that keeps the constraints; inf if no assignment does.
         spent: the deterministic time that it took.
         branches: the number of decisions that the solver tried.
-        is_proved: whether there is nothing better, up to the resolution.
+        is_proved: whether the assignment is optimal, up to the resolution.
     """
 
     assignment: States | None

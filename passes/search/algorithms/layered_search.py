@@ -55,11 +55,11 @@ class Walk:
 
 def search_layers(task: SearchTask, walk: Callable[[Walk], None], default_budget: int) -> Found:
     """
-    Return the best strategy that a walk visits, at the highest threshold of replication at which it fits in memory.
+    Return the best strategy of a walk, at the highest threshold of replication whose strategy fits in memory.
 
     Raises:
         Infeasible: no strategy satisfies all constraints.
-        PassFailedException: no strategy was found that is allowed, or none that fits in memory.
+        PassFailedException: the walk visits no allowed strategy, or none fits in memory.
     """
     require_arguments_fit(task.view, task.free, task.limit)
     memory = StrategyMemory(task.view, task.cluster)

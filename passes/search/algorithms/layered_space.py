@@ -75,7 +75,7 @@ class LayeredSpace:
         return cost - self.graph.offset < self.model.forbidden
 
     def cost(self, choice: Mapping[int, int]) -> float:
-        """Return what a choice costs at best."""
+        """Return the least cost of a choice."""
         return self.graph.offset + self.completion.cost(choice)
 
     def best_of(

@@ -12,8 +12,8 @@ so that the strategy S_new, with one layer of S_old changed at random, is accept
 The sign in the exponent matters: with a plus the chain would climb. The paper chooses a constant beta without saying
 which; here it is a constant over the cost of the first strategy that is allowed.
 
-To change a layer, one of its products gets a signature at random, and the others of the layer follow at least cost: one
-tuple of AutoDDL also decides a product together with those of its backward. A step of the budget is one strategy.
+To change a layer, one of its products gets a signature at random, and the others follow at least cost: a tuple in
+AutoDDL also decides a product and its backward products together. A step of the budget is one strategy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _walk(walk: Walk) -> None:
         state = random.randrange(space.model.size(node))
         new_cost, new_choice = space.best_of(layer, choice, {node: state})
         walk.visit(new_cost, new_choice)
-        # Without beta, for the start is forbidden, only what is no worse is accepted.
+        # Before the chain has reached an allowed strategy, only equal or better ones are accepted.
         rise = new_cost - cost
         if rise <= 0 or (beta and random.random() < exp(-beta * rise)):
             walk.counts["accepted"] += 1

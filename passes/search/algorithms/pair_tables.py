@@ -22,7 +22,7 @@ class PairTable:
     The table of an edge with equal rows and columns once each.
 
     Args:
-        costs: in units, less those of rows and columns.
+        costs: in units, less `of_rows` and `of_columns`.
         taken: bytes by constraint.
         row_of, column_of: by state, the number of its row or column.
         of_rows, of_columns: by state, the least cost of its row, and the least of its column less that.

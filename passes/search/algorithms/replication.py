@@ -1,12 +1,12 @@
 """
 Limits on how often parameters are replicated, to fit in memory (AutoDDL, section 4.5.2).
 
-The weight of a product has the distribution (B: p0, S1: p1, S0: p2): it is there p0 times. Parameters and the states of
-the optimizer take most of the memory, so strategies are searched with p0 at most a threshold, which falls until the
-strategy found fits.
+The weight of a product has the distribution (B: p0, S1: p1, S0: p2), which replicates it p0 times. Parameters and the
+states of the optimizer take most of the memory, so p0 is limited by a threshold, which falls until the strategy found
+fits.
 
-At a threshold, no parameter and no state of an optimizer is kept more often than that, and no product gets a weight, or
-the working copy of one, that is there more often. What has no such sharding takes the one that is there least often.
+A threshold limits the replication of parameters and optimizer states between steps, and of the weights that products
+read, with their working copies. A decision without an alternative below the threshold takes its least replicated one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def replication(sharding: Sharding, mesh: Mesh) -> int:
 
 
 def by_threshold(problem: StrategyProblem, view: StepView) -> Iterator[tuple[int, StrategyProblem]]:
-    """Return thresholds, from the highest, each with the problem limited to it; at the highest nothing is limited."""
+    """Return thresholds, from the highest, each with the problem limited to it. The highest changes nothing."""
     kept = {given.argument for given in view.inputs if given.role in (train.PARAM, train.STATE)}
     weights = _weights(view)
     counts = [_counts(decision, kept, weights, view.mesh) for decision in problem.decisions]
@@ -68,7 +68,7 @@ def _weights(view: StepView) -> dict[SSAValue, SSAValue]:
 def _counts(
     decision: Decision, kept: set[BlockArgument], weights: dict[SSAValue, SSAValue], mesh: Mesh
 ) -> Sequence[int] | None:
-    """Return by state how often a decision replicates parameters; None for a decision that no threshold limits."""
+    """Return by state how often a decision replicates parameters, or None if thresholds do not limit it."""
     subject = decision.subject
     if isinstance(subject, ComputeOp):
         operands = [at for at, value in enumerate(subject.args) if value in weights] if is_contraction(subject) else []
@@ -85,7 +85,7 @@ def _counts(
 
 
 def _feeds_product(value: SSAValue) -> bool:
-    """Return whether a product reads a value, or what ops with one operand make of it."""
+    """Return whether a product reads a value, directly or through ops with one operand."""
     users = [use.operation for use in value.uses if isinstance(use.operation, ComputeOp)]
     through = [user for user in users if len(user.args) == 1]
     return any(map(is_contraction, users)) or any(_feeds_product(result) for user in through for result in user.outs)

@@ -24,7 +24,7 @@ _MODULES: Mapping[AlgorithmName, str] = {
 
 
 class UnknownPartError(ValueError):
-    """An algorithm does not have a part that it should run without."""
+    """The option `without` names a part that the algorithm lacks."""
 
 
 def find_algorithm(name: AlgorithmName, without: frozenset[str] = frozenset()) -> Algorithm:
@@ -37,6 +37,6 @@ def find_algorithm(name: AlgorithmName, without: frozenset[str] = frozenset()) -
     module = import_module(f".{_MODULES[name]}", __package__)
     parts = cast("frozenset[str]", module.PARTS)
     if unknown := sorted(without - parts):
-        expected = f"expected {', '.join(sorted(parts))}" if parts else "it has no parts that can be switched off"
-        raise UnknownPartError(f"without={unknown[0]}: algorithm={name} has no such part; {expected}")
+        expected = f"expected {', '.join(sorted(parts))}" if parts else "leave `without` out"
+        raise UnknownPartError(f"algorithm={name} has no part '{unknown[0]}' to run without; {expected}")
     return cast("Algorithm", module.search)
