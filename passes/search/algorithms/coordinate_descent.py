@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ..within_memory import Found
 from .interface import SearchTask
-from .layered_search import Walk, search_layers
+from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
 
 BUDGET = 500
@@ -29,12 +29,12 @@ def search(task: SearchTask) -> Found:
     return search_layers(task, _walk, BUDGET)
 
 
-def _walk(walk: Walk) -> None:
+def _walk(walk: LayerWalk) -> None:
     while not walk.is_over:
         _descend(walk)
 
 
-def _descend(walk: Walk) -> None:
+def _descend(walk: LayerWalk) -> None:
     """Go from a start at random to a fixed point."""
     space = walk.space
     cost, choice = walk.start()

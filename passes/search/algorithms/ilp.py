@@ -54,10 +54,10 @@ _ROUNDS = 12
 
 def search(task: SearchTask) -> Found:
     """Return the cheapest strategy that fits, with a lower bound of all that do."""
-    return _Search(task).run()
+    return _ProgramSearch(task).run()
 
 
-class _Search:
+class _ProgramSearch:
     """One search; one use."""
 
     def __init__(self, task: SearchTask) -> None:

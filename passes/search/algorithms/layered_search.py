@@ -16,7 +16,7 @@ from .layered_space import Choice, LayeredSpace
 from .replication import by_threshold
 
 
-class Walk:
+class LayerWalk:
     """
     The choices that a search visits in a space: counts them against the budget and remembers the best.
 
@@ -53,7 +53,7 @@ class Walk:
         return cost, choice
 
 
-def search_layers(task: SearchTask, walk: Callable[[Walk], None], default_budget: int) -> Found:
+def search_layers(task: SearchTask, walk: Callable[[LayerWalk], None], default_budget: int) -> Found:
     """
     Return the best strategy of a walk, at the highest threshold of replication whose strategy fits in memory.
 
@@ -66,7 +66,7 @@ def search_layers(task: SearchTask, walk: Callable[[Walk], None], default_budget
     budget = task.effort.budget if task.effort.budget is not None else default_budget
     least = float("inf")
     for number, (threshold, problem) in enumerate(by_threshold(task.free, task.view)):
-        visited = Walk(LayeredSpace(problem, task.view, task.effort.without), task.random, max(budget, 1))
+        visited = LayerWalk(LayeredSpace(problem, task.view, task.effort.without), task.random, max(budget, 1))
         walk(visited)
         counts = {**visited.counts, "thresholds": number + 1, "replication": threshold}
         solution = visited.space.solution(visited.choice, counts)

@@ -22,7 +22,7 @@ from math import exp
 
 from ..within_memory import Found
 from .interface import SearchTask
-from .layered_search import Walk, search_layers
+from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
 
 BUDGET = 2000
@@ -37,7 +37,7 @@ def search(task: SearchTask) -> Found:
     return search_layers(task, _walk, BUDGET)
 
 
-def _walk(walk: Walk) -> None:
+def _walk(walk: LayerWalk) -> None:
     space, random = walk.space, walk.random
     cost, choice = walk.start()
     beta = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..within_memory import Found
 from .interface import SearchTask
-from .layered_search import Walk, search_layers
+from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
 
 BUDGET = 2000
@@ -28,7 +28,7 @@ def search(task: SearchTask) -> Found:
     return search_layers(task, _walk, BUDGET)
 
 
-def _walk(walk: Walk) -> None:
+def _walk(walk: LayerWalk) -> None:
     space = walk.space
     at_once = max(1, min(_AT_ONCE, _ENTRIES // space.completion.widest))
     walk.start()
