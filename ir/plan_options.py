@@ -94,7 +94,17 @@ def _read_ratios(text: str) -> object:
 
 
 _WHOLE = ("auto", "anneal")
-ALGORITHMS = (*_WHOLE, "eliminate", "fixed", "exhaustive", "astar")
+ALGORITHMS = (
+    *_WHOLE,
+    "eliminate",
+    "fixed",
+    "exhaustive",
+    "ilp",
+    "astar",
+    "random",
+    "metropolis",
+    "coordinate-descent",
+)
 """The algorithms that find a plan: those of `search-plan` first, then those of `search-strategy`."""
 
 _ANY: frozenset[Way] = frozenset(WAYS)

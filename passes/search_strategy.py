@@ -23,7 +23,7 @@ from ..dialects.step import (
 from ..ir.cluster import Cluster
 from .add_pins import AddPinsPass
 from .search.algorithms.interface import Effort, SearchTask
-from .search.algorithms.table import AlgorithmName, find_algorithm
+from .search.algorithms.table import AlgorithmName, UnknownPartError, find_algorithm
 from .search.constraints import Constraints, constraints_of
 from .search.decided import write_strategy
 from .search.objective import COMPLETION, Weights
@@ -85,17 +85,18 @@ class SearchStrategyPass(ModulePass):
     }
     ```
 
-    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says. `astar` is
-    from HAP 4. HiDup 4 and AutoDDL 4 search the same space by other algorithms, which are not implemented here.
+    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says; HAP 4.3 to 4.5
+    (`astar`); AutoDDL 4.5 and 4.6 (`random`, `metropolis`, `coordinate-descent`).
     """
 
     name = "search-strategy"
 
     algorithm: AlgorithmName | WholePlan = "eliminate"
     """
-    `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication;
-    `exhaustive` tries everything. `auto` and `anneal` are those of `search-plan`, which decides on everything and
-    leaves a program with collectives.
+    `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication; `exhaustive` tries
+    everything; `ilp` is an integer program, exact or with a gap; `astar` synthesises a program instruction by
+    instruction (HAP); `random`, `metropolis` and `coordinate-descent` are heuristics without a bound (AutoDDL). `auto`
+    and `anneal` are those of `search-plan`, which decides on everything and leaves a program with collectives.
     """
 
     pins: str | None = None
@@ -132,7 +133,9 @@ class SearchStrategyPass(ModulePass):
 
     @property
     def _effort(self) -> Effort:
-        return Effort(self.seed, self.budget, frozenset(self.without.split(",")) if self.without else frozenset())
+        return Effort(
+            self.seed, self.budget, frozenset(map(str.strip, self.without.split(","))) if self.without else frozenset()
+        )
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -200,7 +203,9 @@ def search_within(
         effort,
     )
     try:
-        found = find_algorithm(algorithm)(task)
+        found = find_algorithm(algorithm, effort.without)(task)
+    except UnknownPartError as error:
+        raise PassFailedException(str(error)) from error
     except TooManyError as error:
         raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
     except Infeasible as error:

@@ -24,9 +24,10 @@ from ...dialects.compute import ComputeOp
 from ..search.decided import Counterparts
 from ..search.problem import Costs, Edge, Problem, States
 from ..search.strategy_problem import StrategyProblem, StrategySums
+from ..step.equal_layers import LayerRun, longest_run
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions
-from .shrink import LayerRun, longest_run, shrunk
+from .shrink import shrunk
 
 KEPT = 4
 """How many layers represent all."""

@@ -5,14 +5,12 @@ The time of a step of n equal layers is close to linear in n, once a few are the
 two short steps, of k and k - 2 layers, say what the whole takes: `T(n) = T(k) + (n - k) (T(k) - T(k - 2)) / 2`
 (`extrapolated`). What is chosen by that is finished and simulated whole.
 
-Layers are equal if they have the same ops, of the same shapes, in the same order. Layers in the middle of a run of
-equal ones are taken out: what the next layer has from the last of them it gets from the last one kept before, and the
-gradient that goes back into the first of them comes from the one kept after.
+Layers in the middle of a run of equal ones (`equal_layers.py`) are taken out: what the next layer has from the last of
+them it gets from the last one kept before, and the gradient that goes back into the first of them comes from the one
+kept after.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp
@@ -20,6 +18,7 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp
+from ..step.equal_layers import LayerRun, longest_run
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions
 
@@ -33,45 +32,9 @@ WORTHWHILE = 16
 """From how many equal layers on short steps stand for the whole."""
 
 
-@dataclass(frozen=True)
-class LayerRun:
-    """
-    Equal layers in a row.
-
-    Args:
-        first: the number of the first.
-        ops: by layer, its ops in program order.
-    """
-
-    first: int
-    ops: tuple[tuple[ComputeOp, ...], ...]
-
-    @property
-    def count(self) -> int:
-        """How many."""
-        return len(self.ops)
-
-
 def extrapolated(longer: float, shorter: float, left_out: int) -> float:
     """What the whole takes, of which the longer step leaves so many layers out."""
     return max(longer + left_out * (longer - shorter) / SHORTER, longer)
-
-
-def longest_run(view: StepView, layers: Layers) -> LayerRun | None:
-    """The longest run of equal layers; None where no two neighbours are equal."""
-    ops: list[list[ComputeOp]] = [[] for _ in layers.names]
-    for op in view.ops:
-        if op in layers.of:
-            ops[layers.of[op]].append(op)
-    keys = [tuple(op.use_key() for op in listed) for listed in ops]
-    best: tuple[int, int] = (0, 0)
-    start = 0
-    for at in range(1, len(keys) + 1):
-        if at == len(keys) or keys[at] != keys[start] or not keys[start]:
-            best = max(best, (at - start, -start))
-            start = at
-    count, first = best[0], -best[1]
-    return LayerRun(first, tuple(map(tuple, ops[first : first + count]))) if count > 1 else None
 
 
 def equal_layers(module: ModuleOp) -> int:

@@ -60,17 +60,30 @@ def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, l
     that fits.
     """
     free = build(Prices())
+    require_arguments_fit(view, free, limit)
+    memory = StrategyMemory(view, cluster)
+    first = measured(memory, free, free, solve(free, 0.0), bound=None)
+    if first.peak_bytes <= limit:
+        return first
+    return _PriceSearch(view, memory, build, solve, limit, free, first).run()
+
+
+def require_arguments_fit(view: StepView, free: StrategyProblem, limit: float) -> None:
+    """Raise PassFailedException where the arguments alone exceed `limit` bytes, however finely they are split."""
     if (least := _least_kept(view, free)) > limit:
         raise PassFailedException(
             "no strategy fits: the arguments of the step alone (parameters, optimizer states, batch), split as"
             f" finely as possible, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
             " much; use more devices or a smaller model"
         )
-    memory = StrategyMemory(view, cluster)
-    first = _found(memory, free, free, solve(free, 0.0), bound=None)
-    if first.peak_bytes <= limit:
-        return first
-    return _PriceSearch(view, memory, build, solve, limit, free, first).run()
+
+
+def nothing_fits(least: float, limit: float) -> PassFailedException:
+    """Return the error for a search whose tightest strategy needs `least` bytes, more than `limit`."""
+    return PassFailedException(
+        f"no strategy fits: the tightest found needs {_size(least)} on a device that has {_size(limit)},"
+        f" {_size(least - limit)} too much; use more devices or a smaller batch"
+    )
 
 
 class _PriceSearch:
@@ -113,11 +126,7 @@ class _PriceSearch:
             if self.best is not None and self.best.cost - self.bound <= _CLOSE * self.best.cost:
                 break
         if self.best is None:
-            short = self.least - self.limit
-            raise PassFailedException(
-                f"no strategy fits: the tightest found needs {_size(self.least)} on a device that has"
-                f" {_size(self.limit)}, {_size(short)} too much; use more devices or a smaller batch"
-            )
+            raise nothing_fits(self.least, self.limit)
         return Found(
             self.best.problem,
             self.best.solution,
@@ -133,7 +142,7 @@ class _PriceSearch:
         problem = self.build(prices)
         solution = self.solve(problem, _ALLOWANCE * self.first.cost)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
-        found = _found(self.memory, problem, self.free, solution, bound=self.bound)
+        found = measured(self.memory, problem, self.free, solution, bound=self.bound)
         self.least = min(self.least, found.peak_bytes)
         if found.peak_bytes <= self.limit and (self.best is None or found.cost < self.best.cost):
             self.best = found
@@ -159,13 +168,21 @@ def _least_kept(view: StepView, problem: StrategyProblem) -> float:
     return kept
 
 
-def _found(
+def measured(
     memory: StrategyMemory,
     problem: StrategyProblem,
     free: StrategyProblem,
     solution: Solution,
     bound: float | None,
 ) -> Found:
+    """
+    Return a solution as a strategy, with its seconds and its peak of memory.
+
+    The strategy saves memory if `problem` differs from `free`, the problem without prices or limits.
+
+    Args:
+        bound: a lower bound of every strategy that fits; by default the bound of the solution.
+    """
     strategy = strategy_of(problem, solution, saves_memory=problem is not free)
     ops, held = memory.over_time(strategy)
     at = int(held.max(axis=1).argmax())

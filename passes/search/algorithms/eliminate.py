@@ -8,6 +8,8 @@ from ..strategy_problem import StrategyProblem
 from ..within_memory import Found
 from .interface import SearchTask, within_limit
 
+PARTS: frozenset[str] = frozenset()
+
 _BRANCHES = 20
 """How much the search may try out at each price of memory, where bounds alone do not decide."""
 

@@ -8,7 +8,9 @@ from typing import Literal, cast
 
 from .interface import Algorithm
 
-AlgorithmName = Literal["eliminate", "fixed", "exhaustive", "astar"]
+AlgorithmName = Literal[
+    "eliminate", "fixed", "exhaustive", "ilp", "astar", "random", "metropolis", "coordinate-descent"
+]
 """The values of `search-strategy{algorithm=}`."""
 
 _MODULES: Mapping[AlgorithmName, str] = {
@@ -16,10 +18,28 @@ _MODULES: Mapping[AlgorithmName, str] = {
     # Pins are completed by the same algorithm under another objective.
     "fixed": "eliminate",
     "exhaustive": "exhaustive",
+    "random": "random_search",
+    "metropolis": "metropolis",
+    "coordinate-descent": "coordinate_descent",
+    "ilp": "ilp",
     "astar": "astar",
 }
 
 
-def find_algorithm(name: AlgorithmName) -> Algorithm:
-    """Return an algorithm. Its module is imported only here: some need libraries that take long to load."""
-    return cast("Algorithm", import_module(f".{_MODULES[name]}", __package__).search)
+class UnknownPartError(ValueError):
+    """The option `without` names a part that the algorithm lacks."""
+
+
+def find_algorithm(name: AlgorithmName, without: frozenset[str] = frozenset()) -> Algorithm:
+    """
+    Return an algorithm. Its module is imported only here: some need libraries that take long to load.
+
+    Raises:
+        UnknownPartError: the module's `PARTS`, which can be switched off, lack one of `without`.
+    """
+    module = import_module(f".{_MODULES[name]}", __package__)
+    parts = cast("frozenset[str]", module.PARTS)
+    if unknown := sorted(without - parts):
+        expected = f"expected {', '.join(sorted(parts))}" if parts else "leave `without` out"
+        raise UnknownPartError(f"algorithm={name} has no part '{unknown[0]}' to run without; {expected}")
+    return cast("Algorithm", module.search)

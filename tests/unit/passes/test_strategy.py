@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_files import context, parse
-from small_searches import head, report, searched, steps
+from small_searches import LAYERS, head, report, searched, steps
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, SSAValue
@@ -19,29 +19,6 @@ from shardwright.passes.analysis.resharding import ReshardCosts
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import StepView, cluster_of_module, step_functions
-
-LAYERS = """
-func.func @step(
-  %w: tensor<64x64xf32> {train.param = "w"}, %v: tensor<64x64xf32> {train.param = "v"},
-  %x: tensor<256x64xf32> {train.batch = "x"}, %t: tensor<256x64xf32> {train.batch = "t"},
-  %count: tensor<f32> {train.step_count}, %lr: tensor<f32> {train.learning_rate}
-) -> (tensor<64x64xf32> {train.updates = 0 : i64}, tensor<64x64xf32> {train.updates = 1 : i64}) {
-  %y = aten.mm %x, %w : (tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>
-  %z = aten.mm %y, %v : (tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>
-  %dz = aten.sub.Tensor %z, %t : (tensor<256x64xf32>, tensor<256x64xf32>) -> tensor<256x64xf32>
-  %yt = aten.t %y {train.backward} : (tensor<256x64xf32>) -> tensor<64x256xf32>
-  %dv = aten.mm %yt, %dz {train.backward} : (tensor<64x256xf32>, tensor<256x64xf32>) -> tensor<64x64xf32>
-  %vt = aten.t %v {train.backward} : (tensor<64x64xf32>) -> tensor<64x64xf32>
-  %dy = aten.mm %dz, %vt {train.backward} : (tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>
-  %xt = aten.t %x {train.backward} : (tensor<256x64xf32>) -> tensor<64x256xf32>
-  %dw = aten.mm %xt, %dy {train.backward} : (tensor<64x256xf32>, tensor<256x64xf32>) -> tensor<64x64xf32>
-  %w.new = train.sgd %w, %dw, %count, %lr {absent = ["momentum_buffer"]}
-    : (tensor<64x64xf32>, tensor<64x64xf32>, tensor<f32>, tensor<f32>) -> tensor<64x64xf32>
-  %v.new = train.sgd %v, %dv, %count, %lr {absent = ["momentum_buffer"]}
-    : (tensor<64x64xf32>, tensor<64x64xf32>, tensor<f32>, tensor<f32>) -> tensor<64x64xf32>
-  func.return %w.new, %v.new : tensor<64x64xf32>, tensor<64x64xf32>
-}
-"""
 
 
 def written_cost(module: ModuleOp) -> float:
