@@ -45,7 +45,7 @@ START = "start"
 
 PARTS = frozenset({REDUCTION, START})
 
-BUDGET = 30
+BUDGET = 10
 """Units of deterministic time by default."""
 
 _ROUNDS = 12
