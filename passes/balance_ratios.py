@@ -23,7 +23,7 @@ from .analysis.fusion import fused_parts
 from .analysis.memory import size_text
 from .errors import fail
 from .search.constraints import constraints_of
-from .search_strategy import HEADROOM
+from .search.within_memory import HEADROOM
 from .shares.phases import PhaseModel, shares_of
 from .shares.prediction import explicit_view, phase_model
 from .shares.ratios import MemoryLimit, NoShares, RatioProblem, solve_ratios

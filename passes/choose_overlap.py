@@ -18,7 +18,7 @@ from .analysis.simulation.simulate import simulate_module
 from .analysis.tightest import tightest_ranks
 from .join_updates import JoinUpdatesPass
 from .overlap import OverlapPass
-from .search_strategy import HEADROOM
+from .search.within_memory import HEADROOM
 from .step.step_view import step_functions, step_views
 
 WORTH = 0.005

@@ -20,7 +20,7 @@ from .overlapping.memory_limit import keep_within
 from .overlapping.order import write_schedule
 from .overlapping.results import plan_results
 from .overlapping.waits import wait_early
-from .search_strategy import HEADROOM
+from .search.within_memory import HEADROOM
 from .step.memory_plan import forget_memory_plan
 from .step.step_view import StepView, cluster_on, stage_meshes, step_functions
 

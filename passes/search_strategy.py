@@ -10,11 +10,10 @@ from typing import Literal
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from ..dialects.compute import ComputeOp
 from ..dialects.step import (
     MEMORY_BUDGET,
     MEMORY_SAVING,
@@ -22,22 +21,17 @@ from ..dialects.step import (
 )
 from ..ir.cluster import Cluster
 from .add_pins import AddPinsPass
-from .search.algorithms.interface import Effort, SearchTask
-from .search.algorithms.table import AlgorithmName, UnknownPartError, find_algorithm
-from .search.constraints import Constraints, constraints_of
-from .search.decided import write_strategy
+from .search.algorithms.interface import Effort
+from .search.algorithms.run import search_within
+from .search.algorithms.table import AlgorithmName
+from .search.constraints import constraints_of
 from .search.objective import COMPLETION, Weights
-from .search.problem import Infeasible, TooManyError
-from .search.strategy import build_problem
-from .search.within_memory import Found
-from .step.step_view import StepView, step_functions, step_views, value_label
+from .search.within_memory import HEADROOM, Found
+from .step.step_view import step_functions, step_views
 from .strip_resharding import strip_resharding
 
 WholePlan = Literal["auto", "anneal"]
 """The algorithms of `search-plan`."""
-
-HEADROOM = 0.1
-"""The part of a device's memory that the search leaves to the buffers of collectives."""
 
 
 @dataclass(frozen=True)
@@ -185,51 +179,8 @@ class SearchStrategyPass(ModulePass):
         return DictionaryAttr(entries)
 
 
-def search_within(
-    view: StepView,
-    cluster: Cluster,
-    constraints: Constraints,
-    budget: float,
-    algorithm: AlgorithmName = "eliminate",
-    weights: Weights = Weights(),
-    effort: Effort = Effort(),
-) -> Found:
-    """Search one step function, or one stage of it, within `budget` bytes per device, and write what was found."""
-    task = SearchTask(
-        view,
-        cluster,
-        lambda prices: build_problem(view, cluster, constraints, weights, prices),
-        budget,
-        effort,
-    )
-    try:
-        found = find_algorithm(algorithm, effort.without)(task)
-    except UnknownPartError as error:
-        raise PassFailedException(str(error)) from error
-    except TooManyError as error:
-        raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
-    except Infeasible as error:
-        raise PassFailedException(_conflict(task, constraints, error)) from error
-    write_strategy(view, found.strategy)
-    return found
-
-
 def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
     """The bytes per device that a plan may use."""
     budget = (1.0 - HEADROOM) * cluster.memory if memory is None else memory
     left = func.attributes.get(MEMORY_BUDGET)
     return min(budget, left.value.data) if isinstance(left, FloatAttr) else budget
-
-
-def _conflict(task: SearchTask, constraints: Constraints, error: Infeasible) -> str:
-    """Return a message that names decisions which exclude one another, and the pins behind them."""
-    subjects = [task.free.decisions[node].subject for node in error.nodes[:4]]
-    names = ", ".join(map(_subject_name, subjects))
-    pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
-    return f"no strategy satisfies all constraints: {names} cannot be sharded together; relax {pins}"
-
-
-def _subject_name(subject: ComputeOp | SSAValue) -> str:
-    if isinstance(subject, ComputeOp):
-        return f"'{subject.name}' {value_label(subject.outs[0]) if subject.outs else ''}".strip()
-    return value_label(subject)

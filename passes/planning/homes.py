@@ -37,8 +37,9 @@ from ..leave_idle import leave_idle
 from ..partition_stages import add_stages
 from ..pipeline import run_passes
 from ..recompute import RecomputePass
+from ..search.algorithms.run import search_within
 from ..search.constraints import Constraints
-from ..search_strategy import HEADROOM, search_within
+from ..search.within_memory import HEADROOM
 from ..stages.divide import divide
 from ..stages.fragments import has_chunks
 from ..stages.schedules import ScheduleName

@@ -41,8 +41,7 @@ from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
 from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
-from ..search.within_memory import solve_within
-from ..search_strategy import HEADROOM
+from ..search.within_memory import HEADROOM, solve_within
 from ..shares.respread import respread
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors

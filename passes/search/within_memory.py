@@ -18,6 +18,9 @@ from .memory import Prices, Strategy, StrategyMemory
 from .problem import Solution
 from .strategy_problem import StrategyProblem
 
+HEADROOM = 0.1
+"""The part of a device's memory that the search leaves to the buffers of collectives."""
+
 _ROUNDS = 12
 """How often prices are tried after the first that does not fit."""
 

@@ -20,7 +20,7 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.choose_overlap import ChooseOverlapPass
 from shardwright.passes.overlap import OverlapPass
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search_strategy import HEADROOM
+from shardwright.passes.search.within_memory import HEADROOM
 
 GPT2 = GPT2Config(layers=8, width=768, heads=12, vocabulary=1024, positions=256)
 H100, HAP = find_cluster("h100-8x8"), find_cluster("hap-8x8")
