@@ -63,11 +63,11 @@ def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, l
     if (least := _least_kept(view, free)) > limit:
         raise PassFailedException(
             "no strategy fits: the arguments of the step alone (parameters, optimizer states, batch), split as"
-            f" finely as possible, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
+            f" finely as possible, need {size(least)} on a device that has {size(limit)}, {size(least - limit)} too"
             " much; use more devices or a smaller model"
         )
     memory = StrategyMemory(view, cluster)
-    first = _found(memory, free, free, solve(free, 0.0), bound=None)
+    first = measured(memory, free, free, solve(free, 0.0), bound=None)
     if first.peak_bytes <= limit:
         return first
     return _PriceSearch(view, memory, build, solve, limit, free, first).run()
@@ -115,8 +115,8 @@ class _PriceSearch:
         if self.best is None:
             short = self.least - self.limit
             raise PassFailedException(
-                f"no strategy fits: the tightest found needs {_size(self.least)} on a device that has"
-                f" {_size(self.limit)}, {_size(short)} too much; use more devices or a smaller batch"
+                f"no strategy fits: the tightest found needs {size(self.least)} on a device that has"
+                f" {size(self.limit)}, {size(short)} too much; use more devices or a smaller batch"
             )
         return Found(
             self.best.problem,
@@ -133,7 +133,7 @@ class _PriceSearch:
         problem = self.build(prices)
         solution = self.solve(problem, _ALLOWANCE * self.first.cost)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
-        found = _found(self.memory, problem, self.free, solution, bound=self.bound)
+        found = measured(self.memory, problem, self.free, solution, bound=self.bound)
         self.least = min(self.least, found.peak_bytes)
         if found.peak_bytes <= self.limit and (self.best is None or found.cost < self.best.cost):
             self.best = found
@@ -159,7 +159,7 @@ def _least_kept(view: StepView, problem: StrategyProblem) -> float:
     return kept
 
 
-def _found(
+def measured(
     memory: StrategyMemory,
     problem: StrategyProblem,
     free: StrategyProblem,
@@ -192,7 +192,7 @@ def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solu
     return total
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
     if count < 2**20:
         return f"{count:.0f} bytes"
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"

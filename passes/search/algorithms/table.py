@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from .interface import Algorithm
 
-AlgorithmName = Literal["eliminate", "fixed", "exhaustive"]
+AlgorithmName = Literal["eliminate", "fixed", "exhaustive", "pareto-dp"]
 """The values of `search-strategy{algorithm=}`."""
 
 _MODULES: Mapping[AlgorithmName, str] = {
@@ -16,6 +16,7 @@ _MODULES: Mapping[AlgorithmName, str] = {
     # Pins are completed by the same algorithm under another objective.
     "fixed": "eliminate",
     "exhaustive": "exhaustive",
+    "pareto-dp": "pareto_dp",
 }
 
 
