@@ -81,8 +81,8 @@ class SearchStrategyPass(ModulePass):
     }
     ```
 
-    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says. HiDup 4, HAP 4
-    and AutoDDL 4 search the same space by other algorithms, which are not implemented here.
+    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says; HiDup 4 for
+    `pareto-dp`. HAP 4 and AutoDDL 4 search the same space by other algorithms, which are not implemented here.
     """
 
     name = "search-strategy"
@@ -90,7 +90,7 @@ class SearchStrategyPass(ModulePass):
     algorithm: AlgorithmName = "eliminate"
     """
     `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication;
-    `exhaustive` tries everything.
+    `exhaustive` tries everything; `pareto-dp` minimises the time of two halves of the batch that take turns (HiDup).
     """
 
     pins: str | None = None

@@ -2,11 +2,11 @@
 An estimate of the seconds that a partial strategy still needs, and lower bounds of psi, from a sum.
 
 Without overlap a strategy takes the sum of its computation and communication. The sum with communication weighted by
-`weight` is a pairwise model (`problem.py`). Psi is at least the seconds of all computation, and at least the seconds of all
-communication. So the optimum of the sum, divided by 1 + weight, is a lower bound of psi.
+`weight` is a pairwise model (`problem.py`). Psi is at least the seconds of all computation, and at least the seconds of
+all communication. So the optimum of the sum, divided by 1 + weight, is a lower bound of psi.
 
-Messages between decisions move costs without changing the sum of any assignment (Kolmogorov 2006). After them the costs
-of the decisions made so far, with a constant, estimate the whole sum from below.
+Messages between decisions move costs without changing the sum of any assignment (Kolmogorov 2006). Then a constant and
+the costs of the decisions made so far estimate the whole sum from below.
 """
 
 from __future__ import annotations

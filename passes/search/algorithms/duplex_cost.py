@@ -8,18 +8,20 @@ then a computation step. comm_i and comp_i are the seconds of the two steps of p
     phi_i = -comp_i                                                                              (equation 4)
     psi_i = psi_(i-1) + phi_(i-1) + max(-phi_(i-1), comm_i) + max(comm_i, comp_i) - phi_i         (equation 5)
 
-psi_i is the time at which the second micro-batch ends phase i, psi_i + phi_i the time at which it begins to compute.
+The second micro-batch begins to compute phase i at psi_i + phi_i and ends it at psi_i.
 
 The paper's model has forward values alone. The mapping to a whole step:
 
-    micro-batch   Half of the seconds of the whole batch, for every op and collective. The interface of algorithms has no
-                  problem of two parts (`BatchLoop`). So a half pays half of each latency and launch.
-    once          Gathers of parameters, reductions of gradients and updates happen once in a step. Half of their seconds
-                  counts in each micro-batch, which makes their sum right.
-    copy          A working copy is made in the first phase that has a user of it. A regathered copy is made in the first
-                  phase of forward and again in the first of backward that use it, at half the cost of both together.
-    local change  A slice, or zeros beside a partial value, is no communication: it counts in the computation step.
-    last phase    New values go to the homes of their arguments, and the loss to all devices, in a last phase without ops.
+    micro-batch   Half of the seconds of the whole batch count, for every op and collective. The interface of algorithms
+                  has no problem of two parts (`BatchLoop`). So a half pays half of each latency and launch.
+    once          Gathers of parameters, reductions of gradients and updates happen once in a step. Half of their
+                  seconds counts in each micro-batch, which makes the sum right.
+    weights       Seconds count without the weights of `search-strategy`, since the phases say what overlaps. Traffic of
+                  parameters and gradients is priced in full buckets (`EdgeTraffic.seconds`).
+    copy          A working copy is made in the first phase that has a user of it. A regathered copy is made in the
+                  first phase of forward and again in the first phase of backward that use it, for half the cost each.
+    local change  Keeping a slice, or adding zeros to a partial sum, is computation and no communication.
+    last phase    New values go home to their arguments, and the loss to all devices, in a last phase without ops.
     first phase   Homes of arguments are part of the strategy, so the first phase may begin with communication.
 """
 
@@ -58,7 +60,7 @@ class Transfer:
         source, target: nodes.
         comm: seconds of collectives for one micro-batch, by the states of both; inf forbids.
         local: seconds of local changes.
-        uses: the op nodes of which the first pays for the change; empty for the last phase.
+        uses: op nodes, the first to run pays for the change; empty for the last phase.
     """
 
     source: int
@@ -77,11 +79,13 @@ class DuplexProblem:
         ops: the nodes of ops in program order.
         comp: by node, the seconds of its op by state; inf forbids a state; 0 for nodes without an op.
         ends: by node, seconds of collectives in the last phase.
+        updates: the ops of the optimizer's update.
         operands: by op, the ops whose results it reads.
         origins: by node, the op whose result it is or copies; -1 for arguments.
     """
 
     ops: tuple[int, ...]
+    updates: frozenset[int]
     comp: tuple[Costs, ...]
     ends: dict[int, Costs]
     operands: dict[int, frozenset[int]]
@@ -127,6 +131,7 @@ def duplex_problem(problem: StrategyProblem, view: StepView) -> DuplexProblem:
     made = [[v.op for v in op.args if isinstance(v, OpResult)] for op in view.ops]
     return DuplexProblem(
         ops,
+        frozenset(nodes[id(op)] for op in view.ops if train.is_update(op)),
         tuple(
             np.where(np.isinf(unary), np.inf, 0.5 * seconds if seconds is not None else 0.0)
             for unary, seconds in zip(problem.problem.unary, problem.seconds, strict=True)
@@ -172,7 +177,7 @@ def _halves(table: Costs, traffic: EdgeTraffic, again: bool) -> tuple[Costs, Cos
 
 
 def _copy_users(value: SSAValue, nodes: dict[int, int], again: bool) -> list[frozenset[int]]:
-    """Return the ops that read a working copy: all together, or those of forward and those of backward."""
+    """Return the ops that read a working copy: all together, or separately for forward and backward."""
     users = [use.operation for use in value.uses if id(use.operation) in nodes]
     if isinstance(value, BlockArgument):
         users = [op for op in users if isinstance(op, ComputeOp) and not train.is_update(op)]

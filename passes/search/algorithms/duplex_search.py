@@ -1,8 +1,8 @@
 """
 The walk over the cuts of a step for `pareto_dp.py` (HiDup, figure 4): partial strategies grow by an op at a time.
 
-An op decides its own state, and the states of the homes and working copies that it is the first to need. All partial
-strategies with as many ops are grown before any with more.
+An op decides its own state, and the states of the homes and working copies that it is the first to need. Partial
+strategies grow in the order of their number of ops.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .duplex_cost import MOST_OPS, DuplexProblem, Transfer, appended
 from .partial_strategies import Choices, Numbers, Partials, begin, find_dominated
 
 _CHOICES = 16
-"""A beam goes on with so many choices, times its width, while the states that an op needs are decided one by one."""
+"""The most choices a beam keeps, times its width, while the states that an op needs are decided one by one."""
 
 _COMPARED = 4
-"""A beam looks for dominance among so many strategies, times its width."""
+"""The number of strategies, times its width, among which a beam looks for dominance."""
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """The relative error of a bound."""
 
 _MOST_ROWS = 400_000
@@ -37,8 +37,8 @@ class Limits:
     How much is tried.
 
     Args:
-        beam: partial strategies that are kept of those with as many ops; None for all.
-        ahead: how far past the first op that is not done the next may be; None for any op.
+        beam: number of partial strategies kept at each number of ops, or None for all.
+        ahead: number of ops from the first that is not done among which the next may be, or None for all.
         expansions: partial strategies that may be grown.
         known: psi of a strategy that is known; what cannot be better is dropped.
         by_costs, by_times: whether strategies are dropped that others dominate in this way.
@@ -58,7 +58,7 @@ class Walked:
     The best strategy of a walk.
 
     Args:
-        assignment: by node, its state; None where the walk ended without a complete strategy.
+        assignment: state by node, or None where the walk ended without a complete strategy.
         phases: the ops of each phase.
         complete: whether no strategy was left out that could have been better.
     """
@@ -75,7 +75,7 @@ class Walk:
 
     Args:
         allowed: by node, the states that it may have.
-        tally: counts of visits and of the rules by which strategies were left out.
+        tally: counts of visits, and of dropped strategies by rule.
     """
 
     duplex: DuplexProblem
@@ -115,7 +115,7 @@ class Walk:
         return [op for op in window if self.duplex.operands[op] <= done]
 
     def _grow(self, partials: Partials, done: frozenset[int], op: int) -> Partials | None:
-        """Return all strategies with one more op, in the open phase or a new one; None where they are too many."""
+        """Return all strategies with one more op, in the open phase or a new one, or None for too many."""
         made = self._decide(partials, [t for t in self.duplex.by_use[op] if t.uses.isdisjoint(done)], op)
         if made is None:
             return None
@@ -134,7 +134,7 @@ class Walk:
         return both
 
     def _decide(self, partials: Partials, due: Sequence[Transfer], op: int | None) -> Choices | None:
-        """Return all choices of the states that an op, or the last phase, needs; None where they are too many."""
+        """Return all choices of the states that an op, or the last phase, needs, or None for too many."""
         decided = {int(node) for node in np.flatnonzero(partials.states[0] >= 0)}
         ends = [node for transfer in due for node in (transfer.source, transfer.target)]
         made = Choices.nothing(len(partials))
@@ -168,7 +168,7 @@ class Walk:
             made.blocked |= (sent > 0) & (partials.phases[made.rows, place] == partials.phase[made.rows])
 
     def _narrowed(self, made: Choices, partials: Partials) -> Choices:
-        """Return the choices that a beam goes on with."""
+        """Return the choices that a beam keeps."""
         beam = self.limits.beam
         if beam is None or len(made.rows) <= _CHOICES * beam:
             return made
@@ -196,7 +196,7 @@ class Walk:
     def _promising(self, partials: Partials, done: frozenset[int]) -> Partials:
         """Return the strategies that may become better than the known one, and that a beam compares."""
         rest = sum(self.least[op] for op in self.duplex.ops if op not in done)
-        possible = partials.least(rest, self.estimate.weight) <= self.limits.known * (1.0 + _ROUNDING)
+        possible = partials.least(rest, self.estimate.weight) <= self.limits.known * (1.0 + ROUNDING)
         self.tally["pruned_by_bound"] += int((~possible).sum())
         partials = partials.take(possible)
         beam = self.limits.beam
@@ -209,7 +209,7 @@ class Walk:
     def _state(self, partials: Partials, done: frozenset[int]) -> Numbers:
         """Return by row the states that matter later, and which values are computed in the open phase."""
         pending = [t for t in self.duplex.transfers if not t.uses or t.uses.isdisjoint(done)]
-        ends = {node for transfer in pending for node in (transfer.source, transfer.target)}
+        ends = {node for t in pending for node in (t.source, t.target)} | self.duplex.ends.keys()
         made = {self.duplex.origins[transfer.source] for transfer in pending if transfer.uses} & done
         places = sorted(self.place[op] for op in made)
         states = partials.states[:, sorted(node for node in ends if partials.states[0, node] >= 0)]

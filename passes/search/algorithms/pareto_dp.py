@@ -1,26 +1,31 @@
 """
 `algorithm=pareto-dp`: HiDup's search for a strategy of duplex training (HiDup, section 4).
 
-A strategy divides the step into phases, each a communication step and a computation step of at most ten ops. `duplex_cost.py`
-says how psi, the time of both micro-batches, and phi, which says how much of it may still overlap, follow from the phases.
+A strategy divides the step into phases. A phase is a communication step and then a computation step of at most ten ops.
+`duplex_cost.py` computes psi, the time of both micro-batches, and phi: -phi of psi may overlap with the next phase.
 
-    Q dominates Q'  <=>  state(Q) = state(Q'),  psi_Q <= psi_Q',  phi_Q <= phi_Q',  and one of the two is less
-    theorem 1: some strategy of the least psi has no part that another dominates
+    Q dominates Q'  <=>  state(Q) = state(Q'), psi_Q <= psi_Q', phi_Q <= phi_Q', and one of them is less
+    theorem 1: a strategy of the least psi has no part that another dominates
 
-`duplex_search.py` grows partial strategies from cut to cut and drops the dominated ones (figure 4). The paper's number of cuts
-is exponential in the number of ops that may come next. Here:
+(With ties it may have such a part, but then another strategy of the same psi has none.)
 
-    small steps   All cuts, and all partial strategies that are not dominated: the result is optimal (`exact = 1`).
-    others        Cuts in program order, where an op may pass the one before it, and a beam of the partial strategies that
-                  promise the least psi (`exact = 0`). One beam for each weight of communication in the estimate of the
-                  seconds still to come (`cost_to_go.py`). The optimum of the sum at each weight is divided into phases as well, so
-                  that the result is no worse in psi than it.
+`duplex_search.py` grows partial strategies from cut to cut and drops dominated ones (figure 4). The number of cuts is
+exponential in the number of ops that may come next. So there are two ways:
 
-A step of the budget is one partial strategy that is grown by one op. Parts that can be switched off: `dominance` (both rules),
-`times` (the rule by psi and psi + phi, which is not the paper's), `bound`, `guide` (the estimate).
+    small steps   All cuts, and every partial strategy that is not dominated. The result is optimal: `exact = 1`.
+    large steps   Cuts in one order of the ops, where an op may pass the op before it, and a beam of the partial
+                  strategies that promise the least psi. There is a beam for each of two orders (program order, and
+                  updates soon after their gradients) and of two weights of communication in the estimate of the seconds
+                  still to come (`cost_to_go.py`). The optimum of the sum at each weight is divided into phases too, so
+                  the result is at least as good as the best division of it that a beam finds.
 
-Memory: where the strategy does not fit, homes that take more bytes than a threshold are forbidden if they have a smaller
-one. The threshold is halved until the strategy fits.
+`exact = 1` also where psi meets its lower bound. A step of the budget is one partial strategy that grows by one op.
+Parts that `without` switches off: `dominance` (both rules), `times` (the rule by psi and psi + phi, which is stronger
+than the paper's), `bound` (dropping partial strategies that cannot beat the best), `guide` (the estimate).
+
+Memory: where the strategy does not fit, states with more than half of the bytes of the largest state are forbidden,
+unless the decision has no smaller one. These are states of homes and copies of arguments if arguments take half of the
+peak, else states of ops and of copies of their results. This is repeated until the strategy fits.
 """
 
 from __future__ import annotations
@@ -33,26 +38,28 @@ import numpy as np
 from xdsl.ir import BlockArgument
 from xdsl.utils.exceptions import PassFailedException
 
+from ....dialects.compute import ComputeOp
 from ....ir.sharding import Sharding
+from ....ir.signatures import Signature
 from ...analysis.compute import local_bytes
 from ...step.step_view import StepView
 from ..eliminate import solve
 from ..memory import StrategyMemory
-from ..problem import Costs, Problem, Solution, States
-from ..strategy_problem import StrategyProblem
+from ..problem import Costs, Infeasible, Problem, Solution, States
+from ..strategy_problem import Decision, StrategyProblem
 from ..within_memory import Found, measured, size
 from .cost_to_go import CostToGo, estimate, no_estimate, sum_of
-from .duplex_cost import DuplexProblem, duplex_problem
-from .duplex_search import Limits, Walk, Walked
+from .duplex_cost import MOST_OPS, DuplexProblem, duplex_problem
+from .duplex_search import ROUNDING, Limits, Walk, Walked
 from .interface import Effort, SearchTask
 
 PARTS = frozenset({"dominance", "times", "bound", "guide"})
 """The parts that `without` may name."""
 
-_WEIGHTS = (1.0, 0.3)
-"""The weights of communication for which there is a beam."""
+_WEIGHTS = (1.0, 0.6)
+"""Weights of communication; each has its beams."""
 
-_BEAM, _AHEAD = 48, 2
+_BEAM, _AHEAD = 32, 2
 """The default width of a beam, and among how many ops it looks for the next."""
 
 _EXACT_OPS, _EXACT = 24, 20_000
@@ -63,9 +70,9 @@ def search(task: SearchTask) -> Found:
     """
     Return the strategy with the least psi that was found within memory.
 
-    Its cost is psi. The lower bound is psi where the search was exact and memory did not bind. Otherwise it is the largest of
-    two kinds: the optima of sums of computation and weighted communication, each divided by 1 + weight, and the optimum of
-    computation alone.
+    Its cost is psi. The lower bound is psi where the search was exact and memory did not bind. Otherwise it is the
+    largest of these: the optimum of computation alone, and the optima of the sums of computation and weighted
+    communication, divided by 1 + weight.
     """
     if unknown := task.effort.without - PARTS:
         raise PassFailedException(
@@ -74,13 +81,20 @@ def search(task: SearchTask) -> Found:
     memory = StrategyMemory(task.view, task.cluster)
     problem, bound, least = task.free, None, np.inf
     while problem is not None:
-        solution = _Search(duplex_problem(problem, task.view), task.effort).run()
+        try:
+            solution = _Search(duplex_problem(problem, task.view), task.effort).run()
+        except Infeasible:
+            if problem is task.free:
+                raise
+            break
         bound = solution.lower_bound if bound is None else bound
         found = measured(memory, problem, task.free, solution, bound)
         if found.peak_bytes <= task.limit:
             return replace(found, cost=solution.cost, lower_bound=min(bound, solution.cost))
         least = min(least, found.peak_bytes)
-        problem = _with_smaller_homes(problem, task.view)
+        of_ops = _kept(problem, solution, task.view) < 0.5 * found.peak_bytes
+        while problem is not None and np.isfinite(problem.problem.cost(solution.assignment)):
+            problem = _with_less(problem, task.view, of_ops) or _with_less(problem, task.view, not of_ops)
     raise PassFailedException(
         f"no strategy fits: the tightest found needs {size(least)} on a device that has {size(task.limit)},"
         f" {size(least - task.limit)} too much; use more devices, a smaller batch, or algorithm=eliminate, which may"
@@ -88,19 +102,41 @@ def search(task: SearchTask) -> Found:
     )
 
 
-def _with_smaller_homes(problem: StrategyProblem, view: StepView) -> StrategyProblem | None:
-    """Return the problem without homes of more than half of the bytes of the largest; None where all are smallest."""
+def _with_less(problem: StrategyProblem, view: StepView, of_ops: bool) -> StrategyProblem | None:
+    """
+    Return the problem with less of its values on a device, or None where there cannot be less.
+
+    States with more than half of the bytes of the largest state are forbidden, unless the decision has no smaller one.
+
+    Args:
+        of_ops: whether ops and copies of their results are restricted, or homes and copies of arguments.
+    """
     unary = list(problem.problem.unary)
     sizes: dict[int, Costs] = {}
     for node, decision in enumerate(problem.decisions):
-        if isinstance(value := decision.subject, BlockArgument) and not decision.copy:
-            homes = [home for home in decision.states if isinstance(home, Sharding)]
-            held = np.array([float(local_bytes(value, home, view.mesh)) for home in homes])
+        if isinstance(decision.subject, BlockArgument) != of_ops:
+            held = np.array([_bytes(decision, state, view) for state in decision.states])
             sizes[node] = np.where(np.isinf(unary[node]), np.nan, held)
     threshold = 0.5 * max((np.nanmax(s) for s in sizes.values() if np.nanmax(s) > np.nanmin(s)), default=0.0)
     for node, held in sizes.items():
         unary[node] = np.where(held <= max(threshold, np.nanmin(held)), unary[node], np.inf)
     return replace(problem, problem=Problem(tuple(unary), problem.problem.edges)) if threshold else None
+
+
+def _kept(problem: StrategyProblem, solution: Solution, view: StepView) -> float:
+    """Return the bytes on a device of all arguments at home."""
+    chosen = [(d, d.states[int(x)]) for d, x in zip(problem.decisions, solution.assignment, strict=True)]
+    return sum(_bytes(d, x, view) for d, x in chosen if isinstance(d.subject, BlockArgument) and not d.copy)
+
+
+def _bytes(decision: Decision, state: Signature | Sharding, view: StepView) -> float:
+    """Return the bytes on a device of the values of a decision in a state."""
+    if isinstance(op := decision.subject, ComputeOp):
+        assert isinstance(state, Signature)
+        pairs = zip((*op.args, *op.outs), (*state.operands, *state.results), strict=True)
+        return sum(float(local_bytes(value, sharding, view.mesh)) for value, sharding in pairs)
+    assert isinstance(state, Sharding)
+    return float(local_bytes(op, state, view.mesh))
 
 
 @dataclass(frozen=True)
@@ -120,36 +156,44 @@ class _Search:
         self.allowed = [np.flatnonzero(np.isfinite(costs)) for costs in duplex.comp]
         self.best = _Strategy(np.inf, Walked(None, (), False))
         self.bound = 2.0 * sum(float(costs.min()) for costs in duplex.comp)
-        width = _BEAM if effort.budget is None else effort.budget // max(1, len(_WEIGHTS) * len(duplex.ops))
-        self.beam = max(1, min(_BEAM, width))
+        self.orders = dict.fromkeys((duplex.ops, _updates_early(duplex)))
+        share = 4 * len(_WEIGHTS) * len(self.orders) * max(1, len(duplex.ops))
+        self.beam = _BEAM if effort.budget is None else max(1, min(_BEAM, effort.budget // share))
 
     def run(self) -> Solution:
         """Return the best strategy of all walks."""
-        order = _order(self.duplex)
-        guides = [self._guided(weight, order) for weight in _WEIGHTS]
+        guides = [self._guide(weight) for weight in _WEIGHTS]
         for guide in guides:
-            self._walk(guide, self.allowed, Limits(beam=self.beam, ahead=_AHEAD))
-        exact = False
-        if len(self.duplex.ops) <= _EXACT_OPS:
+            for ops in self.orders:
+                if not self._is_proven():
+                    self._walk(replace(self.duplex, ops=ops), guide, self.allowed, Limits(self.beam, _AHEAD))
+        if not self._is_proven() and len(self.duplex.ops) <= _EXACT_OPS:
             left = _EXACT if self.effort.budget is None else self.effort.budget - self.tally["expanded"]
-            exact = self._walk(guides[0], self.allowed, Limits(expansions=left)).complete
+            if self._walk(self.duplex, guides[0], self.allowed, Limits(expansions=left)).complete:
+                self.bound = self.best.psi
         assignment, phases = self.best.walked.assignment, self.best.walked.phases
         assert assignment is not None
-        bound = self.best.psi if exact else min(self.bound, self.best.psi)
+        exact = self._is_proven()
         self.tally.update(exact=int(exact), beam=0 if exact else self.beam, phases=len(phases))
-        return Solution(assignment, self.best.psi, bound, dict(self.tally))
+        return Solution(assignment, self.best.psi, min(self.bound, self.best.psi), dict(self.tally))
 
-    def _guided(self, weight: float, order: Sequence[int]) -> CostToGo:
-        """Return the estimate at a weight of communication, having tried the optimum of its sum."""
+    def _is_proven(self) -> bool:
+        """Whether the lower bound meets psi, but for rounding."""
+        return self.best.psi <= self.bound * (1.0 + ROUNDING)
+
+    def _guide(self, weight: float) -> CostToGo:
+        """Return the estimate at a weight of communication, having divided the optimum of its sum into phases."""
         model = sum_of(self.duplex, weight)
         optimum = solve(model)
         self.bound = max(self.bound, optimum.lower_bound / (1.0 + weight))
-        guide = no_estimate(self.duplex) if "guide" in self.effort.without else estimate(model, order, weight)
+        guided = "guide" not in self.effort.without
+        guide = estimate(model, _order(self.duplex), weight) if guided else no_estimate(self.duplex)
         fixed = [optimum.assignment[node : node + 1] for node in range(len(self.duplex.comp))]
-        self._walk(guide, fixed, Limits(beam=self.beam, ahead=_AHEAD))
+        for ops in self.orders:
+            self._walk(replace(self.duplex, ops=ops), guide, fixed, Limits(self.beam, _AHEAD))
         return guide
 
-    def _walk(self, guide: CostToGo, allowed: Sequence[States], limits: Limits) -> Walked:
+    def _walk(self, duplex: DuplexProblem, guide: CostToGo, allowed: Sequence[States], limits: Limits) -> Walked:
         """Walk over the cuts, and keep the strategy if it is the best so far."""
         without = self.effort.without
         limits = replace(
@@ -158,7 +202,7 @@ class _Search:
             by_costs="dominance" not in without,
             by_times=without.isdisjoint({"dominance", "times"}),
         )
-        walked = Walk(self.duplex, guide, allowed, limits, self.tally).run()
+        walked = Walk(duplex, guide, allowed, limits, self.tally).run()
         if walked.assignment is not None:
             psi = self.duplex.psi(walked.assignment, walked.phases)
             self.best = min(self.best, _Strategy(psi, walked), key=lambda strategy: strategy.psi)
@@ -172,3 +216,19 @@ def _order(duplex: DuplexProblem) -> list[int]:
         order |= dict.fromkeys(node for t in duplex.by_use[op] for node in (t.source, t.target) if node != op)
         order[op] = None
     return list(order | dict.fromkeys(range(len(duplex.comp))))
+
+
+def _updates_early(duplex: DuplexProblem) -> tuple[int, ...]:
+    """Return the ops with each update as soon as its operands were computed a phase of the most ops ago."""
+    ops: list[int] = []
+    place: dict[int, int] = {}
+    waiting = [op for op in duplex.ops if op in duplex.updates]
+    for op in [op for op in duplex.ops if op not in duplex.updates]:
+        place[op] = len(ops)
+        ops.append(op)
+        for update in tuple(waiting):
+            if all(before in place and place[before] + MOST_OPS < len(ops) for before in duplex.operands[update]):
+                waiting.remove(update)
+                place[update] = len(ops)
+                ops.append(update)
+    return (*ops, *waiting)

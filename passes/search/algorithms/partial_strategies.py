@@ -1,9 +1,9 @@
 """
 Partial strategies of duplex training that reach the same cut, as arrays with a row each (HiDup, section 4.2).
 
-A cut is the set of ops that are done; a state is a cut with the shardings of the values that cross it, which are the
-states of the decisions that a later op, or the last phase, still has to do with. The last phase of a partial strategy is
-open: an op may join it, unless the op needs communication of a value that is computed in this phase, or may begin the next.
+A cut is a set of ops that are done. A state is a cut with the shardings of the values that cross it: the states of all
+decisions that a later op or the last phase depends on. The newest phase of a partial strategy is open. An op may begin
+the next phase, or join the open one unless it needs communication of a value that this phase computes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Partials:
         return self.closed()[0] + self.floor - self.spent
 
     def least(self, rest: float, weight: float) -> Costs:
-        """Return lower bounds of psi of completions with at least `rest` seconds of computation by a micro-batch left."""
+        """Return lower bounds of psi of completions with `rest` more seconds of computation for a micro-batch."""
         begins = np.maximum(self.psi, self.psi + self.phi + self.comm)
         longer = self.comp + rest
         return np.maximum(begins + np.maximum(self.comm, longer) + longer, self.floor / (1.0 + weight))
@@ -90,7 +90,7 @@ def begin(nodes: int, ops: int, floor: float) -> Partials:
 @dataclass(eq=False)
 class Choices:
     """
-    What partial strategies choose for one more op, a row per choice.
+    The choices of partial strategies for one more op, a row each.
 
     Args:
         rows: the partial strategy of each.
@@ -148,35 +148,42 @@ def find_dominated(partials: Partials, state: Numbers, by_times: bool) -> Domina
     """
     Return which rows another row with the same state dominates; of equal rows the first stays.
 
-    The costs of an open phase are compared as well: psi and phi of its completions never fall when they rise. Psi after a
-    phase is a function of psi and psi + phi before it that never falls in either. So a strategy that is no later in both is
-    as good as one that the paper's rule keeps for its longer last computation.
+    The seconds of the open phase are compared as well: no completion becomes cheaper if they rise. Equation 5 makes psi
+    after a phase depend on psi and psi + phi before it, and rise with both. So a strategy that is no later in both is
+    at least as good as one that the paper's rule keeps for its longer last computation.
     """
     found = Dominance(np.zeros(len(partials), np.bool_), np.zeros(len(partials), np.bool_))
     padded = np.ascontiguousarray(np.pad(state, ((0, 0), (0, 1))))
     rows = padded.view(np.dtype((np.void, padded.shape[1] * padded.itemsize)))[:, 0]
     _, group, counts = np.unique(rows, return_inverse=True, return_counts=True)
-    order = np.lexsort((partials.psi, group))
-    both = [partials.psi, partials.comm, partials.comp, partials.ops.astype(np.float64)]
+    # The number of the group and its negative make rows of different groups incomparable.
+    number = group.astype(np.float64)
+    both = [number, -number, partials.psi, partials.comm, partials.comp, partials.ops.astype(np.float64)]
     costs, times = (np.stack([*both, other]) for other in (partials.phi, partials.psi + partials.phi))
-    for start, count in zip(np.cumsum(counts) - counts, counts, strict=True):
-        if count > 1:
-            members = order[start : start + count]
-            found.by_costs[members] = _worse(costs[:, members])
-            if by_times:
-                found.by_times[members] = _worse(times[:, members])
-    return Dominance(found.by_costs, found.by_times & ~found.by_costs)
+    order = np.argsort(group, kind="stable")
+    together = [order] if len(order) <= _BLOCK else np.split(order, np.cumsum(counts)[:-1])
+    for members in together:
+        found.by_costs[members] = _worse(costs[:, members])
+        if by_times:
+            # Rows that rounding makes equal in one of the rules must not drop each other.
+            left = members[~found.by_costs[members]]
+            found.by_times[left] = _worse(times[:, left])
+    return found
 
 
 def _worse(costs: Costs) -> Mask:
     """Return which columns are no smaller than another in every row, and larger in some row or later."""
     count = costs.shape[1]
     worse = np.zeros(count, np.bool_)
-    place: States = np.arange(count)
+    if count < 2:
+        return worse
+    place = np.arange(count, dtype=np.int64)
     for start in range(0, count, _BLOCK):
         mine = costs[:, start : start + _BLOCK]
-        below = (costs[:, :, None] <= mine[:, None, :]).all(axis=0)
-        equal = (costs[:, :, None] == mine[:, None, :]).all(axis=0)
-        earlier: Mask = place[:, None] < place[None, start : start + _BLOCK]
-        worse[start : start + _BLOCK] = (below & (~equal | earlier)).any(axis=0)
+        below, above = np.ones((2, count, mine.shape[1]), np.bool_)
+        for other, own in zip(costs, mine, strict=True):
+            below &= other[:, None] <= own
+            above &= other[:, None] >= own
+        earlier: Mask = np.less.outer(place, place[start : start + _BLOCK])
+        worse[start : start + _BLOCK] = np.any(below & (~above | earlier), axis=0)
     return worse
