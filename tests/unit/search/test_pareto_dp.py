@@ -50,7 +50,7 @@ def task_of(text: str, effort: Effort = Effort(), limit: float = 1e9) -> SearchT
 
 
 def chain(comp: list[float], comm: list[float]) -> DuplexProblem:
-    """A chain of ops with one state each. `comm` lists the seconds of the transfer to each op, first from an argument."""
+    """A chain of ops with one state each. `comm` has the seconds of the transfer to each op, first from an argument."""
     count = len(comp)
     return DuplexProblem(
         ops=tuple(range(1, count + 1)),
@@ -75,8 +75,8 @@ def test_psi_and_phi_of_figure_3():
     """
     Figures 1c and 3: stage i-1 is the All-To-All of X and MatMul, stage i the Reduce-Scatter of Z and the loss.
 
-    The paper gives no numbers. One micro-batch takes 2 for the All-To-All, 3 for MatMul, 4 for the Reduce-Scatter, 1 for
-    the loss. By the clock, with microbatches 1 and 2:
+    The paper gives no numbers. Let one micro-batch take 2 for the All-To-All, 3 for MatMul, 4 for the Reduce-Scatter and
+    1 for the loss. By the clock, with microbatches 1 and 2:
 
         0-2    1 All-To-All
         2-5    1 MatMul          2 All-To-All until 4        segment 1 of the figure ends: psi + phi of stage i-1 = 5
@@ -94,7 +94,9 @@ def test_psi_and_phi_of_figure_3():
     assert (psi[0], phi[0]) == (14.0, -1.0)
     duplex = chain(comp=[3.0, 1.0], comm=[2.0, 4.0])
     found = walked(duplex)
-    assert found.complete and found.assignment is not None and found.phases == ((1,), (2,))
+    assert found.complete
+    assert found.assignment is not None
+    assert found.phases == ((1,), (2,))
     assert duplex.psi(found.assignment, found.phases) == 14.0
 
 
@@ -109,8 +111,10 @@ def test_a_phase_has_at_most_ten_ops():
     """Twelve ops of 1 second without communication take 2 * 12 seconds in any phases."""
     duplex = chain(comp=[1.0] * 12, comm=[0.0] * 12)
     found = walked(duplex)
-    assert max(map(len, found.phases)) <= MOST_OPS and sum(map(len, found.phases)) == 12
-    assert found.assignment is not None and duplex.psi(found.assignment, found.phases) == 24.0
+    assert max(map(len, found.phases)) <= MOST_OPS
+    assert sum(map(len, found.phases)) == 12
+    assert found.assignment is not None
+    assert duplex.psi(found.assignment, found.phases) == 24.0
 
 
 @settings(max_examples=100)
@@ -150,7 +154,7 @@ def test_a_narrow_beam_comes_close():
     text = head(1e10, beta=1e-8) + TWO_LAYERS
     exact, beam = search(task_of(text)), search(task_of(text, Effort(budget=200)))
     assert exact.solution.statistics["exact"] == 1
-    assert exact.cost <= beam.cost * (1 + 1e-9) and beam.cost <= 1.1 * exact.cost
+    assert (1 - 1e-9) * exact.cost <= beam.cost <= 1.1 * exact.cost
 
 
 def test_a_second_run_decides_the_same():
