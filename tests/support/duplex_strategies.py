@@ -41,7 +41,12 @@ def needs_messages(source: Sharding, target: Sharding) -> bool:
 
 
 def least_psi(problem: StrategyProblem, view: StepView) -> float:
-    """The least psi of all assignments and all divisions into phases, straight from equations 4 and 5."""
+    """
+    The least psi of all assignments and all divisions into phases, straight from equations 4 and 5.
+
+    The first micro-batch alone waits for gathers of arguments that are not of the batch. The second alone has reductions
+    of gradients, and updates.
+    """
     sizes = [len(decision.states) for decision in problem.decisions]
     assume(prod(sizes) <= MOST)
     states = np.unravel_index(np.arange(prod(sizes)), sizes)
@@ -50,14 +55,19 @@ def least_psi(problem: StrategyProblem, view: StepView) -> float:
         node: {nodes[v.op] for v in op.args if isinstance(v, OpResult) and isinstance(v.op, ComputeOp)}
         for op, node in nodes.items()
     }
+    rows = {given.argument for given in view.inputs if given.rows}
     sent, local, users, makers = list[Seconds](), list[Seconds](), list[set[int]](), list[int]()
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         seconds = traffic.seconds()
         seconds = np.zeros(edge.table.shape) if seconds is None else seconds
         messages = np.array([[needs_messages(a, b) for b in traffic.targets] for a in traffic.sources])
         at = states[edge.u], states[edge.v]
-        sent.append(np.where(np.isinf(edge.table), np.inf, np.where(messages, seconds, 0.0))[at] / 2)
-        local.append(np.where(messages, 0.0, seconds)[at] / 2)
+        share = np.array([[0.5], [0.5]])
+        if traffic.price.beside and traffic.move.value not in rows:
+            share = np.array([[1.0], [0.0]] if isinstance(traffic.move.value, BlockArgument) else [[0.0], [1.0]])
+        assert np.isfinite(edge.table).all()
+        sent.append(np.where(messages, seconds, 0.0)[at] * share)
+        local.append(np.where(messages, 0.0, seconds)[at] * share)
         users.append(_users(problem, edge.v, nodes))
         value = problem.decisions[edge.u].subject
         maker = value.op if isinstance(value, OpResult) else value
@@ -65,11 +75,13 @@ def least_psi(problem: StrategyProblem, view: StepView) -> float:
     best = np.inf
     for phases in divisions(frozenset(nodes.values()), before):
         where = {op: number for number, phase in enumerate(phases) for op in phase}
-        comm = [np.zeros(prod(sizes)) for _ in range(len(phases) + 1)]
-        comp = [np.zeros(prod(sizes)) for _ in range(len(phases) + 1)]
+        comm = [np.zeros((2, prod(sizes))) for _ in range(len(phases) + 1)]
+        comp = [np.zeros((2, prod(sizes))) for _ in range(len(phases) + 1)]
         for node, seconds in enumerate(problem.seconds):
             if seconds is not None:
-                comp[where[node]] += seconds[states[node]] / 2
+                subject = problem.decisions[node].subject
+                updates = isinstance(subject, ComputeOp) and is_update(subject)
+                comp[where[node]] += seconds[states[node]] * ([[0.0], [1.0]] if updates else [[0.5], [0.5]])
         for node, seconds in problem.ends.items():
             comm[-1] += seconds[states[node]] / 2
         for mine, slices, ops, maker in zip(sent, local, users, makers, strict=True):
@@ -79,8 +91,8 @@ def least_psi(problem: StrategyProblem, view: StepView) -> float:
             comp[number] += slices
         psi = phi = np.zeros(prod(sizes))
         for communication, computation in zip(comm, comp, strict=True):
-            after = psi + phi + np.maximum(-phi, communication) + np.maximum(communication, computation)
-            psi, phi = after + computation, -computation
+            first = psi + phi + np.maximum(-phi, communication[0])
+            psi, phi = first + np.maximum(communication[1], computation[0]) + computation[1], -computation[1]
         best = min(best, float(psi.min()))
     return best
 

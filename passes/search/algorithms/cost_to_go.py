@@ -25,15 +25,15 @@ _SWEEPS = 12
 
 def sum_of(duplex: DuplexProblem, weight: float) -> Problem:
     """Return the pairwise model of the seconds of both micro-batches, communication weighted by `weight`."""
-    unary = [2.0 * costs for costs in duplex.comp]
+    unary = [costs.sum(axis=-1) for costs in duplex.comp]
     for node, costs in duplex.ends.items():
-        unary[node] = unary[node] + 2.0 * weight * costs
+        unary[node] = unary[node] + weight * costs.sum(axis=-1)
     known: dict[tuple[int, int], Costs] = {}
     edges: list[Edge] = []
     for transfer in duplex.transfers:
         key = (id(transfer.comm), id(transfer.local))
         if key not in known:
-            known[key] = np.ascontiguousarray(2.0 * (weight * transfer.comm + transfer.local))
+            known[key] = (weight * transfer.comm + transfer.local).sum(axis=-1)
         edges.append(Edge(transfer.source, transfer.target, known[key]))
     return Problem(tuple(unary), tuple(edges))
 

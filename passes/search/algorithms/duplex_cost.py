@@ -14,8 +14,11 @@ The paper's model has forward values alone. The mapping to a whole step:
 
     micro-batch   Half of the seconds of the whole batch count, for every op and collective. The interface of algorithms
                   has no problem of two parts (`BatchLoop`). So a half pays half of each latency and launch.
-    once          Gathers of parameters, reductions of gradients and updates happen once in a step. Half of their
-                  seconds counts in each micro-batch, which makes the sum right.
+    once          Gathers of parameters and states happen once in a step, before the first micro-batch needs them.
+                  Reductions of gradients, updates, and transfers home happen once, after the second. So the two
+                  micro-batches differ in comm_i and comp_i. In equation 5 the first and last comm_i and comp_i are those
+                  by position: max(-phi, comm of the first) + max(comm of the second, comp of the first) + comp of the
+                  second, and phi is that of the second. Where both are equal it is the paper's.
     weights       Seconds count without the weights of `search-strategy`, since the phases say what overlaps. Traffic of
                   parameters and gradients is priced in full buckets (`EdgeTraffic.seconds`).
     copy          A working copy is made in the first phase that has a user of it. A regathered copy is made in the
@@ -32,6 +35,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from ....dialects import train
@@ -45,10 +49,19 @@ from ..strategy_problem import EdgeTraffic, StrategyProblem
 MOST_OPS = 10
 """The most ops in a phase, as in the experiments of the paper's authors."""
 
+_HALVES, _BEFORE, _AFTER = (0.5, 0.5), (1.0, 0.0), (0.0, 1.0)
+"""Shares of the seconds of the whole batch that the two micro-batches take."""
+
 
 def appended(psi: Costs, phi: Costs, comm: Costs, comp: Costs) -> tuple[Costs, Costs]:
-    """Return psi and phi of strategies after one more phase, by equations 4 and 5."""
-    return psi + phi + np.maximum(-phi, comm) + np.maximum(comm, comp) + comp, -comp
+    """
+    Return psi and phi of strategies after one more phase, by equations 4 and 5.
+
+    Args:
+        comm, comp: seconds of the steps of the phase; the last dim is the micro-batch.
+    """
+    first = psi + phi + np.maximum(-phi, comm[..., 0])
+    return first + np.maximum(comm[..., 1], comp[..., 0]) + comp[..., 1], -comp[..., 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +71,7 @@ class Transfer:
 
     Args:
         source, target: nodes.
-        comm: seconds of collectives for one micro-batch, by the states of both; inf forbids.
+        comm: seconds of collectives, by the states of both nodes and by micro-batch; inf forbids.
         local: seconds of local changes.
         uses: op nodes, the first to run pays for the change; empty for the last phase.
     """
@@ -73,11 +86,11 @@ class Transfer:
 @dataclass(frozen=True, eq=False)
 class DuplexProblem:
     """
-    The seconds of one micro-batch.
+    The seconds of each micro-batch.
 
     Args:
         ops: the nodes of ops in program order.
-        comp: by node, the seconds of its op by state; inf forbids a state; 0 for nodes without an op.
+        comp: by node, the seconds of its op by state and micro-batch; inf forbids a state; 0 for nodes without an op.
         ends: by node, seconds of collectives in the last phase.
         updates: the ops of the optimizer's update.
         operands: by op, the ops whose results it reads.
@@ -104,7 +117,7 @@ class DuplexProblem:
     def psi(self, assignment: Sequence[int] | States, phases: Sequence[Sequence[int]]) -> float:
         """Return psi of a complete strategy, inf where it is not allowed; `phases` lists the ops of each."""
         phase_of = {op: number for number, phase in enumerate(phases) for op in phase}
-        comm, comp = np.zeros(len(phases) + 1), np.zeros(len(phases) + 1)
+        comm, comp = np.zeros((2, len(phases) + 1, 2))
         for node, costs in enumerate(self.comp):
             comp[phase_of.get(node, 0)] += costs[assignment[node]]
         for node, costs in self.ends.items():
@@ -114,32 +127,37 @@ class DuplexProblem:
             sent = transfer.comm[assignment[transfer.source], assignment[transfer.target]]
             comm[at] += sent
             comp[at] += transfer.local[assignment[transfer.source], assignment[transfer.target]]
-            if sent and phase_of.get(self.origins[transfer.source], -1) == at:
+            if sent.any() and phase_of.get(self.origins[transfer.source], -1) == at:
                 return np.inf
         if any(phase_of[before] > phase_of[op] for op in self.ops for before in self.operands[op]):
             return np.inf
         psi = phi = np.zeros(1)
         for number in range(len(comm)):
-            psi, phi = appended(psi, phi, comm[number : number + 1], comp[number : number + 1])
+            psi, phi = appended(psi, phi, comm[number], comp[number])
         return float(psi[0])
 
 
 def duplex_problem(problem: StrategyProblem, view: StepView) -> DuplexProblem:
-    """Return the seconds of one micro-batch of a step."""
+    """Return the seconds of each micro-batch of a step."""
     nodes = {id(d.subject): n for n, d in enumerate(problem.decisions) if isinstance(d.subject, ComputeOp)}
     ops = tuple(nodes[id(op)] for op in view.ops)
     made = [[v.op for v in op.args if isinstance(v, OpResult)] for op in view.ops]
+    updates = frozenset(nodes[id(op)] for op in view.ops if train.is_update(op))
     return DuplexProblem(
         ops,
-        frozenset(nodes[id(op)] for op in view.ops if train.is_update(op)),
+        updates,
         tuple(
-            np.where(np.isinf(unary), np.inf, 0.5 * seconds if seconds is not None else 0.0)
-            for unary, seconds in zip(problem.problem.unary, problem.seconds, strict=True)
+            _split(
+                seconds if seconds is not None else np.zeros_like(unary),
+                np.isinf(unary),
+                _AFTER if n in updates else _HALVES,
+            )
+            for n, (unary, seconds) in enumerate(zip(problem.problem.unary, problem.seconds, strict=True))
         ),
-        {node: 0.5 * costs for node, costs in problem.ends.items()},
+        {node: _split(costs, np.isinf(costs), _HALVES) for node, costs in problem.ends.items()},
         {op: frozenset(nodes[id(m)] for m in makers if id(m) in nodes) for op, makers in zip(ops, made, strict=True)},
         tuple(_origin(d.subject, nodes) for d in problem.decisions),
-        tuple(_transfers(problem, nodes)),
+        tuple(_transfers(problem, nodes, {given.argument for given in view.inputs if given.rows})),
     )
 
 
@@ -148,16 +166,18 @@ def _origin(subject: ComputeOp | SSAValue, nodes: dict[int, int]) -> int:
     return nodes.get(id(maker), -1)
 
 
-def _transfers(problem: StrategyProblem, nodes: dict[int, int]) -> list[Transfer]:
+def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[BlockArgument]) -> list[Transfer]:
     """Return the transfers of all edges; equal ones share their arrays."""
     known: dict[object, tuple[Costs, Costs]] = {}
     found: list[Transfer] = []
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         decision = problem.decisions[edge.v]
         again = any(decision.regather)
-        key = (id(edge.table), traffic.price.beside, id(traffic.sources), id(traffic.targets), again)
+        once = traffic.price.beside and traffic.move.value not in batch
+        shares = (_BEFORE if isinstance(traffic.move.value, BlockArgument) else _AFTER) if once else _HALVES
+        key = (id(edge.table), traffic.price.beside, id(traffic.sources), id(traffic.targets), again, shares)
         if key not in known:
-            known[key] = _halves(edge.table, traffic, again)
+            known[key] = _seconds(edge.table, traffic, 0.5 if again else 1.0, shares)
         if isinstance(decision.subject, ComputeOp):
             users = [frozenset({edge.v})]
         elif decision.copy:
@@ -168,12 +188,19 @@ def _transfers(problem: StrategyProblem, nodes: dict[int, int]) -> list[Transfer
     return found
 
 
-def _halves(table: Costs, traffic: EdgeTraffic, again: bool) -> tuple[Costs, Costs]:
-    """Return the seconds of one micro-batch for the collectives of an edge, and for its local changes."""
+def _seconds(table: Costs, traffic: EdgeTraffic, part: float, shares: tuple[float, float]) -> tuple[Costs, Costs]:
+    """Return the seconds of each micro-batch for the collectives of an edge, and for its local changes."""
     seconds = traffic.seconds()
-    half = np.zeros_like(table) if seconds is None else (0.25 if again else 0.5) * seconds
+    seconds = np.zeros_like(table) if seconds is None else part * seconds
     local = np.array([[is_local(source, target) for target in traffic.targets] for source in traffic.sources])
-    return np.where(np.isinf(table), np.inf, np.where(local, 0.0, half)), np.where(local, half, 0.0)
+    sent = _split(np.where(local, 0.0, seconds), np.isinf(table), shares)
+    return sent, _split(np.where(local, seconds, 0.0), np.zeros_like(local), shares)
+
+
+def _split(seconds: Costs, forbidden: NDArray[np.bool_], shares: tuple[float, float]) -> Costs:
+    """Return the seconds of each micro-batch, in a last dim; inf where forbidden."""
+    finite = np.where(forbidden, 0.0, seconds)
+    return np.where(forbidden[..., None], np.inf, np.stack([share * finite for share in shares], axis=-1))
 
 
 def _copy_users(value: SSAValue, nodes: dict[int, int], again: bool) -> list[frozenset[int]]:

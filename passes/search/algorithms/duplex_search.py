@@ -87,7 +87,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.place = {op: number for number, op in enumerate(self.duplex.ops)}
-        self.least = [float(costs[states].min()) for costs, states in zip(self.duplex.comp, self.allowed, strict=True)]
+        self.least = [costs[states].min(axis=0) for costs, states in zip(self.duplex.comp, self.allowed, strict=True)]
         self.last = tuple(t for t in self.duplex.transfers if not t.uses)
         self.left = self.limits.expansions if self.limits.expansions is not None else np.inf
 
@@ -123,7 +123,7 @@ class Walk:
         states = old.states.copy()
         for node, column in made.columns.items():
             states[:, node] = column
-        spent = old.spent + 2.0 * (made.comp + self.estimate.weight * made.comm)
+        spent = old.spent + (made.comp + self.estimate.weight * made.comm).sum(axis=1)
         grown = replace(old, states=states, floor=old.floor + made.floor, spent=spent)
         inside = replace(grown, comm=old.comm + made.comm, comp=old.comp + made.comp, ops=old.ops + 1)
         psi, phi = old.closed()
@@ -156,7 +156,7 @@ class Walk:
                 return None
         for transfer in pending:
             self._pay(made, partials, transfer)
-        return made.take(np.flatnonzero(np.isfinite(made.comm + made.comp)))
+        return made.take(np.flatnonzero(np.isfinite((made.comm + made.comp).sum(axis=1))))
 
     def _pay(self, made: Choices, partials: Partials, transfer: Transfer) -> None:
         """Add the seconds of a transfer."""
@@ -165,7 +165,7 @@ class Walk:
         made.comm += sent
         made.comp += transfer.local[states]
         if (place := self.place.get(self.duplex.origins[transfer.source])) is not None:
-            made.blocked |= (sent > 0) & (partials.phases[made.rows, place] == partials.phase[made.rows])
+            made.blocked |= sent.any(axis=1) & (partials.phases[made.rows, place] == partials.phase[made.rows])
 
     def _narrowed(self, made: Choices, partials: Partials) -> Choices:
         """Return the choices that a beam keeps."""
@@ -195,7 +195,7 @@ class Walk:
 
     def _promising(self, partials: Partials, done: frozenset[int]) -> Partials:
         """Return the strategies that may become better than the known one, and that a beam compares."""
-        rest = sum(self.least[op] for op in self.duplex.ops if op not in done)
+        rest = sum((self.least[op] for op in self.duplex.ops if op not in done), start=np.zeros(2))
         possible = partials.least(rest, self.estimate.weight) <= self.limits.known * (1.0 + ROUNDING)
         self.tally["pruned_by_bound"] += int((~possible).sum())
         partials = partials.take(possible)

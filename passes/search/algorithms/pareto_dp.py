@@ -153,9 +153,9 @@ class _Search:
     def __init__(self, duplex: DuplexProblem, effort: Effort) -> None:
         self.duplex, self.effort = duplex, effort
         self.tally = Counter[str]()
-        self.allowed = [np.flatnonzero(np.isfinite(costs)) for costs in duplex.comp]
+        self.allowed = [np.flatnonzero(np.isfinite(costs.sum(axis=1))) for costs in duplex.comp]
         self.best = _Strategy(np.inf, Walked(None, (), False))
-        self.bound = 2.0 * sum(float(costs.min()) for costs in duplex.comp)
+        self.bound = sum(float(costs.sum(axis=1).min()) for costs in duplex.comp)
         self.orders = dict.fromkeys((duplex.ops, _updates_early(duplex)))
         share = 4 * len(_WEIGHTS) * len(self.orders) * max(1, len(duplex.ops))
         self.beam = _BEAM if effort.budget is None else max(1, min(_BEAM, effort.budget // share))

@@ -35,7 +35,7 @@ class Partials:
         states: by node, the state that is decided.
         phases: by op, in program order, the number of its phase.
         psi, phi: of the phases before the open one.
-        comm, comp: seconds of the open phase for one micro-batch.
+        comm, comp: seconds of the open phase by micro-batch.
         phase, ops: number of the open phase, and how many ops it has.
         floor: lower bound of the sum of `cost_to_go.py` for any completion.
         spent: the part of that sum that psi and the open phase count.
@@ -73,18 +73,16 @@ class Partials:
         """Return psi with the estimate of the seconds still to come."""
         return self.closed()[0] + self.floor - self.spent
 
-    def least(self, rest: float, weight: float) -> Costs:
-        """Return lower bounds of psi of completions with `rest` more seconds of computation for a micro-batch."""
-        begins = np.maximum(self.psi, self.psi + self.phi + self.comm)
-        longer = self.comp + rest
-        return np.maximum(begins + np.maximum(self.comm, longer) + longer, self.floor / (1.0 + weight))
+    def least(self, rest: Costs, weight: float) -> Costs:
+        """Return lower bounds of psi of completions with `rest` more seconds of computation, by micro-batch."""
+        return np.maximum(appended(self.psi, self.phi, self.comm, self.comp + rest)[0], self.floor / (1.0 + weight))
 
 
 def begin(nodes: int, ops: int, floor: float) -> Partials:
     """Return the strategy without phases."""
-    zero, none = np.zeros(1), np.zeros(1, np.int64)
+    zero, both, none = np.zeros(1), np.zeros((1, 2)), np.zeros(1, np.int64)
     states, phases = np.full((1, nodes), -1, np.int16), np.full((1, ops), -1, np.int16)
-    return Partials(states, phases, zero, zero, zero, zero, none, none, np.full(1, floor), zero)
+    return Partials(states, phases, zero, zero, both, both, none, none, np.full(1, floor), zero)
 
 
 @dataclass(eq=False)
@@ -95,7 +93,7 @@ class Choices:
     Args:
         rows: the partial strategy of each.
         columns: by node that is decided, its state.
-        comm, comp: seconds of one micro-batch that the choice adds.
+        comm, comp: seconds that the choice adds, by micro-batch.
         floor: seconds that it adds to the lower bound of the sum.
         blocked: whether it needs communication of a value that the open phase computes.
     """
@@ -110,8 +108,8 @@ class Choices:
     @staticmethod
     def nothing(count: int) -> Choices:
         """Return one choice for each of some partial strategies, of nothing yet."""
-        zero = np.zeros(count)
-        return Choices(np.arange(count), {}, zero, zero.copy(), zero.copy(), np.zeros(count, np.bool_))
+        comm, comp = np.zeros((2, count, 2))
+        return Choices(np.arange(count), {}, comm, comp, np.zeros(count), np.zeros(count, np.bool_))
 
     def crossed(self, node: int, states: States) -> Choices:
         """Return every choice with every state of another node."""
@@ -158,7 +156,8 @@ def find_dominated(partials: Partials, state: Numbers, by_times: bool) -> Domina
     _, group, counts = np.unique(rows, return_inverse=True, return_counts=True)
     # The number of the group and its negative make rows of different groups incomparable.
     number = group.astype(np.float64)
-    both = [number, -number, partials.psi, partials.comm, partials.comp, partials.ops.astype(np.float64)]
+    ops = partials.ops.astype(np.float64)
+    both = [number, -number, partials.psi, *partials.comm.T, *partials.comp.T, ops]
     costs, times = (np.stack([*both, other]) for other in (partials.phi, partials.psi + partials.phi))
     order = np.argsort(group, kind="stable")
     together = [order] if len(order) <= _BLOCK else np.split(order, np.cumsum(counts)[:-1])

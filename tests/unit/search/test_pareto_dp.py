@@ -55,12 +55,12 @@ def chain(comp: list[float], comm: list[float]) -> DuplexProblem:
     return DuplexProblem(
         ops=tuple(range(1, count + 1)),
         updates=frozenset(),
-        comp=(np.zeros(1), *(np.array([seconds]) for seconds in comp)),
+        comp=(np.zeros((1, 2)), *(np.full((1, 2), seconds) for seconds in comp)),
         ends={},
         operands={op: frozenset({op - 1} if op > 1 else ()) for op in range(1, count + 1)},
         origins=(-1, *range(1, count + 1)),
         transfers=tuple(
-            Transfer(op - 1, op, np.array([[seconds]]), np.zeros((1, 1)), frozenset({op}))
+            Transfer(op - 1, op, np.full((1, 1, 2), seconds), np.zeros((1, 1, 2)), frozenset({op}))
             for op, seconds in enumerate(comm, start=1)
         ),
     )
@@ -75,8 +75,8 @@ def test_psi_and_phi_of_figure_3():
     """
     Figures 1c and 3: stage i-1 is the All-To-All of X and MatMul, stage i the Reduce-Scatter of Z and the loss.
 
-    The paper gives no numbers. Let one micro-batch take 2 for the All-To-All, 3 for MatMul, 4 for the Reduce-Scatter and
-    1 for the loss. By the clock, with microbatches 1 and 2:
+    The paper gives no numbers. Let one micro-batch take 2 for the All-To-All, 3 for MatMul, 4 for the Reduce-Scatter
+    and 1 for the loss. By the clock, with microbatches 1 and 2:
 
         0-2    1 All-To-All
         2-5    1 MatMul          2 All-To-All until 4        segment 1 of the figure ends: psi + phi of stage i-1 = 5
@@ -88,9 +88,9 @@ def test_psi_and_phi_of_figure_3():
     psi = 8 - 3 + max(3, 4) + max(4, 1) + 1 = 14.
     """
     zero = np.zeros(1)
-    psi, phi = appended(zero, zero, np.array([2.0]), np.array([3.0]))
+    psi, phi = appended(zero, zero, np.array([[2.0, 2.0]]), np.array([[3.0, 3.0]]))
     assert (psi[0], phi[0]) == (8.0, -3.0)
-    psi, phi = appended(psi, phi, np.array([4.0]), np.array([1.0]))
+    psi, phi = appended(psi, phi, np.array([[4.0, 4.0]]), np.array([[1.0, 1.0]]))
     assert (psi[0], phi[0]) == (14.0, -1.0)
     duplex = chain(comp=[3.0, 1.0], comm=[2.0, 4.0])
     found = walked(duplex)
