@@ -44,8 +44,8 @@ def least_psi(problem: StrategyProblem, view: StepView) -> float:
     """
     The least psi of all assignments and all divisions into phases, straight from equations 4 and 5.
 
-    The first micro-batch alone waits for gathers of arguments that are not of the batch. The second alone has reductions
-    of gradients, and updates.
+    The first micro-batch alone waits for gathers of arguments that are not of the batch. The second alone has
+    reductions of gradients, and updates.
     """
     sizes = [len(decision.states) for decision in problem.decisions]
     assume(prod(sizes) <= MOST)

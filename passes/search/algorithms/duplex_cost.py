@@ -14,11 +14,10 @@ The paper's model has forward values alone. The mapping to a whole step:
 
     micro-batch   Half of the seconds of the whole batch count, for every op and collective. The interface of algorithms
                   has no problem of two parts (`BatchLoop`). So a half pays half of each latency and launch.
-    once          Gathers of parameters and states happen once in a step, before the first micro-batch needs them.
-                  Reductions of gradients, updates, and transfers home happen once, after the second. So the two
-                  micro-batches differ in comm_i and comp_i. In equation 5 the first and last comm_i and comp_i are those
-                  by position: max(-phi, comm of the first) + max(comm of the second, comp of the first) + comp of the
-                  second, and phi is that of the second. Where both are equal it is the paper's.
+    once          Gathers of parameters happen once in a step, before the first micro-batch needs them. Reductions of
+                  gradients, updates, and transfers home happen once, after the second. So comm_i and comp_i differ
+                  between the micro-batches. Equation 5 names them by position (brackets give the micro-batch):
+                  psi + phi + max(-phi, comm[1]) + max(comm[2], comp[1]) + comp[2], and phi becomes -comp[2].
     weights       Seconds count without the weights of `search-strategy`, since the phases say what overlaps. Traffic of
                   parameters and gradients is priced in full buckets (`EdgeTraffic.seconds`).
     copy          A working copy is made in the first phase that has a user of it. A regathered copy is made in the
