@@ -64,7 +64,7 @@ def appended(psi: Costs, phi: Costs, comm: Costs, comp: Costs) -> tuple[Costs, C
 
 
 @dataclass(frozen=True, eq=False)
-class Transfer:
+class ShardingTransfer:
     """
     A change of a value's sharding between two decisions.
 
@@ -102,12 +102,12 @@ class DuplexProblem:
     ends: dict[int, Costs]
     operands: dict[int, frozenset[int]]
     origins: tuple[int, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[ShardingTransfer, ...]
 
     @cached_property
-    def by_use(self) -> dict[int, tuple[Transfer, ...]]:
+    def by_use(self) -> dict[int, tuple[ShardingTransfer, ...]]:
         """Return the transfers by op that may have to pay for them."""
-        listed: dict[int, list[Transfer]] = {op: [] for op in self.ops}
+        listed: dict[int, list[ShardingTransfer]] = {op: [] for op in self.ops}
         for transfer in self.transfers:
             for op in transfer.uses:
                 listed[op].append(transfer)
@@ -165,10 +165,10 @@ def _origin(subject: ComputeOp | SSAValue, nodes: dict[int, int]) -> int:
     return nodes.get(id(maker), -1)
 
 
-def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[BlockArgument]) -> list[Transfer]:
+def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[BlockArgument]) -> list[ShardingTransfer]:
     """Return the transfers of all edges; equal ones share their arrays."""
     known: dict[object, tuple[Costs, Costs]] = {}
-    found: list[Transfer] = []
+    found: list[ShardingTransfer] = []
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         decision = problem.decisions[edge.v]
         again = any(decision.regather)
@@ -183,7 +183,7 @@ def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[Block
             users = _copy_users(decision.subject, nodes, again)
         else:
             users = [frozenset[int]()]
-        found += [Transfer(edge.u, edge.v, *known[key], uses) for uses in users]
+        found += [ShardingTransfer(edge.u, edge.v, *known[key], uses) for uses in users]
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..problem import States
 from .cost_to_go import CostToGo
-from .duplex_cost import MOST_OPS, DuplexProblem, Transfer, appended
+from .duplex_cost import MOST_OPS, DuplexProblem, ShardingTransfer, appended
 from .partial_strategies import Choices, Numbers, Partials, begin, find_dominated
 
 _CHOICES = 16
@@ -32,7 +32,7 @@ _MOST_ROWS = 400_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class WalkLimits:
     """
     How much is tried.
 
@@ -69,7 +69,7 @@ class Walked:
 
 
 @dataclass(eq=False)
-class Walk:
+class CutWalk:
     """
     One walk.
 
@@ -81,7 +81,7 @@ class Walk:
     duplex: DuplexProblem
     estimate: CostToGo
     allowed: Sequence[States]
-    limits: Limits
+    limits: WalkLimits
     tally: Counter[str]
     complete: bool = field(default=True, init=False)
 
@@ -133,7 +133,7 @@ class Walk:
         both.phases[:, self.place[op]] = both.phase
         return both
 
-    def _decide(self, partials: Partials, due: Sequence[Transfer], op: int | None) -> Choices | None:
+    def _decide(self, partials: Partials, due: Sequence[ShardingTransfer], op: int | None) -> Choices | None:
         """Return all choices of the states that an op, or the last phase, needs, or None for too many."""
         decided = {int(node) for node in np.flatnonzero(partials.states[0] >= 0)}
         ends = [node for transfer in due for node in (transfer.source, transfer.target)]
@@ -158,7 +158,7 @@ class Walk:
             self._pay(made, partials, transfer)
         return made.take(np.flatnonzero(np.isfinite((made.comm + made.comp).sum(axis=1))))
 
-    def _pay(self, made: Choices, partials: Partials, transfer: Transfer) -> None:
+    def _pay(self, made: Choices, partials: Partials, transfer: ShardingTransfer) -> None:
         """Add the seconds of a transfer."""
         states = made.state(partials, transfer.source), made.state(partials, transfer.target)
         sent = transfer.comm[states]

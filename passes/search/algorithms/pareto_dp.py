@@ -50,7 +50,7 @@ from ..strategy_problem import Decision, StrategyProblem
 from ..within_memory import Found, measured, size
 from .cost_to_go import CostToGo, estimate, no_estimate, sum_of
 from .duplex_cost import MOST_OPS, DuplexProblem, duplex_problem
-from .duplex_search import ROUNDING, Limits, Walk, Walked
+from .duplex_search import ROUNDING, CutWalk, Walked, WalkLimits
 from .interface import Effort, SearchTask
 
 PARTS = frozenset({"dominance", "times", "bound", "guide"})
@@ -82,7 +82,7 @@ def search(task: SearchTask) -> Found:
     problem, bound, least = task.free, None, np.inf
     while problem is not None:
         try:
-            solution = _Search(duplex_problem(problem, task.view), task.effort).run()
+            solution = _LeastPsiSearch(duplex_problem(problem, task.view), task.effort).run()
         except Infeasible:
             if problem is task.free:
                 raise
@@ -140,21 +140,21 @@ def _bytes(decision: Decision, state: Signature | Sharding, view: StepView) -> f
 
 
 @dataclass(frozen=True)
-class _Strategy:
+class _DividedStrategy:
     """A complete strategy and its psi."""
 
     psi: float
     walked: Walked
 
 
-class _Search:
+class _LeastPsiSearch:
     """The search for the least psi without regard to memory; one use."""
 
     def __init__(self, duplex: DuplexProblem, effort: Effort) -> None:
         self.duplex, self.effort = duplex, effort
         self.tally = Counter[str]()
         self.allowed = [np.flatnonzero(np.isfinite(costs.sum(axis=1))) for costs in duplex.comp]
-        self.best = _Strategy(np.inf, Walked(None, (), False))
+        self.best = _DividedStrategy(np.inf, Walked(None, (), False))
         self.bound = sum(float(costs.sum(axis=1).min()) for costs in duplex.comp)
         self.orders = dict.fromkeys((duplex.ops, _updates_early(duplex)))
         share = 4 * len(_WEIGHTS) * len(self.orders) * max(1, len(duplex.ops))
@@ -166,10 +166,10 @@ class _Search:
         for guide in guides:
             for ops in self.orders:
                 if not self._is_proven():
-                    self._walk(replace(self.duplex, ops=ops), guide, self.allowed, Limits(self.beam, _AHEAD))
+                    self._walk(replace(self.duplex, ops=ops), guide, self.allowed, WalkLimits(self.beam, _AHEAD))
         if not self._is_proven() and len(self.duplex.ops) <= _EXACT_OPS:
             left = _EXACT if self.effort.budget is None else self.effort.budget - self.tally["expanded"]
-            if self._walk(self.duplex, guides[0], self.allowed, Limits(expansions=left)).complete:
+            if self._walk(self.duplex, guides[0], self.allowed, WalkLimits(expansions=left)).complete:
                 self.bound = self.best.psi
         assignment, phases = self.best.walked.assignment, self.best.walked.phases
         assert assignment is not None
@@ -190,11 +190,11 @@ class _Search:
         guide = estimate(model, _order(self.duplex), weight) if guided else no_estimate(self.duplex)
         fixed = [optimum.assignment[node : node + 1] for node in range(len(self.duplex.comp))]
         for ops in self.orders:
-            self._walk(replace(self.duplex, ops=ops), guide, fixed, Limits(self.beam, _AHEAD))
+            self._walk(replace(self.duplex, ops=ops), guide, fixed, WalkLimits(self.beam, _AHEAD))
         return guide
 
-    def _walk(self, duplex: DuplexProblem, guide: CostToGo, allowed: Sequence[States], limits: Limits) -> Walked:
-        """Walk over the cuts, and keep the strategy if it is the best so far."""
+    def _walk(self, duplex: DuplexProblem, guide: CostToGo, allowed: Sequence[States], limits: WalkLimits) -> Walked:
+        """CutWalk over the cuts, and keep the strategy if it is the best so far."""
         without = self.effort.without
         limits = replace(
             limits,
@@ -202,10 +202,10 @@ class _Search:
             by_costs="dominance" not in without,
             by_times=without.isdisjoint({"dominance", "times"}),
         )
-        walked = Walk(duplex, guide, allowed, limits, self.tally).run()
+        walked = CutWalk(duplex, guide, allowed, limits, self.tally).run()
         if walked.assignment is not None:
             psi = self.duplex.psi(walked.assignment, walked.phases)
-            self.best = min(self.best, _Strategy(psi, walked), key=lambda strategy: strategy.psi)
+            self.best = min(self.best, _DividedStrategy(psi, walked), key=lambda strategy: strategy.psi)
         return walked
 
 

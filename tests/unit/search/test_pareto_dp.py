@@ -12,8 +12,8 @@ from small_searches import head, report, searched, steps
 
 from shardwright.passes.errors import PassError
 from shardwright.passes.search.algorithms.cost_to_go import no_estimate
-from shardwright.passes.search.algorithms.duplex_cost import MOST_OPS, DuplexProblem, Transfer, appended
-from shardwright.passes.search.algorithms.duplex_search import Limits, Walk, Walked
+from shardwright.passes.search.algorithms.duplex_cost import MOST_OPS, DuplexProblem, ShardingTransfer, appended
+from shardwright.passes.search.algorithms.duplex_search import CutWalk, Walked, WalkLimits
 from shardwright.passes.search.algorithms.interface import Effort, SearchTask
 from shardwright.passes.search.algorithms.pareto_dp import search
 from shardwright.passes.search.constraints import constraints_of
@@ -60,7 +60,7 @@ def chain(comp: list[float], comm: list[float]) -> DuplexProblem:
         operands={op: frozenset({op - 1} if op > 1 else ()) for op in range(1, count + 1)},
         origins=(-1, *range(1, count + 1)),
         transfers=tuple(
-            Transfer(op - 1, op, np.full((1, 1, 2), seconds), np.zeros((1, 1, 2)), frozenset({op}))
+            ShardingTransfer(op - 1, op, np.full((1, 1, 2), seconds), np.zeros((1, 1, 2)), frozenset({op}))
             for op, seconds in enumerate(comm, start=1)
         ),
     )
@@ -68,7 +68,7 @@ def chain(comp: list[float], comm: list[float]) -> DuplexProblem:
 
 def walked(duplex: DuplexProblem) -> Walked:
     allowed = [np.arange(len(costs)) for costs in duplex.comp]
-    return Walk(duplex, no_estimate(duplex), allowed, Limits(), Counter()).run()
+    return CutWalk(duplex, no_estimate(duplex), allowed, WalkLimits(), Counter()).run()
 
 
 def test_psi_and_phi_of_figure_3():
