@@ -100,6 +100,7 @@ ALGORITHMS = (
     "fixed",
     "exhaustive",
     "ilp",
+    "pareto-dp",
     "astar",
     "random",
     "metropolis",

@@ -79,8 +79,8 @@ class SearchStrategyPass(ModulePass):
     }
     ```
 
-    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says; HAP 4.3 to 4.5
-    (`astar`); AutoDDL 4.5 and 4.6 (`random`, `metropolis`, `coordinate-descent`).
+    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says; HiDup 4
+    (`pareto-dp`); HAP 4.3 to 4.5 (`astar`); AutoDDL 4.5 and 4.6 (`random`, `metropolis`, `coordinate-descent`).
     """
 
     name = "search-strategy"
@@ -88,9 +88,10 @@ class SearchStrategyPass(ModulePass):
     algorithm: AlgorithmName | WholePlan = "eliminate"
     """
     `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication; `exhaustive` tries
-    everything; `ilp` is an integer program, exact or with a gap; `astar` synthesises a program instruction by
-    instruction (HAP); `random`, `metropolis` and `coordinate-descent` are heuristics without a bound (AutoDDL). `auto`
-    and `anneal` are those of `search-plan`, which decides on everything and leaves a program with collectives.
+    everything; `ilp` is an integer program, exact or with a gap; `pareto-dp` minimises the time of two halves of the
+    batch that take turns (HiDup); `astar` synthesises a program instruction by instruction (HAP); `random`,
+    `metropolis` and `coordinate-descent` are heuristics without a bound (AutoDDL). `auto` and `anneal` are those of
+    `search-plan`, which decides on everything and leaves a program with collectives.
     """
 
     pins: str | None = None

@@ -9,7 +9,7 @@ from typing import Literal, cast
 from .interface import Algorithm
 
 AlgorithmName = Literal[
-    "eliminate", "fixed", "exhaustive", "ilp", "astar", "random", "metropolis", "coordinate-descent"
+    "eliminate", "fixed", "exhaustive", "ilp", "pareto-dp", "astar", "random", "metropolis", "coordinate-descent"
 ]
 """The values of `search-strategy{algorithm=}`."""
 
@@ -23,6 +23,7 @@ _MODULES: Mapping[AlgorithmName, str] = {
     "coordinate-descent": "coordinate_descent",
     "ilp": "ilp",
     "astar": "astar",
+    "pareto-dp": "pareto_dp",
 }
 
 
