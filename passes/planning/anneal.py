@@ -30,7 +30,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Axis, Mesh
 from .candidates import Candidate, Choice, Layout, preset
 from .layouts import AXES, Fixed, divisors
-from .notes import Note, Refused, verify
+from .notes import Note, Refused, dropped_if_faulty, verify
 from .subclusters import part_of_cluster
 from .trials import Attempt, Trials
 from .workbench import Finished, Workbench
@@ -90,12 +90,13 @@ class Annealing:
     def __init__(
         self, bench: Workbench, fixed: Fixed, *, seed: int = 0, budget: int | None = None, processes: int = 1
     ) -> None:
-        self.bench, self.fixed, self.processes = bench, fixed, processes
+        self.bench, self.fixed = bench, fixed
         self.devices = bench.cluster.mesh.device_count
         self.random, self.iterations = Random(seed), budget if budget is not None else ITERATIONS
         self.all = [each for each in self._enumerated() if self._is_allowed(each)]
-        self.trials: dict[Ranks | None, Trials | None] = {}
-        self.attempts: dict[Candidate, Attempt | str] = {}
+        self.trials = Trials(bench, processes)
+        self.benches: dict[Ranks | None, Workbench | None] = {None: bench}
+        self.least: dict[Candidate, float] = {}
         self.notes: list[Note] = []
 
     def run(self) -> Finished | None:
@@ -162,28 +163,32 @@ class Annealing:
         hosts = hosts_of(self.bench.cluster)
         tiles = tiling(len(hosts), len(hosts[0]), degrees, self.random) if len(set(map(len, hosts))) == 1 else None
         ranks = tuple(hosts[host][place] for tile in tiles or () for host, place in tile)
-        if not tiles or ranks == tuple(range(self.devices)) or self._trials(ranks) is None:
+        if not tiles or ranks == tuple(range(self.devices)) or self._bench(ranks) is None:
             return None
         return ranks
 
-    def _trials(self, ranks: Ranks | None) -> Trials | None:
-        """Return what tries candidates on these ranks; None where the links between them are not known."""
-        if ranks not in self.trials:
-            cluster = self.bench.cluster if ranks is None else part_of_cluster(self.bench.cluster, ranks)
-            bench = self.bench if ranks is None or cluster is None else self.bench.on(cluster)
-            self.trials[ranks] = Trials(bench, self.processes) if cluster is not None else None
-        return self.trials[ranks]
+    def _bench(self, ranks: Ranks | None) -> Workbench | None:
+        """Return the workbench of these ranks; None where the links between them are not known."""
+        if ranks not in self.benches:
+            cluster = part_of_cluster(self.bench.cluster, ranks) if ranks is not None else self.bench.cluster
+            self.benches[ranks] = self.bench.on(cluster) if cluster is not None else None
+        return self.benches[ranks]
 
     def _cost(self, candidate: Candidate) -> float:
-        """Return the estimated seconds of a strategy (`estimate` of section 6.2)."""
-        if candidate not in self.attempts:
-            trials = self._trials(candidate.layout.ranks)
-            assert trials is not None
-            (self.attempts[candidate],) = trials.solve([candidate])
-        attempt = self.attempts[candidate]
-        if isinstance(attempt, str):
-            return inf
-        return max(attempt.optimistic, self.bench.times.estimated(replace(candidate.layout, ranks=None)))
+        """
+        Return the estimated seconds of a strategy (`estimate` of section 6.2).
+
+        Collectives inside stages are those of the ranks in their own order, transfers between stages those of the
+        placement.
+        """
+        ranks, layout = candidate.layout.ranks, replace(candidate.layout, ranks=None)
+        plain = replace(candidate, layout=layout)
+        if plain not in self.least:
+            (attempt,) = self.trials.solve([plain])
+            self.least[plain] = attempt.optimistic if isinstance(attempt, Attempt) else inf
+        bench = self._bench(ranks)
+        assert bench is not None
+        return max(self.least[plain], bench.times.estimated(layout))
 
     def _made(self, candidate: Candidate, limit: float) -> Finished | None:
         """
@@ -192,22 +197,18 @@ class Annealing:
         Raises:
             Refused: there is no such program.
         """
-        trials, attempt = self._trials(candidate.layout.ranks), self.attempts[candidate]
-        assert trials is not None
-        whole = trials.whole(attempt) if isinstance(attempt, Attempt) else attempt
-        if isinstance(whole, str):
-            raise Refused(whole)
-        (judged,) = trials.judge([whole], limit)
-        if isinstance(judged, str):
-            raise Refused(judged)
-        if judged.peak is None:
-            self.notes.append(Note(candidate, judged.seconds, "slower", judged.exposed))
+        bench = self._bench(candidate.layout.ranks)
+        assert bench is not None
+        with dropped_if_faulty(candidate):
+            made = bench.finish(bench.solve(candidate))
+        if made.seconds >= limit:
+            self.notes.append(Note(candidate, made.seconds, "slower", made.exposed))
             return None
-        made = trials.program(whole, judged)
         verify(made.module, candidate)
-        why = "" if judged.fits else "does not fit"
-        self.notes.append(Note(candidate, judged.seconds, why, judged.exposed, *judged.peak))
-        return made if judged.fits and judged.seconds < limit else None
+        self.notes.append(
+            Note(candidate, made.seconds, "" if made.fits else "does not fit", made.exposed, *made.tightest)
+        )
+        return made if made.fits else None
 
 
 def hosts_of(cluster: Cluster) -> list[list[int]]:

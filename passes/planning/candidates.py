@@ -51,7 +51,9 @@ class Layout:
         also = ", fused batch-norm" if self.fused else ""
         also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
         also += ", products in parts" if self.chunked else ""
-        also += f" on ranks {_ranges(self.ranks)} alone" if self.ranks is not None else ""
+        if self.ranks is not None:
+            # Ranks in another order are a placement of stages.
+            also += f" on ranks {_ranges(self.ranks)}{' alone' if list(self.ranks) == sorted(self.ranks) else ''}"
         match self.mode:
             case "whole":
                 return sizes + also

@@ -173,8 +173,8 @@ def test_less_memory_takes_more_time():
 
 
 def test_a_strategy_that_cannot_fit_is_refused():
-    with pytest.raises(PassError, match=r"no strategy fits: the tightest found needs 11272 bytes .* has 4000 bytes"):
-        searched(head(1e9) + TWO_LAYERS, "algorithm=pareto-dp memory=4000")
+    with pytest.raises(PassError, match=r"no strategy fits: the tightest found needs 11272 bytes .* has 8000 bytes"):
+        searched(head(1e9) + TWO_LAYERS, "algorithm=pareto-dp memory=8000")
 
 
 def test_an_unknown_part_is_refused():
