@@ -48,7 +48,7 @@ def best_ranks(kept: Bytes, allowed: NDArray[np.bool_]) -> dict[int, int]:
     """
     Return, by new rank, the old rank whose process takes it, so that most bytes are kept: an assignment problem.
 
-    As many ranks as possible are assigned. Of equally good pairs those of one number are taken.
+    The assignment has as many pairs as possible, and prefers pairs of equal ranks among equally good ones.
 
     Args:
         kept: by new and old rank, the bytes that would stay.
@@ -60,8 +60,8 @@ def best_ranks(kept: Bytes, allowed: NDArray[np.bool_]) -> dict[int, int]:
     new, old = np.nonzero(allowed)
     gains = 4 * kept[new, old] + np.where(new == old, 2, 1)
     ranks, others = np.arange(joined), np.arange(count)
-    # A new rank without a process is matched with a column of its own, an old one that leaves with a row of its own;
-    # the row and the column of two that are matched take each other.
+    # Each new rank has a column for the case that it gets no process, and each old rank a row for the case that it
+    # leaves. Where two ranks are matched, the row of the one and the column of the other are matched, too.
     rows = np.concatenate([new, ranks, joined + others, joined + old])
     columns = np.concatenate([old, count + ranks, others, count + new])
     costs = np.zeros(len(rows), np.int64)

@@ -129,8 +129,8 @@ class Outcome:
 
     Args:
         seconds: of the search alone.
-        cost, bound: of its own objective, in seconds.
-        step: the simulated step of its program, in seconds; None where it has none.
+        cost, bound: value and lower bound of its own objective, in seconds.
+        step: seconds of the simulated step of its program, or None if it found no program.
         excess: bytes that its tightest rank needs beyond its memory.
         why_none: the reason for no result.
     """

@@ -126,9 +126,9 @@ class Mesh:
         """
         Return the orders, major to minor, in which axes may divide one dim: the mesh's own first.
 
-        On a mesh of three axes x, y and z the pair of z and x is there in this order, too, as in a cycle. The operands
-        of a product with an axis for each of its factors are then split over (x, y), (y, z) and (z, x), so that one
-        collective over a minor axis leads from each to the form that the product takes (2.5-D algorithms; AutoDDL 4.1).
+        On a mesh of three axes x, y and z, z may also come before x, as in a cycle. The matrices of a product with an
+        axis for each of its factors are then split over (x, y), (y, z) and (z, x), and one collective over the minor
+        axis brings each into the form that the product takes (2.5-D algorithms; AutoDDL 4.1).
         """
         usual = self.in_order(names)
         if len(self.spatial) != 3:

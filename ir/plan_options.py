@@ -106,7 +106,7 @@ ALGORITHMS = (
     "metropolis",
     "coordinate-descent",
 )
-"""The algorithms that find a plan: those of `search-plan` first, then those of `search-strategy`."""
+"""The algorithms that find a plan: first `search-plan`'s, then `search-strategy`'s."""
 
 _ANY: frozenset[Way] = frozenset(WAYS)
 WHOLE_PLANS: frozenset[Way] = frozenset({"search", "candidate"})

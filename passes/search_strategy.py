@@ -118,7 +118,8 @@ class SearchStrategyPass(ModulePass):
     """Parts of an algorithm that are switched off, with commas between them, to measure what they are worth."""
 
     explain: bool = False
-    """Whether `spmd.search` also says what the search did: what it visited, and what it left out by which rule."""
+    """Whether `spmd.search` also has the statistics of the search: how many states it visited, and how many each rule
+    dropped."""
 
     @property
     def _weights(self) -> Weights:
@@ -174,7 +175,7 @@ class SearchStrategyPass(ModulePass):
         if self.explain:
             counts = Counter[str]()
             for found in stages:
-                # Seconds differ from run to run; what the IR says must not.
+                # Seconds differ from run to run, and the IR must not.
                 counts.update({name: n for name, n in found.solution.statistics.items() if isinstance(n, int)})
             entries["statistics"] = DictionaryAttr({name: IntegerAttr(n, i64) for name, n in sorted(counts.items())})
         return DictionaryAttr(entries)

@@ -10,8 +10,8 @@ Algorithm 2 of the supplement walks from strategy to strategy:
     run the best strategies of the record, and return the fastest
 
 The paper draws from normal distributions where it means uniform ones (lines 8 and 17), and passes the former strategy
-to the division of layers (line 14); both are read as slips. Costs are those of this compiler: a candidate is solved and
-estimated, and "run" means simulated.
+to the division of layers (line 14); both are read as slips. The cost of a strategy is this compiler's estimate for the
+candidate, and to "run" it means to simulate its program.
 
 Placements tile the grid of hosts and their devices with dominoes (section 6.3). A domino is a stage: along a host its
 devices split tensors, and across hosts they split the batch. Stages follow one another as dominoes do.
@@ -100,7 +100,7 @@ class Annealing:
         self.notes: list[Note] = []
 
     def run(self) -> Finished | None:
-        """Return the fastest of the best strategies that the walk records; None where none fits."""
+        """Return the fastest of the best strategies that the walk records, or None if none fits."""
         record = self._walk()
         best: Finished | None = None
         for number, candidate in enumerate(sorted(record, key=record.__getitem__)):
@@ -159,7 +159,7 @@ class Annealing:
         return [each for each in self.all if getattr(each, same) == getattr(given, same) and each != given]
 
     def _placement(self, degrees: Degrees) -> Ranks | None:
-        """Return a random placement of the stages; None for the ranks in their own order."""
+        """Return a random placement of the stages, or None for the ranks in their own order."""
         hosts = hosts_of(self.bench.cluster)
         tiles = tiling(len(hosts), len(hosts[0]), degrees, self.random) if len(set(map(len, hosts))) == 1 else None
         ranks = tuple(hosts[host][place] for tile in tiles or () for host, place in tile)
@@ -168,7 +168,7 @@ class Annealing:
         return ranks
 
     def _bench(self, ranks: Ranks | None) -> Workbench | None:
-        """Return the workbench of these ranks; None where the links between them are not known."""
+        """Return the workbench of these ranks, or None if the links between them are not known."""
         if ranks not in self.benches:
             cluster = part_of_cluster(self.bench.cluster, ranks) if ranks is not None else self.bench.cluster
             self.benches[ranks] = self.bench.on(cluster) if cluster is not None else None
@@ -178,7 +178,7 @@ class Annealing:
         """
         Return the estimated seconds of a strategy (`estimate` of section 6.2).
 
-        Collectives inside stages are those of the ranks in their own order, transfers between stages those of the
+        Collectives inside a stage are priced for the ranks in their own order, and transfers between stages for the
         placement.
         """
         ranks, layout = candidate.layout.ranks, replace(candidate.layout, ranks=None)

@@ -25,13 +25,13 @@ from ..within_memory import Build, Found, solve_within
 @dataclass(frozen=True)
 class Effort:
     """
-    How long and in which form an algorithm runs.
+    The limits and switches of one run of an algorithm.
 
     Args:
         seed: seed of random choices; an algorithm gives the same result for the same seed.
-        budget: number of steps after which the algorithm returns the best so far; each algorithm says what its steps
-            are. None for its default.
-        without: names of parts of the algorithm that are switched off, to measure what they are worth.
+        budget: number of steps after which the algorithm returns the best so far, or None for its default; each
+            algorithm defines its steps.
+        without: names of parts of the algorithm that are switched off, to measure their worth.
     """
 
     seed: int = 0
@@ -42,7 +42,7 @@ class Effort:
 @dataclass(frozen=True)
 class SearchTask:
     """
-    A step, or one stage of it, for which a strategy is wanted.
+    The problem of finding a strategy for a step, or for one stage of it.
 
     Args:
         view: the step.
@@ -59,7 +59,7 @@ class SearchTask:
 
     @cached_property
     def free(self) -> StrategyProblem:
-        """Return the problem in which memory costs nothing."""
+        """Return the problem without prices of memory."""
         return self.build(Prices())
 
     @property
