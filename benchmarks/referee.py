@@ -118,8 +118,8 @@ SETTINGS: Mapping[str, Setting] = {
 """A setting of each paper, by name."""
 
 
-class OverTimeError(RuntimeError):
-    """An algorithm needs longer than it may."""
+class OverTime(BaseException):
+    """An algorithm needs longer than it may. Searches go on after an Exception, without the candidate at fault."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +159,10 @@ def prepared(step: TrainingStep) -> ModuleOp:
 
 @contextmanager
 def limited(seconds: float) -> Generator[None]:
-    """Raise OverTimeError after so many seconds."""
+    """Raise OverTime after so many seconds."""
 
     def ring(signum: int, frame: object) -> None:
-        raise OverTimeError(f"takes longer than {seconds:g} s")
+        raise OverTime(f"takes longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -193,7 +193,7 @@ def run(
             else:
                 search = SearchStrategyPass(algorithm, budget=budget, explain=True)  # pyright: ignore[reportArgumentType]
                 search.apply(Context(), module)
-    except (OverTimeError, PassError, PassFailedException) as error:
+    except (OverTime, PassError, PassFailedException) as error:
         return Outcome(perf_counter() - began, why_none=str(error))
     spent = perf_counter() - began
     cost, bound, statistics = _told(module)
