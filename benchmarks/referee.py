@@ -21,7 +21,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from time import perf_counter
@@ -200,7 +200,9 @@ def run(
     if not judge:
         return Outcome(spent, cost, bound, statistics=statistics)
     if algorithm not in WHOLE_PLANS:
-        layout = Layout(mesh_of_module(module), *(("duplex", 2) if algorithm in DUPLEX else ()))
+        layout = Layout(mesh_of_module(module))
+        if algorithm in DUPLEX:
+            layout = replace(layout, mode="duplex", parts=2)
         try:
             run_passes(Context(), module, [*passes_to_collectives(layout), *passes_beside(layout)], verify_each=False)
         except (PassError, PassFailedException) as error:
