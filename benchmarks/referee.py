@@ -322,12 +322,12 @@ def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None
     from matplotlib import pyplot
 
     titles = list(dict.fromkeys(row[panels] for row in rows))
-    figure, axes = pyplot.subplots(1, len(titles), figsize=(6 * len(titles), 4), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(titles), figsize=(7 * len(titles), 4), squeeze=False)
     for title, panel in zip(titles, axes[0], strict=True):
         for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
             panel.plot(*zip(*points, strict=True), ".-", label=algorithm)
         panel.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(RESULTS / f"{name}.png", dpi=120)
     pyplot.close(figure)
@@ -336,7 +336,8 @@ def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None
 def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == algorithm and row[up] != ""]
-        if points := sorted((float(row[across]), float(row[up])) for row in mine):
+        # Rows come by budget, or by size, and seconds do not always rise with these.
+        if points := [(float(row[across]), float(row[up])) for row in mine]:
             yield algorithm, points
 
 
