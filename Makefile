@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types filecheck unit bench gpu-check docs clean
+.PHONY: help setup demo test together lint types filecheck unit bench gpu-check docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,7 +35,14 @@ $(STAMP): pyproject.toml
 demo: setup ## Plan, compile and train a small GPT on 4 local processes, and compare with one device
 	$(BIN)/python examples/demo.py
 
-test: lint types filecheck unit ## Everything that must hold before a change is merged
+test: lint filecheck together ## Everything that must hold before a change is merged
+
+# Types are checked beside the Python tests, which often wait for processes.
+together: setup
+	@log=$$(mktemp); $(BIN)/pyright --pythonpath $(BIN)/python >$$log 2>&1 & types=$$!; \
+		$(MAKE) --no-print-directory unit; unit=$$?; \
+		wait $$types; types=$$?; echo "pyright: $$(tail -n 1 $$log)"; test $$types = 0 || cat $$log; rm -f $$log; \
+		test $$unit = 0 && test $$types = 0
 
 lint: setup ## Style: ruff
 	$(BIN)/ruff check --output-format concise .

@@ -135,7 +135,7 @@ def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search()
 
 
 def test_options_that_are_none_are_refused_by_name():
-    with pytest.raises(PlanError, match="algorithm=fastest, expected 'auto' or 'eliminate' or"):
+    with pytest.raises(PlanError, match="algorithm=fastest, expected 'auto' or 'anneal' or 'eliminate' or"):
         PlanOptions("fastest")  # pyright: ignore[reportArgumentType]
 
 
