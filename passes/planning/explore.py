@@ -17,6 +17,9 @@ from .workbench import Finished
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """How layouts are searched: where much of the communication may be hidden, and where little."""
 
+ADDITIVE = FIRST[-1]
+"""The objective of `search-strategy`, in which all seconds count alike."""
+
 MUCH = 0.5
 """What part of a step data parallelism waits for communication, where little of it can be hidden."""
 
@@ -107,7 +110,7 @@ class Explorer(Race):
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
-            by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
+            by_hand = (Candidate(layout, choice) for layout in layouts for choice in (*presets(own.mesh), ADDITIVE))
             self._enter(by_hand, to_the_end=True)
             self._enter(self._accumulated(), to_the_end=True)
             for batch in self._keeping_less():
