@@ -18,7 +18,7 @@ FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 
 """How layouts are searched: where much of the communication may be hidden, and where little."""
 
 ADDITIVE = FIRST[-1]
-"""The objective of `search-strategy`, in which all seconds count alike."""
+"""The objective of `search-strategy`: the sum of all seconds, without weights."""
 
 MUCH = 0.5
 """What part of a step data parallelism waits for communication, where little of it can be hidden."""

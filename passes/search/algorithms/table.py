@@ -42,5 +42,5 @@ def find_algorithm(name: AlgorithmName, without: frozenset[str] = frozenset()) -
     parts = cast("frozenset[str]", module.PARTS)
     if unknown := sorted(without - parts):
         expected = f"expected {', '.join(sorted(parts))}" if parts else "leave `without` out"
-        raise UnknownPartError(f"algorithm={name} has no part '{unknown[0]}' to run without; {expected}")
+        raise UnknownPartError(f"algorithm={name} has no part '{unknown[0]}'; {expected}")
     return cast("Algorithm", module.search)

@@ -140,7 +140,7 @@ def test_parts_leave_programs_out() -> None:
 
 
 def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(PassError, match=r"no part 'fusions' to run without; expected ascent, bound, "):
+    with pytest.raises(PassError, match=r"no part 'fusions'; expected ascent, bound, "):
         searched(head() + SMALL, "algorithm=astar without=fusions")
 
 

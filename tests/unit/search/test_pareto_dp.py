@@ -178,5 +178,5 @@ def test_a_strategy_that_cannot_fit_is_refused():
 
 
 def test_an_unknown_part_is_refused():
-    with pytest.raises(PassError, match=r"pareto-dp has no part 'beam' to run without; expected bound, dominance"):
+    with pytest.raises(PassError, match=r"pareto-dp has no part 'beam'; expected bound, dominance"):
         searched(head() + TWO_LAYERS, "algorithm=pareto-dp without=beam")

@@ -7,7 +7,7 @@
 // HAP's synthesis finds what elimination finds, and says how many programs it took from the queue, how many it generated
 // and how many it dropped by which rule. Without an estimate of the cost to come and without fusion it takes more.
 
-// UNKNOWN: algorithm=astar has no part 'pruning' to run without; expected ascent, bound, dominance, fusion, once, order, redundant, states
+// UNKNOWN: algorithm=astar has no part 'pruning'; expected ascent, bound, dominance, fusion, once, order, redundant, states
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -4,9 +4,9 @@
 // RUN: not opt-tool %s --pass-pipeline='search-strategy{without=ties}' 2>&1 | filecheck %s --check-prefix=NONE
 
 // A part that the algorithm does not have cannot be switched off; the error lists those that can.
-// TIE: error: pass 'search-strategy' failed: algorithm=metropolis has no part 'tie' to run without; expected reduction, ties
-// OTHER: algorithm=exhaustive has no part 'reduction' to run without; expected completion, ties
-// NONE: algorithm=eliminate has no part 'ties' to run without; leave `without` out
+// TIE: error: pass 'search-strategy' failed: algorithm=metropolis has no part 'tie'; expected reduction, ties
+// OTHER: algorithm=exhaustive has no part 'reduction'; expected completion, ties
+// NONE: algorithm=eliminate has no part 'ties'; leave `without` out
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
