@@ -100,10 +100,9 @@ class PlanOptions:
     The options of a plan.
 
     Args:
-        algorithm: ``auto``, the default, is `search-plan`, which decides on everything, as does ``anneal``, AMP's
-            search; others are those of
-            `search-strategy`, on the cluster's own mesh without micro-batches. ``fixed`` for a preset
-            without an option of the whole plan, ``eliminate`` where shares are given.
+        algorithm: ``auto`` (`search-plan`) and ``anneal`` (AMP's search) decide on everything. All others are
+            algorithms of `search-strategy`, on the cluster's own mesh without micro-batches. The default is ``auto``,
+            but ``fixed`` for a preset without an option of the whole plan, and ``eliminate`` for given shares.
         pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.

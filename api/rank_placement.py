@@ -76,14 +76,6 @@ def best_ranks(kept: Bytes, allowed: NDArray[np.bool_]) -> dict[int, int]:
 
 def exchangeable(old: Cluster, new: Cluster) -> NDArray[np.bool_]:
     """By new and old rank, whether a process can take the place: on a device of the same kind, on the same host."""
-    before = [(old.device(rank), _host(old, rank)) for rank in range(old.mesh.device_count)]
-    after = [(new.device(rank), _host(new, rank)) for rank in range(new.mesh.device_count)]
+    before = [(old.device(rank), old.host(rank)) for rank in range(old.mesh.device_count)]
+    after = [(new.device(rank), new.host(rank)) for rank in range(new.mesh.device_count)]
     return np.array([[mine == other for other in before] for mine in after], bool)
-
-
-def _host(cluster: Cluster, rank: int) -> int:
-    """The number of the host of a rank; without a topology, devices along the last axis are on one."""
-    if cluster.topology is not None:
-        return cluster.topology.seat(rank).host
-    sizes = [axis.size for axis in cluster.mesh.spatial]
-    return rank // sizes[-1] if len(sizes) > 1 else 0

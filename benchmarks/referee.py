@@ -1,5 +1,5 @@
 """
-Run the searches of the papers beside ours on the same problems.
+Compare this compiler's searches with the searches of the papers on one set of problems.
 
     python benchmarks/referee.py [--parts PART ...] [--settings SETTING ...] [--algorithms NAME ...]
 
@@ -119,7 +119,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 class OverTime(BaseException):
-    """An algorithm needs longer than it may. Searches go on after an Exception, without the candidate at fault."""
+    """A search reached its time limit. It is no Exception, which `search-plan` takes for a fault of one candidate."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Outcome:
 
     Args:
         seconds: of the search alone.
-        cost, bound: value and lower bound of its own objective, in seconds.
+        cost, bound: seconds by the algorithm's own objective, and a lower bound on them.
         step: seconds of the simulated step of its program, or None if it found no program.
         excess: bytes that its tightest rank needs beyond its memory.
         why_none: the reason for no result.

@@ -237,6 +237,13 @@ class Cluster:
         """The device of `rank`."""
         return self.devices[self.placement[rank]]
 
+    def host(self, rank: int) -> int:
+        """Return the number of the host of `rank`; without a topology, a row along the last axis is a host."""
+        if self.topology is not None:
+            return self.topology.seat(rank).host
+        sizes = [axis.size for axis in self.mesh.spatial]
+        return rank // sizes[-1] if len(sizes) > 1 else 0
+
     @cached_property
     def kinds_used(self) -> tuple[Device, ...]:
         """The kinds of device that some rank has."""

@@ -219,7 +219,7 @@ class _Steps:
                 yield Step(CollectiveKind.ALL_TO_ALL, lost, self.source, target, dim, other)
 
     def appended(self, dim: int, axes: tuple[str, ...]) -> DimSharding | None:
-        """Return a dim split further along `axes`; None if the axes would be in no order, or if boundaries moved."""
+        """Return a dim split further along `axes`, or None if the order of axes or the boundaries forbid it."""
         spread = self.source.dims[dim]
         wider = (*spread.axes, *axes)
         if wider not in self.mesh.orders(wider):

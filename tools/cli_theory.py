@@ -141,7 +141,7 @@ def _operand_names(spec: OpSpec, count: int) -> tuple[str, ...]:
 
 
 def _results_of_notation(spec: OpSpec, operands: Sequence[Shape]) -> list[Shape] | None:
-    """Return the result shapes if the rule is a notation; None if it is a function of the shapes."""
+    """Return the result shapes if the rule is a notation, or None if it is a function of the shapes."""
     if not isinstance(spec.rule, str):
         return None
     notation = parse_rule(spec.rule)

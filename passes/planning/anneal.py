@@ -212,13 +212,11 @@ class Annealing:
 
 
 def hosts_of(cluster: Cluster) -> list[list[int]]:
-    """Return the ranks of each host; without hosts, of each row of the mesh."""
-    found: dict[int, list[int]] = {}
-    row = cluster.mesh.spatial[-1].size if cluster.mesh.spatial else 1
+    """Return the ranks of each host."""
+    ranks: dict[int, list[int]] = {}
     for rank in range(cluster.mesh.device_count):
-        host = cluster.topology.seat(rank).host if cluster.topology is not None else rank // row
-        found.setdefault(host, []).append(rank)
-    return list(found.values())
+        ranks.setdefault(cluster.host(rank), []).append(rank)
+    return list(ranks.values())
 
 
 Tile = tuple[tuple[int, int], ...]

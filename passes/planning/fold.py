@@ -13,18 +13,17 @@ are those solutions of the whole step's problem in which all layers but the firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...dialects.compute import ComputeOp
 from ..search.decided import Counterparts
 from ..search.problem import Costs, Edge, Problem, States
 from ..search.strategy_problem import StrategyProblem, StrategySums
-from ..step.equal_layers import LayerRun, longest_run
+from ..step.equal_layers import LayerRun, longest_run, places
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions
 from .shrink import shrunk
@@ -205,7 +204,7 @@ class Folder:
         run = longest_run(view, layers)
         assert run is not None
         self.count = count
-        self.places: dict[object, _DecisionPlace] = dict(_places(layers, run))
+        self.places = {subject: _DecisionPlace(layer, place) for subject, layer, place in places(layers, run)}
         self.scaled: dict[tuple[int, float], tuple[Costs, Costs]] = {}
 
     def folded(self, given: StrategyProblem) -> FoldedProblem | None:
@@ -275,18 +274,3 @@ class Folder:
         if found is None:
             return _DecisionPlace(None, subject)
         return _DecisionPlace(found.layer, (found.subject, copy))
-
-
-def _places(layers: Layers, run: LayerRun) -> Iterator[tuple[object, _DecisionPlace]]:
-    """Of the ops, results and arguments of equal layers, their places."""
-    for layer, ops in enumerate(run.ops):
-        known: set[SSAValue] = set()
-        for at, op in enumerate(ops):
-            yield op, _DecisionPlace(layer, at)
-            for index, result in enumerate(op.results):
-                yield result, _DecisionPlace(layer, (at, "result", index))
-            for index, value in enumerate(op.operands):
-                is_kept = not isinstance(value, OpResult) and layers.homes.get(value) == run.first + layer
-                if is_kept and value not in known:
-                    known.add(value)
-                    yield value, _DecisionPlace(layer, (at, "operand", index))

@@ -6,7 +6,10 @@ Layers are equal if they have the same ops, of the same shapes, in the same orde
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+
+from xdsl.ir import OpResult, SSAValue
 
 from ...dialects.compute import ComputeOp
 from .layers import Layers
@@ -47,3 +50,18 @@ def longest_run(view: StepView, layers: Layers) -> LayerRun | None:
             start = at
     count, first = best[0], -best[1]
     return LayerRun(first, tuple(map(tuple, ops[first : first + count]))) if count > 1 else None
+
+
+def places(layers: Layers, run: LayerRun) -> Iterator[tuple[ComputeOp | SSAValue, int, Hashable]]:
+    """Yield the ops, results and arguments of equal layers, each with the number of its layer and its place there."""
+    for layer, ops in enumerate(run.ops):
+        known: set[SSAValue] = set()
+        for at, op in enumerate(ops):
+            yield op, layer, at
+            for index, result in enumerate(op.results):
+                yield result, layer, (at, "result", index)
+            for index, value in enumerate(op.operands):
+                is_kept = not isinstance(value, OpResult) and layers.homes.get(value) == run.first + layer
+                if is_kept and value not in known:
+                    known.add(value)
+                    yield value, layer, (at, "operand", index)

@@ -194,11 +194,11 @@ def trace(
     problem: StrategyProblem, axes: Sequence[str], without: frozenset[str] = frozenset(), reads: Reads | None = None
 ) -> list[tuple[Triple, ...]]:
     """
-    Return the programs in the order in which the search generates them, each as a sequence of triples.
+    Return all programs that the search generates, in order, each as a sequence of triples.
 
     Args:
         axes: names of the axes of the mesh.
-        reads: neighbours of the nodes, if they differ from the ones in the step.
+        reads: neighbours of the nodes; by default, the neighbours in the step.
     """
     generated: list[PartialProgram] = []
     graph = Graph.of(problem.problem)

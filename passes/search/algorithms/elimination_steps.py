@@ -22,8 +22,8 @@ class FiniteModel:
     """
     The costs of a graph with a large number, `forbidden`, in the place of infinity.
 
-    An assignment is forbidden if it costs at least that number. Two forbidden assignments still compare: the one with
-    fewer forbidden pairs is cheaper.
+    An assignment is forbidden if it costs at least that number. Among forbidden assignments, fewer forbidden pairs
+    cost less.
     """
 
     unary: Mapping[int, Costs]

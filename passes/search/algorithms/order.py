@@ -1,5 +1,5 @@
 """
-The neighbours that instructions read, the fusion of instructions, and the order in which they are appended.
+Preconditions of instructions, their fusion, and the order of appending them.
 
 A training step has properties that live long: activations wait for backward, homes for updates. In the order of data
 flow, the number of live properties grows with the depth of the model. (The graphs of the paper are forward only.) The

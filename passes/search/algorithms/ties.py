@@ -13,14 +13,14 @@ and its last too. Decisions that differ in their states, as where a pin or anoth
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.ir import OpResult, SSAValue
+from xdsl.ir import SSAValue
 
 from ....dialects.compute import ComputeOp
-from ...step.equal_layers import longest_run
+from ...step.equal_layers import longest_run, places
 from ...step.layers import find_layers
 from ...step.step_view import StepView
 from ..problem import Costs, Edge, Infeasible, Problem, States
@@ -28,9 +28,6 @@ from ..strategy_problem import StrategyProblem
 
 TIES = "ties"
 """The name of this part of an algorithm."""
-
-Place = tuple[object, ...]
-"""Where an op, a result or an argument of a layer stands in the layer."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +62,10 @@ class TiedProblem:
 
 def tied(problem: StrategyProblem, view: StepView, without: frozenset[str]) -> TiedProblem:
     """Return the problem with the decisions of equal layers tied, or as it is where ties are switched off."""
-    places: Mapping[ComputeOp | SSAValue, Place] = {} if TIES in without else _places(view)
+    by_subject: Mapping[ComputeOp | SSAValue, Hashable] = {} if TIES in without else _places(view)
     classes: dict[object, list[int]] = defaultdict(list)
     for node, decision in enumerate(problem.decisions):
-        place = places.get(decision.subject)
+        place = by_subject.get(decision.subject)
         key = node if place is None else (place, decision.copy, decision.states, decision.regather)
         classes[key].append(node)
     members = tuple(map(tuple, classes.values()))
@@ -77,24 +74,11 @@ def tied(problem: StrategyProblem, view: StepView, without: frozenset[str]) -> T
     return TiedProblem(_merged(problem.problem, members), members)
 
 
-def _places(view: StepView) -> Mapping[ComputeOp | SSAValue, Place]:
+def _places(view: StepView) -> Mapping[ComputeOp | SSAValue, Hashable]:
     """Return where the ops and values of equal layers stand in their layer."""
     layers = find_layers(view)
     run = longest_run(view, layers)
-    if run is None:
-        return {}
-
-    def places(number: int, ops: Sequence[ComputeOp]) -> Iterator[tuple[ComputeOp | SSAValue, Place]]:
-        for at, op in enumerate(ops):
-            yield op, (at,)
-            for index, result in enumerate(op.results):
-                yield result, (at, "result", index)
-            for index, value in enumerate(op.operands):
-                if not isinstance(value, OpResult) and layers.homes.get(value) == run.first + number:
-                    yield value, (at, "operand", index)
-
-    # An argument with several uses in its layer stands where it is used last.
-    return {subject: place for number, ops in enumerate(run.ops) for subject, place in places(number, ops)}
+    return {subject: place for subject, _, place in places(layers, run)} if run is not None else {}
 
 
 def _merged(problem: Problem, members: Sequence[Sequence[int]]) -> Problem:
