@@ -171,12 +171,17 @@ def _views(prepared: Prepared, cluster: Cluster) -> list[StepView]:
 
 
 def _data_parallel(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
-    """dp and ZeRO on the cluster's own mesh and on all devices in one row; zero2 is the program of zero1."""
+    """
+    Yield dp, ZeRO and the optimum of `search-strategy`, on the cluster's own mesh and on all devices in one row.
+
+    zero2 is the program of zero1.
+    """
     own = cluster.mesh
     meshes = [own]
     if len(own.axes) > 1 and any_mesh_will_do(cluster):
         meshes.append(Mesh((Axis(own.names[-1], own.device_count),), own.name))
     for mesh in meshes:
+        yield Plain("additive optimum", f"search-strategy on {_sizes(mesh)}", mesh, ())
         for preset in ("dp", "zero1", "zero2", "zero3"):
             plan = Plain("data parallel", f"{preset} on {_sizes(mesh)}", mesh, ((preset, mesh.names),))
             yield plan

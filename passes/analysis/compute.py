@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.spmd import SliceOp
-from ...dialects.train import AssignOp, ForeachOp, Member, SumOfSquaresOp, TrainOp, may_join
+from ...dialects.train import AssignOp, ForeachOp, Member, SumOfSquaresOp, TrainOp, is_update, may_join
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.interned import Interned
@@ -60,6 +60,32 @@ def spec_of(op: ComputeOp) -> OpSpec:
 def is_cast(op: ComputeOp) -> bool:
     """Whether an op only changes the dtype of its operand."""
     return op.name == "aten._to_copy"
+
+
+def is_view(op: ComputeOp) -> bool:
+    """Whether an op only gives the same elements another shape."""
+    return spec_of(op).view
+
+
+def is_view_or_cast(op: ComputeOp) -> bool:
+    """Whether an op gives the same elements another shape or dtype."""
+    return is_view(op) or is_cast(op)
+
+
+def is_for_updates(op: Operation, through: Callable[[ComputeOp], bool]) -> bool:
+    """
+    Return whether an op belongs to an update, or only updates use its results.
+
+    Args:
+        through: whether the results of an op between it and an update count as its own.
+    """
+    if is_update(op):
+        return True
+    users = [use.operation for result in op.results for use in result.uses]
+    return bool(users) and all(
+        is_update(user) or (isinstance(user, ComputeOp) and through(user) and is_for_updates(user, through))
+        for user in users
+    )
 
 
 def is_contraction(op: ComputeOp) -> bool:

@@ -46,7 +46,7 @@ from ...dialects.compute import ComputeOp, element_bytes, shape_of, value_bytes
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
-from ..analysis.compute import is_contraction, spec_of
+from ..analysis.compute import is_contraction, is_for_updates, is_view
 from ..analysis.resharding import ReshardCosts, even_shardings, fits
 from ..analysis.step_prices import Axes, Pricing, stream_of
 from ..overlapping.early import WINDOW
@@ -260,20 +260,7 @@ class _Order:
         """Whether only updates are made of what an op gives; what may be moved ahead as a number's origin is none."""
         if train.is_update(op) or is_view(op) or op not in self.contracted:
             return False
-        return _only_for_updates(op)
-
-
-def _only_for_updates(op: ComputeOp) -> bool:
-    users = [use.operation for result in op.results for use in result.uses]
-    return bool(users) and all(
-        train.is_update(user) or (isinstance(user, ComputeOp) and is_view(user) and _only_for_updates(user))
-        for user in users
-    )
-
-
-def is_view(op: ComputeOp) -> bool:
-    """Whether an op only gives the same elements another shape."""
-    return spec_of(op).view
+        return is_for_updates(op, is_view)
 
 
 def sources_of(op: ComputeOp) -> list[ComputeOp]:

@@ -110,8 +110,11 @@ class Explorer(Race):
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
-            by_hand = (Candidate(layout, choice) for layout in layouts for choice in (*presets(own.mesh), ADDITIVE))
+            by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
             self._enter(by_hand, to_the_end=True)
+            in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
+            layouts = (*layouts, *map(Layout, in_a_row))
+            self._enter((Candidate(layout, ADDITIVE) for layout in layouts), to_the_end=True)
             self._enter(self._accumulated(), to_the_end=True)
             for batch in self._keeping_less():
                 # What fits must not do so by keeping less than there is room for.
