@@ -1,5 +1,6 @@
 """How `lit tests/filecheck` finds the tests and the tools they run: those beside the running Python."""
 
+import importlib
 import os
 import sys
 from importlib.util import find_spec
@@ -17,7 +18,11 @@ config.test_source_root = str(HERE)  # noqa: F821
 config.test_exec_root = str(HERE.parents[1] / "build" / "filecheck")  # noqa: F821
 
 tool_folder = Path(sys.executable).parent
-config.environment["PATH"] = os.pathsep.join([str(tool_folder), os.environ["PATH"]])  # noqa: F821
+sys.path.append(str(HERE.parent / "support"))
+tool_server = importlib.import_module("tool_server")
+served = HERE.parents[1] / "build" / "filecheck" / "bin"
+tool_server.start(served)
+config.environment["PATH"] = os.pathsep.join([str(served), str(tool_folder), os.environ["PATH"]])  # noqa: F821
 # lit clears the environment; the tools have to import the package that the tests stand beside.
 if "PYTHONPATH" in os.environ:
     config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821
