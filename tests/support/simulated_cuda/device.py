@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwright.runtime import collectives, transfers
 
-from .trace import Clock, Launch, Queued, Trace, line
+from .trace import Clock, Launch, Queued, Trace, line, tensors
 
 NCCL_DTYPES = {torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64, torch.float16, torch.bfloat16}
 NCCL_DTYPES |= {torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2}
@@ -216,14 +215,14 @@ class _Kernels(TorchDispatchMode):
     ) -> Any:
         del types
         kwargs, name = kwargs or {}, func._schema.name
-        given = _tensors((args, kwargs))
+        given = tensors((args, kwargs))
         on_gpu = [each for each in given if each.device.type == "cuda"]
         if name == "aten::_local_scalar_dense" and on_gpu:
             now().tell("sync", f"item() at {line()}")
             return 1
         now().ran(func, args, kwargs)
         result = _fused(func, args, kwargs) if name.startswith("aten::_fused_") else func(*args, **kwargs)
-        made = [each for each in _tensors(result) if each.device.type == "cuda"]
+        made = [each for each in tensors(result) if each.device.type == "cuda"]
         if not on_gpu and not made:
             return result
         if name in ("aten::_to_copy", "aten::copy_"):
@@ -250,16 +249,12 @@ class _Kernels(TorchDispatchMode):
         return result
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [each for each in pytree.tree_leaves(tree) if isinstance(each, torch.Tensor)]
-
-
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The operands that an op writes."""
     found: list[torch.Tensor] = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found += _tensors(args[index] if index < len(args) else kwargs.get(argument.name))
+            found += tensors(args[index] if index < len(args) else kwargs.get(argument.name))
     return found
 
 
@@ -267,8 +262,8 @@ def _launches(name: str, args: tuple[Any, ...]) -> int:
     """One, but for an op on several tensors that CUDA goes over one by one: not all contiguous, or of one dtype."""
     if not name.startswith("aten::_foreach_"):
         return 1
-    tensors = _tensors(args)
-    alike = len({each.dtype for each in tensors}) == 1 and all(each.is_contiguous() for each in tensors)
+    given = tensors(args)
+    alike = len({each.dtype for each in given}) == 1 and all(each.is_contiguous() for each in given)
     return 1 if alike else len(args[0])
 
 
@@ -276,7 +271,7 @@ def _fused(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Fused updates have no fake kernel: all that is looked at is that they are on one device."""
     name = func._schema.name
     for index, value in enumerate(args):
-        if any(each.device != args[0][0].device for each in _tensors(value)):
+        if any(each.device != args[0][0].device for each in tensors(value)):
             raise RuntimeError(f"{name}: operand {index} is not on {args[0][0].device}")
     rate = kwargs.get("lr")
     if isinstance(rate, torch.Tensor) and rate.device.type == "cuda" and func._overloadname != "tensor_lr":

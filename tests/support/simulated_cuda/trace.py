@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from shardwright import runtime
 
@@ -34,26 +33,36 @@ def line() -> str:
     found: list[str] = []
     frame = sys._getframe(1)
     while frame is not None and len(found) < 3:
-        if _is_ours(frame.f_code.co_filename):
-            found.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
+        if (name := _name_of_ours(frame.f_code.co_filename)) is not None:
+            found.append(f"{name}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
     return " < ".join(found)
 
 
 @cache
-def _is_ours(filename: str) -> bool:
-    return Path(filename).parent == _RUNTIME or filename == "<program>"
+def _name_of_ours(filename: str) -> str | None:
+    """Return the name of a file without its folder, or None if it is neither a program nor of the runtime."""
+    path = Path(filename)
+    return path.name if path.parent == _RUNTIME or filename == "<program>" else None
 
 
-def _is_on_gpu(given: object) -> bool:
-    return isinstance(given, torch.Tensor) and given.device.type == "cuda"
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """The tensors in lists, tuples and dicts; `pytree` takes several times as long, for each op of a program."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, list | tuple | dict):
+        items: Iterable[Any] = tree.values() if isinstance(tree, dict) else tree
+        return [tensor for item in items for tensor in tensors(item)]
+    return []
 
 
-def _given(value: object) -> object:
-    """What the host says of an argument: all of a number, of a tensor its form and where it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return f"{value.device.type}:{value.dtype}{list(value.shape)}{list(value.stride())}"
+def _given(value: Any) -> object:
+    """What the host says of arguments: all of a number, of a tensor its form and where it is."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.device.type}:{value.dtype}{list(value.shape)}{list(value.stride())}"
+    if isinstance(value, list | tuple | dict):
+        return [_given(item) for item in (value.items() if isinstance(value, dict) else value)]
+    return value
 
 
 @dataclass(frozen=True)
@@ -130,8 +139,8 @@ class Trace:
 
     def ran(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Write down an op with what the host gives it: its numbers, and the forms and devices of its tensors."""
-        if self.records and any(_is_on_gpu(each) for each in pytree.tree_leaves((args, kwargs))):
-            self.runs[-1].append(f"{func}{pytree.tree_map(_given, (args, dict(kwargs)))} at {line()}")
+        if self.records and any(each.device.type == "cuda" for each in tensors((args, kwargs))):
+            self.runs[-1].append(f"{func}{_given((args, dict(kwargs)))} at {line()}")
 
     @contextmanager
     def recorded(self) -> Generator[None, None, None]:
