@@ -192,7 +192,7 @@ def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order, seed: in
     if order not in ("best", "exact") or len(given) > _CUT_UNITS:
         return whole
     time = _time(whole, sites)
-    if time <= _NEAR * _least_nic_time(given, sites):
+    if time <= _NEAR * least_nic_time(given, sites):
         return whole
     cut = [replace(unit, box=box) for unit in given for box in _pieces(unit.box, len({*map(sites.nic, unit.holders)}))]
     pieces = list(_arranged(cut, sites, sites.nic, order, seed))
@@ -277,24 +277,17 @@ def least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
 
     Each host that wants a slice and does not hold it takes one copy in; one copy of what crosses leaves its holders.
     """
-    by_part: defaultdict[int, list[WantedSlice]] = defaultdict(list)
-    for unit in given:
-        by_part[unit.part].append(unit)
-    return max((_least_nic_time(each, sites) for each in by_part.values()), default=0.0)
-
-
-def _least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
-    sent: list[tuple[int, frozenset[int]]] = []
-    received: list[tuple[int, frozenset[int]]] = []
+    sent: defaultdict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
+    received: defaultdict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
     for unit in given:
         by_host: defaultdict[int, set[int]] = defaultdict(set)
         for rank in unit.receivers:
             by_host[sites.hosts[rank]].add(sites.nic(rank))
         into = by_host.keys() - {sites.hosts[rank] for rank in unit.holders}
-        received += ((unit.elements, frozenset(by_host[host])) for host in sorted(into))
+        received[unit.part] += ((unit.elements, frozenset(by_host[host])) for host in sorted(into))
         if into:
-            sent.append((unit.elements, frozenset(map(sites.nic, unit.holders))))
-    return max(covering_load(sent), covering_load(received))
+            sent[unit.part].append((unit.elements, frozenset(map(sites.nic, unit.holders))))
+    return max(map(covering_load, (*sent.values(), *received.values())), default=0.0)
 
 
 def _broadcast(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int]) -> list[Task]:
