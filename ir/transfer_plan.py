@@ -149,14 +149,9 @@ class Sites:
         return tuple(dict.fromkeys(itertools.chain.from_iterable(ends)))
 
 
-def plan(
-    given: Iterable[WantedSlice], sites: Sites, method: Method = "broadcast", order: Order = "best", seed: int = 0
-) -> list[Task]:
+def plan(given: Iterable[WantedSlice], sites: Sites, method: Method = "broadcast", order: Order = "best") -> list[Task]:
     """
     The tasks of a transfer in the order of their start, part after part; of each, what stays inside of hosts first.
-
-    Args:
-        seed: of the random orders.
     """
     hosts = sites.hosts
     by_part: defaultdict[int, tuple[list[WantedSlice], list[WantedSlice]]] = defaultdict(lambda: ([], []))
@@ -166,7 +161,7 @@ def plan(
     found: list[Task] = []
     for part in sorted(by_part):
         inside, crossing = by_part[part]
-        arranged = [*_arranged(inside, sites, lambda rank: rank, order, seed), *_crossing(crossing, sites, order, seed)]
+        arranged = [*_arranged(inside, sites, lambda rank: rank, order), *_crossing(crossing, sites, order)]
         found += (task for unit, chain in arranged for task in _METHODS[method](unit, chain, hosts))
     return found
 
@@ -181,21 +176,21 @@ def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[Wanted
         yield replace(unit, receivers=others)
 
 
-def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order, seed: int) -> list[tuple[WantedSlice, Chain]]:
+def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order) -> list[tuple[WantedSlice, Chain]]:
     """
     Units that go from host to host, arranged.
 
     Where whole units cannot come near the bound, for a NIC has one more of them to send than others, those that several
     NICs can send are cut into a piece for each of these, if that is faster.
     """
-    whole = list(_arranged(given, sites, sites.nic, order, seed))
+    whole = list(_arranged(given, sites, sites.nic, order))
     if order not in ("best", "exact") or len(given) > _CUT_UNITS:
         return whole
     time = _time(whole, sites)
     if time <= _NEAR * least_nic_time(given, sites):
         return whole
     cut = [replace(unit, box=box) for unit in given for box in _pieces(unit.box, len({*map(sites.nic, unit.holders)}))]
-    pieces = list(_arranged(cut, sites, sites.nic, order, seed))
+    pieces = list(_arranged(cut, sites, sites.nic, order))
     return pieces if _time(pieces, sites) * _NEAR < time else whole
 
 
@@ -204,7 +199,7 @@ def _time(arranged: Iterable[tuple[WantedSlice, Chain]], sites: Sites) -> int:
 
 
 def _arranged(
-    given: Sequence[WantedSlice], sites: Sites, port_of: Callable[[int], int], order: Order, seed: int
+    given: Sequence[WantedSlice], sites: Sites, port_of: Callable[[int], int], order: Order
 ) -> Iterator[tuple[WantedSlice, Chain]]:
     """
     Units in the order of their start, each with its sender and the receivers after it.
@@ -225,7 +220,7 @@ def _arranged(
         ports = (tuple(numbers.setdefault(port, len(numbers)) for port in sites.ports(chain)) for chain in chains)
         jobs.append(Job(unit.elements, tuple(ports)))
     sent: defaultdict[int, int] = defaultdict(int)
-    for number, option in schedule(tuple(jobs), order, seed):
+    for number, option in schedule(tuple(jobs), order):
         unit, ranks = given[number], senders[number][option]
         sender = ranks[0] if order == "naive" else min(ranks, key=lambda rank: (sent[rank], rank))
         sent[sender] += unit.elements

@@ -20,7 +20,7 @@ Source: HiDup 3 (two copies without dependences between them); list scheduling a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -65,14 +65,14 @@ class ListOrder:
     seconds: float
 
 
-def list_orders(loop: UnrolledLoop, cluster: Cluster, freedoms: Iterable[OrderFreedom] = FREEDOMS) -> list[ListOrder]:
+def list_orders(loop: UnrolledLoop, cluster: Cluster) -> list[ListOrder]:
     """
     The list orders of a loop that differ, one for each freedom, the fastest first, of those within a thousandth that
     which holds least.
     """
     graph = _CopyGraph(loop, cluster)
     found: dict[tuple[Turn, ...], ListOrder] = {}
-    for freedom in freedoms:
+    for freedom in FREEDOMS:
         turns, seconds = _ListRun(graph, freedom).run()
         found.setdefault(turns, ListOrder(freedom, turns, seconds))
     least = min((each.seconds for each in found.values()), default=0.0)
