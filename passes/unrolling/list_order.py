@@ -217,7 +217,12 @@ class _ListRun:
 
     def _do(self, index: int) -> None:
         task, loop = self.graph.tasks[index], self.graph.loop
-        self._wait_for_operands(task)
+        # The program waits for the communications that the task needs.
+        for source in self.graph.sources(task):
+            given = self.graph.tasks[source]
+            if (given.copy, given.op) in self.unwaited:
+                del self.unwaited[given.copy, given.op]
+                self.turns.append((given.copy, "wait", given.op))
         self.now += task.busy
         is_mine = task.op in loop.inside
         if not task.channel:
@@ -232,11 +237,3 @@ class _ListRun:
         if is_mine:
             self.turns.append((task.copy, "start", task.op))
             self.unwaited[task.copy, task.op] = None
-
-    def _wait_for_operands(self, task: _CopyTask) -> None:
-        """Wait, in the program, for the communications that a task needs."""
-        for source in self.graph.sources(task):
-            given = self.graph.tasks[source]
-            if (given.copy, given.op) in self.unwaited:
-                del self.unwaited[given.copy, given.op]
-                self.turns.append((given.copy, "wait", given.op))
