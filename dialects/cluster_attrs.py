@@ -54,7 +54,7 @@ class DeviceAttr(Data[Device]):
         with parser.in_angle_brackets():
             kind = parser.parse_str_literal()
             _comma_and(parser, "flops")
-            rates = _entries(parser, FLOPS)
+            rates = _entries(parser, partial(_number, unit=FLOPS))
             bandwidth = _field(parser, "bandwidth", BANDWIDTH)
             memory, launch = _field(parser, "memory", BYTES), _field(parser, "launch", SECONDS, positive=False)
             others = _others(
@@ -62,7 +62,7 @@ class DeviceAttr(Data[Device]):
                 overhead=lambda: _number(parser, SECONDS, positive=False),
                 block=lambda: _number(parser, BLOCK),
                 rates=lambda: _squared(parser, _rate),
-                table=lambda: _entries(parser, SECONDS, positive=False, quotes=True),
+                table=lambda: _entries(parser, partial(_number, unit=SECONDS, positive=False), quotes=True),
             )
         if not rates:
             parser.raise_error("a device needs the FLOP/s of at least one dtype")
@@ -107,8 +107,8 @@ class LinkAttr(Data[Link]):
                 kind = parser.parse_identifier()
                 parser.parse_punctuation("=")
                 if kind == "points":
-                    curves = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _curve(parser))
-                    points = [(name, *point) for name, curve in curves for point in curve]
+                    pairs = partial(_squared, read=partial(_pair, one=BYTES, other=SECONDS))
+                    points = [(name, *point) for name, curve in _entries(parser, pairs, quotes=True) for point in curve]
                 else:
                     measured.append((kind, *_pair(parser, SECONDS, BETA, positive=False)))
         try:
@@ -117,16 +117,15 @@ class LinkAttr(Data[Link]):
             parser.raise_error(str(error), at)
 
     def print_parameter(self, printer: Printer) -> None:
-        link = self.data
-        extra = "".join(f", {kind} = {_pair_text((alpha, beta))}" for kind, alpha, beta in link.measured)
+        link, points = self.data, ""
         if link.points:
-            curves = (
-                f"{quoted(name)} = {_pairs_text((size, seconds) for _, size, seconds in points)}"
-                for name, points in groupby(link.points, key=lambda point: point[0])
-            )
-            extra += f", points = {{{', '.join(curves)}}}"
-        alpha, beta = float_text(link.alpha), float_text(link.beta)
-        printer.print_string(f"<{quoted(link.axis)}, alpha = {alpha}, beta = {beta}{extra}>")
+            curves = groupby(link.points, key=lambda point: point[0])
+            entries = (f"{quoted(name)} = {_pairs_text(point[1:] for point in curve)}" for name, curve in curves)
+            points = f"{{{', '.join(entries)}}}"
+        measured = (f"{kind} = {_pair_text((alpha, beta))}" for kind, alpha, beta in link.measured)
+        line = _fields_text(alpha=float_text(link.alpha), beta=float_text(link.beta))
+        texts = (quoted(link.axis), line, *measured, _fields_text(points=points))
+        printer.print_string(f"<{', '.join(filter(None, texts))}>")
 
 
 @irdl_attr_definition
@@ -210,7 +209,7 @@ def _level(parser: AttrParser) -> Level:
             parser,
             start=lambda: _number(parser, SECONDS, positive=False),
             shared=None,
-            efficiency=lambda: _entries(parser, PART),
+            efficiency=lambda: _entries(parser, partial(_number, unit=PART)),
         )
     return Level(name, latency, bandwidth, **others)
 
@@ -262,12 +261,6 @@ def _rate_text(rate: OpRate) -> str:
         moving_curve=_pairs_text(rate.moving_curve) if rate.moving_curve else "",
     )
     return f"<{quoted(rate.family)}, {quoted(rate.dtype)}, {text}>"
-
-
-def _curve(parser: AttrParser) -> tuple[str, tuple[tuple[float, float], ...]]:
-    name = parser.parse_str_literal()
-    parser.parse_punctuation("=")
-    return name, _squared(parser, partial(_pair, one=BYTES, other=SECONDS))
 
 
 def _pair(parser: AttrParser, one: Unit, other: Unit, *, positive: bool = True) -> tuple[float, float]:
@@ -331,14 +324,14 @@ def _comma_and(parser: AttrParser, name: str) -> None:
 
 
 def _entries(
-    parser: AttrParser, unit: Unit, *, positive: bool = True, quotes: bool = False
-) -> tuple[tuple[str, float], ...]:
+    parser: AttrParser, read: Callable[[AttrParser], Item], *, quotes: bool = False
+) -> tuple[tuple[str, Item], ...]:
     """Read `{float32 = 1.0e9}`, the names in quotes or not."""
 
-    def entry() -> tuple[str, float]:
+    def entry() -> tuple[str, Item]:
         name = parser.parse_str_literal() if quotes else parser.parse_identifier()
         parser.parse_punctuation("=")
-        return name, _number(parser, unit, positive=positive)
+        return name, read(parser)
 
     return tuple(parser.parse_comma_separated_list(parser.Delimiter.BRACES, entry))
 
