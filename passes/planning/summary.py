@@ -62,7 +62,7 @@ class Tried:
         return self.peak_bytes <= self.memory_bytes
 
     def as_dict(self) -> TriedRecord:
-        """What is known of it, for JSON and for the IR."""
+        """Return the known fields, for JSON and for the IR."""
         family = family_record(self.family) if self.family is not None else None
         known = {"name": self.name, "why": self.why, "family": family, **{n: getattr(self, n) for n in _NUMBERS}}
         return cast("TriedRecord", {name: value for name, value in known.items() if value is not None})

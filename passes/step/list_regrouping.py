@@ -135,7 +135,7 @@ class _ListRegrouping:
         operands: Collection[int] = (),
         results: Collection[int] = (),
     ) -> SignatureAttr | None:
-        """A signature, some of whose operands and results are lists; None where there is none."""
+        """Return a signature for lists as its operands and results with these indices, or None without a signature."""
         if given is None:
             return None
         sides = (given.signature.operands, operands), (given.signature.results, results)
