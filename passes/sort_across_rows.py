@@ -18,8 +18,7 @@ from ..dialects.step import WORKING, attribute_of
 from ..ir.sharding import Sharding, even_offsets
 from ..ir.signatures import Signature
 from .errors import fail
-from .step.list_ops import LIST_OPS
-from .step.list_regrouping import count_of, is_view, list_ops_of, regroup, signature_of
+from .step.list_regrouping import LIST_OPS, count_of, is_view, list_ops_of, regroup, signature_of
 from .step.requirements import require_no_resharding
 from .step.step_view import step_functions
 
