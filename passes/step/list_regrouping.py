@@ -33,12 +33,12 @@ from .new_ops import like
 @dataclass(frozen=True)
 class ListOp:
     """
-    What of a list op depends on how many lists there are.
+    The operands, results and arguments of a list op that depend on the number of lists.
 
     Args:
-        operands, results: those that are lists, or counts, by index.
+        operands, results: indices of lists and counts.
         counts: whether the results are counts.
-        taken: the operands that are counts, by index.
+        taken: indices of the operands that are counts.
         length: the argument that is a number of elements of a list.
         size: the argument that is the shape of the result.
     """
@@ -68,7 +68,7 @@ LIST_OPS: Mapping[str, ListOp] = {
     "grouped_bmm": ListOp((0, 2), taken=(2,)),
     "grouped_bmm_backward": ListOp((0, 2, 3), taken=(2,)),
 }
-"""By overload; an op of these that was made for it has the attribute `train.by_row`."""
+"""The list ops by overload; `sort-within-rows` marks each that it makes with the attribute `train.by_row`."""
 
 
 def list_ops_of(func: FuncOp) -> list[AtenOp]:
