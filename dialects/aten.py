@@ -97,7 +97,10 @@ class AtenOp(ComputeOp):
                 f" ({', '.join(self.spec.operands)}); list those that are None in `absent`"
             )
         if self.is_random:
-            self._verify_source()
+            if (stream := self.arguments()["stream"]) < 0:
+                raise VerifyException(f"'{self.name}' draws from stream {stream}; streams are counted from 0")
+            if self.args[-1].type != _SEED:
+                raise VerifyException(f"'{self.name}' has a seed of type {self.args[-1].type}, expected {_SEED}")
         self._verify_dtypes()
 
     def _verify_dtypes(self) -> None:
@@ -113,13 +116,6 @@ class AtenOp(ComputeOp):
                     f"result {at} of '{self.name}' is of {found}, torch gives {right[0][at]} for"
                     f" {', '.join(given) or 'no operands'}; change its type, or cast by aten._to_copy"
                 )
-
-    def _verify_source(self) -> None:
-        """Random numbers are drawn from a stream of a seed."""
-        if (stream := self.arguments()["stream"]) < 0:
-            raise VerifyException(f"'{self.name}' draws from stream {stream}; streams are counted from 0")
-        if self.args[-1].type != _SEED:
-            raise VerifyException(f"'{self.name}' has a seed of type {self.args[-1].type}, expected {_SEED}")
 
 
 @irdl_op_definition

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import groupby
+from typing import Any, TypeVar
 
 from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
@@ -31,6 +31,8 @@ from ..ir.cluster_fields import (
 from ..ir.op_rate import OpRate
 from ..ir.topology import Host, Level, Switch, Topology
 
+Item = TypeVar("Item")
+
 
 @irdl_attr_definition
 class DeviceAttr(Data[Device]):
@@ -52,41 +54,33 @@ class DeviceAttr(Data[Device]):
         with parser.in_angle_brackets():
             kind = parser.parse_str_literal()
             _comma_and(parser, "flops")
-            rates = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser, FLOPS))
+            rates = _entries(parser, partial(_number, unit=FLOPS))
             bandwidth = _field(parser, "bandwidth", BANDWIDTH)
             memory, launch = _field(parser, "memory", BYTES), _field(parser, "launch", SECONDS, positive=False)
-            overhead, block, fitted, table = 0.0, 1.0, list[OpRate](), list[tuple[str, float]]()
-            while parser.parse_optional_punctuation(",") is not None:
-                match _named(parser, "overhead", "block", "rates", "table"):
-                    case "overhead":
-                        overhead = _number(parser, SECONDS, positive=False)
-                    case "block":
-                        block = _number(parser, BLOCK)
-                    case "rates":
-                        fitted = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _rate(parser))
-                    case _:
-                        table = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _timed(parser))
+            others = _others(
+                parser,
+                overhead=lambda: _number(parser, SECONDS, positive=False),
+                block=lambda: _number(parser, BLOCK),
+                rates=lambda: _squared(parser, _rate),
+                table=lambda: _entries(parser, partial(_number, unit=SECONDS, positive=False), quotes=True),
+            )
         if not rates:
             parser.raise_error("a device needs the FLOP/s of at least one dtype")
-        return Device(kind, tuple(rates), bandwidth, memory, launch, tuple(fitted), tuple(table), overhead, block)
+        return Device(kind, rates, bandwidth, memory, launch, **others)
 
     def print_parameter(self, printer: Printer) -> None:
         device = self.data
-        text = (
-            f"<{quoted(device.kind)}, flops = {{{_entries(device.flops)}}}, bandwidth ="
-            f" {float_text(device.memory_bandwidth)}, memory = {float_text(device.memory)}, launch ="
-            f" {float_text(device.launch)}"
+        text = _fields_text(
+            flops=_entries_text(device.flops),
+            bandwidth=float_text(device.memory_bandwidth),
+            memory=float_text(device.memory),
+            launch=float_text(device.launch),
+            overhead=float_text(device.overhead) if device.overhead else "",
+            block=float_text(device.block) if device.block != 1.0 else "",
+            rates=f"[{', '.join(map(_rate_text, device.rates))}]" if device.rates else "",
+            table=_entries_text((quoted(key), seconds) for key, seconds in device.table) if device.table else "",
         )
-        if device.overhead:
-            text += f", overhead = {float_text(device.overhead)}"
-        if device.block != 1.0:
-            text += f", block = {float_text(device.block)}"
-        if device.rates:
-            text += f", rates = [{', '.join(map(_rate_text, device.rates))}]"
-        if device.table:
-            measured = (f"{quoted(key)} = {float_text(seconds)}" for key, seconds in device.table)
-            text += f", table = {{{', '.join(measured)}}}"
-        printer.print_string(text + ">")
+        printer.print_string(f"<{quoted(device.kind)}, {text}>")
 
 
 @irdl_attr_definition
@@ -113,8 +107,8 @@ class LinkAttr(Data[Link]):
                 kind = parser.parse_identifier()
                 parser.parse_punctuation("=")
                 if kind == "points":
-                    curves = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _curve(parser))
-                    points = [(name, *point) for name, curve in curves for point in curve]
+                    pairs = partial(_squared, read=partial(_pair, one=BYTES, other=SECONDS))
+                    points = [(name, *point) for name, curve in _entries(parser, pairs, quotes=True) for point in curve]
                 else:
                     measured.append((kind, *_pair(parser, SECONDS, BETA, positive=False)))
         try:
@@ -123,16 +117,15 @@ class LinkAttr(Data[Link]):
             parser.raise_error(str(error), at)
 
     def print_parameter(self, printer: Printer) -> None:
-        link = self.data
-        extra = "".join(f", {kind} = {_pair_text((alpha, beta))}" for kind, alpha, beta in link.measured)
+        link, points = self.data, ""
         if link.points:
-            curves = (
-                f"{quoted(name)} = {_pairs_text((size, seconds) for _, size, seconds in points)}"
-                for name, points in groupby(link.points, key=lambda point: point[0])
-            )
-            extra += f", points = {{{', '.join(curves)}}}"
-        alpha, beta = float_text(link.alpha), float_text(link.beta)
-        printer.print_string(f"<{quoted(link.axis)}, alpha = {alpha}, beta = {beta}{extra}>")
+            curves = groupby(link.points, key=lambda point: point[0])
+            entries = (f"{quoted(name)} = {_pairs_text(point[1:] for point in curve)}" for name, curve in curves)
+            points = f"{{{', '.join(entries)}}}"
+        measured = (f"{kind} = {_pair_text((alpha, beta))}" for kind, alpha, beta in link.measured)
+        line = _fields_text(alpha=float_text(link.alpha), beta=float_text(link.beta))
+        texts = (quoted(link.axis), line, *measured, _fields_text(points=points))
+        printer.print_string(f"<{', '.join(filter(None, texts))}>")
 
 
 @irdl_attr_definition
@@ -155,18 +148,13 @@ class TopologyAttr(Data[Topology]):
         with parser.in_angle_brackets():
             at = parser.pos
             _keyword_and_equals(parser, "levels")
-            levels = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _level(parser))
+            levels = _squared(parser, _level)
             _comma_and(parser, "hosts")
-            hosts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _host(parser))
-            switch, devices = None, None
-            while parser.parse_optional_punctuation(",") is not None:
-                if _named(parser, "switch", "devices") == "switch":
-                    switch = _switch(parser)
-                else:
-                    each = partial(_count, parser, DEVICES, 0)
-                    devices = tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, each))
+            hosts = _squared(parser, _host)
+            devices = partial(_count, most=DEVICES, least=0)
+            others = _others(parser, switch=lambda: _switch(parser), devices=lambda: _squared(parser, devices))
         try:
-            return Topology(tuple(levels), tuple(hosts), switch, devices)
+            return Topology(levels, hosts, **others)
         except ValueError as error:
             parser.raise_error(str(error), at)
 
@@ -193,17 +181,16 @@ class InterferenceAttr(Data[Interference]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Interference:
-        delays: list[tuple[float, float]] = []
+        delays: tuple[tuple[float, float], ...] = ()
         with parser.in_angle_brackets():
             at = parser.pos
             _keyword_and_equals(parser, "compute")
             factors = _number(parser, PART), _field(parser, "communication", PART)
             if parser.parse_optional_punctuation(",") is not None:
                 _keyword_and_equals(parser, "delays")
-                square = parser.Delimiter.SQUARE
-                delays = parser.parse_comma_separated_list(square, lambda: _pair(parser, SECONDS, SECONDS))
+                delays = _squared(parser, partial(_pair, one=SECONDS, other=SECONDS))
         try:
-            return Interference(*factors, tuple(delays))
+            return Interference(*factors, delays)
         except ValueError as error:
             parser.raise_error(str(error), at)
 
@@ -218,46 +205,33 @@ def _level(parser: AttrParser) -> Level:
         name = parser.parse_str_literal()
         latency = _field(parser, "latency", SECONDS, positive=False)
         bandwidth = _field(parser, "bandwidth", BANDWIDTH)
-        level = Level(name, latency, bandwidth)
-        while parser.parse_optional_punctuation(",") is not None:
-            if parser.parse_optional_keyword("shared") is not None:
-                level = replace(level, shared=True)
-            elif _named(parser, "start", "efficiency") == "start":
-                level = replace(level, start=_number(parser, SECONDS, positive=False))
-            else:
-                parts = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser, PART))
-                level = replace(level, efficiency=tuple(parts))
-    return level
+        others = _others(
+            parser,
+            start=lambda: _number(parser, SECONDS, positive=False),
+            shared=None,
+            efficiency=lambda: _entries(parser, partial(_number, unit=PART)),
+        )
+    return Level(name, latency, bandwidth, **others)
 
 
 def _level_text(level: Level) -> str:
     text = f"<{quoted(level.name)}, latency = {float_text(level.latency)}, bandwidth = {float_text(level.bandwidth)}"
     text += f", start = {float_text(level.start)}" if level.start else ""
     text += ", shared" if level.shared else ""
-    return text + (f", efficiency = {{{_entries(level.efficiency)}}}>" if level.efficiency else ">")
+    return text + (f", efficiency = {_entries_text(level.efficiency)}>" if level.efficiency else ">")
 
 
 def _host(parser: AttrParser) -> Host:
     count = _count(parser, DEVICES)
     parser.parse_keyword("x")
     with parser.in_angle_brackets():
-        host = Host(_count(parser, DEVICES), count=count)
-        while parser.parse_optional_punctuation(",") is not None:
-            match _named(parser, "inside", "nic", "nics"):
-                case "inside":
-                    host = replace(host, inside=parser.parse_str_literal())
-                case "nic":
-                    host = replace(host, nic=parser.parse_str_literal())
-                case _:
-                    host = replace(host, nics=_count(parser, NICS))
-    return host
+        devices, name = _count(parser, DEVICES), parser.parse_str_literal
+        return Host(devices, count=count, **_others(parser, inside=name, nic=name, nics=lambda: _count(parser, NICS)))
 
 
 def _host_text(host: Host) -> str:
-    text = f"{host.count} x <{host.devices}"
-    text += f", inside = {quoted(host.inside)}" if host.inside else ""
-    text += f", nic = {quoted(host.nic)}" if host.nic else ""
-    return text + f", nics = {host.nics}>"
+    inside, nic = (quoted(name) if name else "" for name in (host.inside, host.nic))
+    return f"{host.count} x <{host.devices}, {_fields_text(inside=inside, nic=nic, nics=str(host.nics))}>"
 
 
 def _switch(parser: AttrParser) -> Switch:
@@ -274,33 +248,19 @@ def _rate(parser: AttrParser) -> OpRate:
         dtype = parser.parse_str_literal()
         flops, bandwidth = _field(parser, "flops", FLOPS), _field(parser, "bandwidth", BANDWIDTH)
         launch = _field(parser, "launch", SECONDS, positive=False)
-        curves: dict[str, tuple[tuple[float, float], ...]] = {}
-        while parser.parse_optional_punctuation(",") is not None:
-            name = _named(parser, "curve", "moving_curve")
-            pairs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser, PLAIN, PART))
-            curves[name] = tuple(pairs)
-    return OpRate(family, dtype, flops, bandwidth, launch, **curves)
+        curve = partial(_squared, parser, partial(_pair, one=PLAIN, other=PART))
+        return OpRate(family, dtype, flops, bandwidth, launch, **_others(parser, curve=curve, moving_curve=curve))
 
 
 def _rate_text(rate: OpRate) -> str:
-    numbers = (rate.flops, rate.bandwidth, rate.launch)
-    names = ("flops", "bandwidth", "launch")
-    fields = ", ".join(f"{name} = {float_text(number)}" for name, number in zip(names, numbers, strict=True))
-    curves = {"curve": rate.curve, "moving_curve": rate.moving_curve}
-    given = "".join(f", {name} = {_pairs_text(curve)}" for name, curve in curves.items() if curve)
-    return f"<{quoted(rate.family)}, {quoted(rate.dtype)}, {fields}{given}>"
-
-
-def _timed(parser: AttrParser) -> tuple[str, float]:
-    key = parser.parse_str_literal()
-    parser.parse_punctuation("=")
-    return key, _number(parser, SECONDS, positive=False)
-
-
-def _curve(parser: AttrParser) -> tuple[str, list[tuple[float, float]]]:
-    name = parser.parse_str_literal()
-    parser.parse_punctuation("=")
-    return name, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser, BYTES, SECONDS))
+    text = _fields_text(
+        flops=float_text(rate.flops),
+        bandwidth=float_text(rate.bandwidth),
+        launch=float_text(rate.launch),
+        curve=_pairs_text(rate.curve) if rate.curve else "",
+        moving_curve=_pairs_text(rate.moving_curve) if rate.moving_curve else "",
+    )
+    return f"<{quoted(rate.family)}, {quoted(rate.dtype)}, {text}>"
 
 
 def _pair(parser: AttrParser, one: Unit, other: Unit, *, positive: bool = True) -> tuple[float, float]:
@@ -320,8 +280,13 @@ def _pairs_text(pairs: Iterable[tuple[float, float]]) -> str:
     return f"[{', '.join(map(_pair_text, pairs))}]"
 
 
-def _entries(entries: Iterable[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} = {float_text(number)}" for name, number in entries)
+def _entries_text(entries: Iterable[tuple[str, float]]) -> str:
+    return f"{{{', '.join(f'{name} = {float_text(number)}' for name, number in entries)}}}"
+
+
+def _fields_text(**fields: str) -> str:
+    """Return fields with the texts of their values; those without a text are left out."""
+    return ", ".join(f"{name} = {text}" for name, text in fields.items() if text)
 
 
 def quoted(text: str) -> str:
@@ -330,13 +295,22 @@ def quoted(text: str) -> str:
     return '"' + "".join(c if c.isprintable() else f"\\{ord(c):02X}" if c.isascii() else c for c in escaped) + '"'
 
 
-def _named(parser: AttrParser, *names: str) -> str:
-    """Which of `names` comes next; its equals sign is read too."""
-    at = parser.pos
-    if (found := parser.parse_identifier()) not in names:
-        parser.raise_error(f"found {found}, expected one of {', '.join(names)}", at)
-    parser.parse_punctuation("=")
+def _others(parser: AttrParser, **readers: Callable[[], Any] | None) -> dict[str, Any]:
+    """Read the fields that may follow, in any order, each by its reader; one without a reader is true."""
+    found: dict[str, Any] = {}
+    while parser.parse_optional_punctuation(",") is not None:
+        at = parser.pos
+        if (name := parser.parse_identifier()) not in readers:
+            parser.raise_error(f"found {name}, expected one of {', '.join(readers)}", at)
+        if (reader := readers[name]) is not None:
+            parser.parse_punctuation("=")
+        found[name] = reader() if reader is not None else True
     return found
+
+
+def _squared(parser: AttrParser, read: Callable[[AttrParser], Item]) -> tuple[Item, ...]:
+    """Read a list in square brackets."""
+    return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: read(parser)))
 
 
 def _keyword_and_equals(parser: AttrParser, name: str) -> None:
@@ -349,10 +323,17 @@ def _comma_and(parser: AttrParser, name: str) -> None:
     _keyword_and_equals(parser, name)
 
 
-def _entry(parser: AttrParser, unit: Unit) -> tuple[str, float]:
-    name = parser.parse_identifier()
-    parser.parse_punctuation("=")
-    return name, _number(parser, unit)
+def _entries(
+    parser: AttrParser, read: Callable[[AttrParser], Item], *, quotes: bool = False
+) -> tuple[tuple[str, Item], ...]:
+    """Read `{float32 = 1.0e9}`, the names in quotes or not."""
+
+    def entry() -> tuple[str, Item]:
+        name = parser.parse_str_literal() if quotes else parser.parse_identifier()
+        parser.parse_punctuation("=")
+        return name, read(parser)
+
+    return tuple(parser.parse_comma_separated_list(parser.Delimiter.BRACES, entry))
 
 
 def _field(parser: AttrParser, name: str, unit: Unit, *, positive: bool = True) -> float:

@@ -36,7 +36,7 @@ from ..ir.signatures import Signature
 from .cluster_attrs import quoted
 from .kinds import entries_of
 from .mesh_ops import meshes_of
-from .sharding_attrs import parse_axis_name, parse_shardings
+from .sharding_attrs import parse_axis_name, parse_index, parse_indices, parse_sharding, parse_signature
 
 PIN = "spmd.pin"
 """On an argument or a transfer: a `#spmd.pin`. On an op: a `#spmd.op_pin`."""
@@ -93,7 +93,7 @@ class ValuePinAttr(Data[ValuePin]):
 
         def item() -> None:
             if parser.parse_optional_keyword("by") is not None:
-                by.extend(_parse_indices(parser))
+                by.extend(parse_indices(parser))
             elif parser.parse_optional_keyword("working") is not None:
                 copies.append(_parse_copy(parser))
             else:
@@ -137,17 +137,17 @@ class OpPinAttr(Data[OpPin]):
         def item() -> None:
             match parser.parse_optional_keyword_in(("by", "not", "operand", "result", "signature")):
                 case "by":
-                    by.extend(_parse_indices(parser))
+                    by.extend(parse_indices(parser))
                 case "not":
                     never.append(_parse_placements(parser))
                 case "operand":
-                    operands.append((_parse_index(parser), _parse_limit(parser)))
+                    operands.append((parse_index(parser), _parse_limit(parser)))
                 case "result":
-                    index = _parse_index(parser)
+                    index = parse_index(parser)
                     parser.parse_keyword("working")
                     copies.append((index, _parse_copy(parser)))
                 case "signature":
-                    signatures.append(_parse_signature(parser))
+                    signatures.append(parse_signature(parser))
                 case _:
                     axes.append(_parse_placements(parser))
 
@@ -275,29 +275,13 @@ def _by_text(by: tuple[int, ...]) -> list[str]:
     return [f"by [{', '.join(map(str, by))}]"] if by else []
 
 
-def _parse_indices(parser: AttrParser) -> list[int]:
-    return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _parse_index(parser))
-
-
-def _parse_index(parser: AttrParser) -> int:
-    return parser.parse_integer(allow_boolean=False, allow_negative=False)
+def _parse_sharding(parser: AttrParser) -> Sharding:
+    with parser.in_parens():
+        return parse_sharding(parser)
 
 
 def _parse_place(parser: AttrParser) -> str:
     return parser.parse_str_literal() if parser.parse_optional_keyword("at") is not None else ""
-
-
-def _parse_sharding(parser: AttrParser) -> Sharding:
-    at, found = parser.pos, parse_shardings(parser)
-    if len(found) != 1:
-        parser.raise_error(f"found {len(found)} shardings, expected one", at)
-    return found[0]
-
-
-def _parse_signature(parser: AttrParser) -> Signature:
-    operands = parse_shardings(parser)
-    parser.parse_punctuation("->")
-    return Signature(operands, parse_shardings(parser))
 
 
 def _parse_placement(parser: AttrParser) -> Placement:
@@ -306,7 +290,7 @@ def _parse_placement(parser: AttrParser) -> Placement:
     if kind != "S":
         return kind
     with parser.in_parens():
-        return ("S", _parse_index(parser))
+        return ("S", parse_index(parser))
 
 
 def _parse_placements(parser: AttrParser) -> OpPlacements:

@@ -56,7 +56,7 @@ from ..ir.unit_tasks import Task
 from .cluster_attrs import quoted
 from .mesh_ops import find_mesh, verify_sharding
 from .placed import GivesShardings, shape_of, sharding_of
-from .sharding_attrs import ShardingAttr
+from .sharding_attrs import ShardingAttr, parse_index, parse_indices
 
 STAGE = "pipe.stage"
 """On an argument, or an op outside of fragments: the number of the stage that it belongs to."""
@@ -101,7 +101,7 @@ class SlotAttr(Data[Slot]):
             if word not in list(Action):
                 parser.raise_error(f"found {word}, expected {', '.join(Action)}", at)
             label = parser.parse_str_literal()
-            return Slot(Action(word), label, parser.parse_integer(allow_boolean=False, allow_negative=False))
+            return Slot(Action(word), label, parse_index(parser))
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -116,24 +116,20 @@ class TaskAttr(Data[Task]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Task:
-        def number() -> int:
-            return parser.parse_integer(allow_boolean=False, allow_negative=False)
-
         def interval() -> tuple[int, int]:
-            begin = number()
+            begin = parse_index(parser)
             parser.parse_punctuation(":")
-            return begin, number()
+            return begin, parse_index(parser)
 
         with parser.in_angle_brackets():
             parser.parse_keyword("part")
-            part = number()
+            part = parse_index(parser)
             parser.parse_punctuation(",")
             where = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, interval)
             parser.parse_punctuation(",")
-            sender = number()
+            sender = parse_index(parser)
             parser.parse_keyword("to")
-            receivers = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, number)
-        return Task(part, tuple(where), sender, tuple(receivers))
+            return Task(part, tuple(where), sender, parse_indices(parser))
 
     def print_parameter(self, printer: Printer) -> None:
         where = ", ".join(f"{begin}:{end}" for begin, end in self.data.slice)
@@ -151,18 +147,10 @@ class OrderAttr(Data[TaskOrder]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> TaskOrder:
-        def numbers() -> tuple[int, ...]:
-            return tuple(
-                parser.parse_comma_separated_list(
-                    parser.Delimiter.SQUARE,
-                    lambda: parser.parse_integer(allow_boolean=False, allow_negative=False),
-                )
-            )
-
         def one() -> TaskList:
-            ranks = numbers()
+            ranks = parse_indices(parser)
             parser.parse_punctuation(":")
-            return TaskList(ranks, numbers())
+            return TaskList(ranks, parse_indices(parser))
 
         return TaskOrder(tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, one)))
 

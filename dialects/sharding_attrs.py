@@ -35,7 +35,7 @@ class MeshAttr(Data[Mesh]):
             at = parser.pos
             name = parse_axis_name(parser)
             parser.parse_punctuation("=")
-            size = parser.parse_integer(allow_boolean=False, allow_negative=False)
+            size = parse_index(parser)
             temporal = parser.parse_optional_keyword("temporal") is not None
             try:
                 return Axis(name, size, AxisKind.TEMPORAL if temporal else AxisKind.SPATIAL)
@@ -126,9 +126,7 @@ class SignatureAttr(Data[MeshSignature]):
     def parse_parameter(cls, parser: AttrParser) -> MeshSignature:
         with parser.in_angle_brackets():
             mesh = parse_mesh_name(parser)
-            operands = parse_shardings(parser)
-            parser.parse_punctuation("->")
-            return MeshSignature(mesh, Signature(operands, parse_shardings(parser)))
+            return MeshSignature(mesh, parse_signature(parser))
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -151,10 +149,9 @@ class RatiosAttr(Data[MeshRatios]):
         def shares() -> tuple[str, list[float]]:
             axis = parse_axis_name(parser)
             parser.parse_punctuation("=")
-            return axis, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, number)
-
-        def number() -> float:
-            return float(parser.parse_number())
+            return axis, parser.parse_comma_separated_list(
+                parser.Delimiter.SQUARE, lambda: float(parser.parse_number())
+            )
 
         with parser.in_angle_brackets():
             mesh = parse_mesh_name(parser)
@@ -163,7 +160,7 @@ class RatiosAttr(Data[MeshRatios]):
             if parser.parse_optional_punctuation(",") is not None:
                 parser.parse_keyword("segment")
                 parser.parse_punctuation("=")
-                segment = parser.parse_integer(allow_boolean=False, allow_negative=False)
+                segment = parse_index(parser)
         return MeshRatios(mesh, ratios, segment)
 
     def print_parameter(self, printer: Printer) -> None:
@@ -229,6 +226,16 @@ def parse_mesh_name(parser: AttrParser) -> str:
     return name
 
 
+def parse_index(parser: AttrParser) -> int:
+    """Read a whole number from 0."""
+    return parser.parse_integer(allow_boolean=False, allow_negative=False)
+
+
+def parse_indices(parser: AttrParser) -> tuple[int, ...]:
+    """Read `[0, 2]`."""
+    return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_index(parser)))
+
+
 def parse_axis_name(parser: AttrParser) -> str:
     """Read the name of an axis, which generated programs use as a name."""
     at, name = parser.pos, parser.parse_str_literal()
@@ -262,7 +269,7 @@ class _AttributeTokens:
         return parse_axis_name(self.parser)
 
     def number(self) -> int:
-        return self.parser.parse_integer(allow_boolean=False, allow_negative=False)
+        return parse_index(self.parser)
 
     def fail(self, message: str) -> NoReturn:
         self.parser.raise_error(message)
@@ -288,3 +295,10 @@ def parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
     shardings = read_shardings(_AttributeTokens(parser))
     parser.parse_punctuation(")")
     return tuple(shardings)
+
+
+def parse_signature(parser: AttrParser) -> Signature:
+    """Read `([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])`."""
+    operands = parse_shardings(parser)
+    parser.parse_punctuation("->")
+    return Signature(operands, parse_shardings(parser))

@@ -37,20 +37,19 @@ Without hosts every axis needs a link; this was the only form of version 1.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from .cluster import Cluster, Device, Link
+from .cluster import Cluster, Device, Interference, Link
 from .cluster_fields import ClusterFileError, Section, Source
 from .cluster_reader import read_cluster
-from .plain import did_you_mean
+from .plain import Plain, did_you_mean
 from .text_file import read_text
-from .toml_text import read_toml
-from .topology import Level, Topology
+from .toml_text import inline, key, read_toml
+from .topology import Topology
 
 _SHIPPED = "shardwright.examples.clusters"
 
@@ -104,59 +103,64 @@ def cluster_toml(cluster: Cluster) -> str:
     """
     if cluster.topology is not None and cluster.topology.devices is not None:
         raise ValueError(f"cluster @{cluster.name} is a part of another cluster; write that one")
-    lines = ["version = 3", f"name = {_text(cluster.name)}"]
-    lines.append("mesh = [" + ", ".join(_text(f"{a.name}={a.size}") for a in cluster.mesh.spatial) + "]")
+    mesh = [f"{axis.name}={axis.size}" for axis in cluster.mesh.spatial]
+    lines = [*_fields(version=3, name=cluster.name, mesh=mesh)]
     for device in cluster.devices:
-        lines += ["", *_device_lines(device)]
+        lines += _device_lines(device)
     if cluster.topology is not None:
         lines += _topology_lines(cluster, cluster.topology)
     if not _kinds_by_host(cluster) and any(cluster.placement):
         for kind, run in groupby(cluster.placement):
-            lines += ["", "[[place]]", f"device = {_text(cluster.devices[kind].kind)}", f"count = {len(list(run))}"]
+            lines += ["", "[[place]]", *_fields(device=cluster.devices[kind].kind, count=len(list(run)))]
     for link in cluster.links:
-        lines += ["", *_link_lines(link)]
-    if (found := cluster.interference) != type(found)():
-        lines += ["", "[interference]", f"compute = {found.compute!r}", f"communication = {found.communication!r}"]
-        if found.delays:
-            lines.append(f"delays = [{', '.join(f'[{at!r}, {delay!r}]' for at, delay in found.delays)}]")
+        lines += _link_lines(link)
+    if (beside := cluster.interference) != Interference():
+        factors = _fields(compute=beside.compute, communication=beside.communication, delays=beside.delays or None)
+        lines += ["", "[interference]", *factors]
     return "\n".join(lines) + "\n"
 
 
+def _fields(**values: Plain) -> Iterator[str]:
+    """Yield the lines of fields; those without a value are left out."""
+    yield from (f"{name} = {inline(value)}" for name, value in values.items() if value is not None)
+
+
 def _device_lines(device: Device) -> Iterator[str]:
-    section = f"device.{_key(device.kind)}"
-    yield f"[{section}]"
-    yield f"flops = {_inline(device.flops)}"
-    for field in ("memory_bandwidth", "memory", "launch"):
-        yield f"{field} = {getattr(device, field)!r}"
-    if device.overhead:
-        yield f"overhead = {device.overhead!r}"
-    if device.block != 1.0:
-        yield f"block = {device.block!r}"
+    section = f"device.{key(device.kind)}"
+    yield from ("", f"[{section}]")
+    yield from _fields(
+        flops=dict(device.flops),
+        memory_bandwidth=device.memory_bandwidth,
+        memory=device.memory,
+        launch=device.launch,
+        overhead=device.overhead or None,
+        block=device.block if device.block != 1.0 else None,
+    )
     for rate in device.rates:
-        yield from ("", f"[[{section}.rate]]", f"family = {_text(rate.family)}", f"dtype = {_text(rate.dtype)}")
-        yield from (f"{field} = {getattr(rate, field)!r}" for field in ("flops", "bandwidth", "launch"))
-        if rate.curve:
-            yield f"curve = {_pairs(rate.curve)}"
-        if rate.moving_curve:
-            yield f"moving_curve = {_pairs(rate.moving_curve)}"
+        numbers = {name: value for name, value in asdict(rate).items() if value != ()}
+        yield from ("", f"[[{section}.rate]]", *_fields(**numbers))
     if device.table:
         yield from ("", f"[{section}.table]")
-        yield from (f"{_text(key)} = {seconds!r}" for key, seconds in device.table)
+        yield from (f"{inline(name)} = {seconds!r}" for name, seconds in device.table)
 
 
 def _topology_lines(cluster: Cluster, topology: Topology) -> Iterator[str]:
     kinds = _kinds_by_host(cluster)
     for index, host in enumerate(topology.hosts):
-        yield from ("", "[[host]]", f"count = {host.count}", f"devices = {host.devices}")
-        if kinds:
-            yield f"device = {_text(cluster.devices[kinds[index]].kind)}"
-        yield from (f"{field} = {_text(name)}" for field, name in (("inside", host.inside), ("nic", host.nic)) if name)
-        yield f"nics = {host.nics}"
+        kind = cluster.devices[kinds[index]].kind if kinds else None
+        names = {"device": kind, "inside": host.inside or None, "nic": host.nic or None}
+        yield from ("", "[[host]]", *_fields(count=host.count, devices=host.devices, **names, nics=host.nics))
     for level in topology.levels:
-        yield from ("", *_level_lines(level))
-    if topology.switch is not None:
-        yield from ("", "[switch]", f"hosts = {topology.switch.hosts}")
-        yield f"oversubscription = {topology.switch.oversubscription!r}"
+        yield from ("", f"[level.{key(level.name)}]")
+        yield from _fields(
+            latency=level.latency,
+            bandwidth=level.bandwidth,
+            start=level.start or None,
+            shared=level.shared or None,
+            efficiency=dict(level.efficiency) or None,
+        )
+    if (switch := topology.switch) is not None:
+        yield from ("", "[switch]", *_fields(hosts=switch.hosts, oversubscription=switch.oversubscription))
 
 
 def _kinds_by_host(cluster: Cluster) -> list[int]:
@@ -172,42 +176,14 @@ def _kinds_by_host(cluster: Cluster) -> list[int]:
     return kinds
 
 
-def _level_lines(level: Level) -> Iterator[str]:
-    yield from (f"[level.{_key(level.name)}]", f"latency = {level.latency!r}", f"bandwidth = {level.bandwidth!r}")
-    if level.start:
-        yield f"start = {level.start!r}"
-    if level.shared:
-        yield "shared = true"
-    if level.efficiency:
-        yield f"efficiency = {_inline(level.efficiency)}"
-
-
 def _link_lines(link: Link) -> Iterator[str]:
-    yield f"[link.{_key(link.axis)}]"
+    yield from ("", f"[link.{key(link.axis)}]")
     if link.beta:
-        yield f"latency = {link.alpha!r}"
         # Not every number is the inverse of the number that is nearest to its inverse.
         exact = 1.0 / (1.0 / link.beta) == link.beta
-        yield f"bandwidth = {1.0 / link.beta!r}" if exact else f"beta = {link.beta!r}"
-    yield from (f"{kind} = {{ alpha = {alpha!r}, beta = {beta!r} }}" for kind, alpha, beta in link.measured)
+        yield from _fields(latency=link.alpha, **({"bandwidth": 1.0 / link.beta} if exact else {"beta": link.beta}))
+    yield from _fields(**{kind: {"alpha": alpha, "beta": beta} for kind, alpha, beta in link.measured})
     if link.points:
-        yield from ("", f"[link.{_key(link.axis)}.points]")
+        yield from ("", f"[link.{key(link.axis)}.points]")
         for name, points in groupby(link.points, key=lambda point: point[0]):
-            yield f"{_key(name)} = {_pairs((size, seconds) for _, size, seconds in points)}"
-
-
-def _inline(entries: Iterable[tuple[str, float]]) -> str:
-    return "{ " + ", ".join(f"{_key(name)} = {value!r}" for name, value in entries) + " }"
-
-
-def _pairs(pairs: Iterable[tuple[float, float]]) -> str:
-    return "[" + ", ".join(f"[{a!r}, {b!r}]" for a, b in pairs) + "]"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
-
-
-def _text(text: str) -> str:
-    """A TOML string: JSON's, but for the one control character that JSON leaves as it is."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+            yield f"{key(name)} = {inline([point[1:] for point in points])}"

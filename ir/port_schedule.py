@@ -45,20 +45,11 @@ _BRIEF, _LONG = 0.05, 2.0
 """What `best` and `exact` give CP-SAT, in its deterministic measure of time (0.1 is half a second to a second)."""
 
 
-def schedule(problem: Problem, order: Order = "best", seed: int = 0) -> Schedule:
-    """
-    All jobs of a problem, each once, in the order of their start.
-
-    Args:
-        seed: of the random orders.
-    """
-    return _schedule(problem, order, seed) if problem else ()
-
-
 @lru_cache(maxsize=512)
-def _schedule(problem: Problem, order: Order, seed: int) -> Schedule:
+def schedule(problem: Problem, order: Order = "best") -> Schedule:
+    """Return all jobs of a problem, each once, in the order of their start."""
     # Equal parts of a batch, and equal transfers of several layers, are one problem.
-    return _ORDERS[order](problem, Random(seed))
+    return _ORDERS[order](problem, Random(0)) if problem else ()
 
 
 def _naive(problem: Problem, random: Random) -> Schedule:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
+from collections.abc import Mapping, Sequence
 
 from .plain import Plain
 
@@ -28,3 +31,22 @@ def read_toml(text: str) -> dict[str, Plain]:
 def comment(text: str) -> str:
     """`text` as a comment of one line, whatever it holds."""
     return "# " + "".join(c if c.isprintable() else " " for c in text)
+
+
+def inline(value: Plain) -> str:
+    """Return a value as TOML on one line."""
+    match value:
+        case bool() | str():
+            # JSON leaves one control character as it is.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case Mapping():
+            return "{ " + ", ".join(f"{key(name)} = {inline(entry)}" for name, entry in value.items()) + " }"
+        case Sequence():
+            return "[" + ", ".join(map(inline, value)) + "]"
+        case _:
+            return repr(value)
+
+
+def key(name: str) -> str:
+    """Return the name of a field or section as TOML, in quotes where it needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else inline(name)

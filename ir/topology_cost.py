@@ -197,8 +197,4 @@ def _tree(topology: Topology, group: Group, *, chained: bool) -> float:
     across = max((topology.latency(a[0], b[0]) for a, b in itertools.pairwise(hosts)), default=0.0)
     steps = ((len(ranks) - 1 if chained else 1) * topology.latency(*ranks[:2]) for ranks in hosts if len(ranks) > 1)
     inside = max(steps, default=0.0)
-    return across * _levels(len(hosts)) + inside
-
-
-def _levels(count: int) -> int:
-    return math.ceil(math.log2(count))
+    return across * math.ceil(math.log2(len(hosts))) + inside

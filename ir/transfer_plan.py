@@ -149,14 +149,9 @@ class Sites:
         return tuple(dict.fromkeys(itertools.chain.from_iterable(ends)))
 
 
-def plan(
-    given: Iterable[WantedSlice], sites: Sites, method: Method = "broadcast", order: Order = "best", seed: int = 0
-) -> list[Task]:
+def plan(given: Iterable[WantedSlice], sites: Sites, method: Method = "broadcast", order: Order = "best") -> list[Task]:
     """
     The tasks of a transfer in the order of their start, part after part; of each, what stays inside of hosts first.
-
-    Args:
-        seed: of the random orders.
     """
     hosts = sites.hosts
     by_part: defaultdict[int, tuple[list[WantedSlice], list[WantedSlice]]] = defaultdict(lambda: ([], []))
@@ -166,7 +161,7 @@ def plan(
     found: list[Task] = []
     for part in sorted(by_part):
         inside, crossing = by_part[part]
-        arranged = [*_arranged(inside, sites, lambda rank: rank, order, seed), *_crossing(crossing, sites, order, seed)]
+        arranged = [*_arranged(inside, sites, lambda rank: rank, order), *_crossing(crossing, sites, order)]
         found += (task for unit, chain in arranged for task in _METHODS[method](unit, chain, hosts))
     return found
 
@@ -181,21 +176,21 @@ def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[Wanted
         yield replace(unit, receivers=others)
 
 
-def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order, seed: int) -> list[tuple[WantedSlice, Chain]]:
+def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order) -> list[tuple[WantedSlice, Chain]]:
     """
     Units that go from host to host, arranged.
 
     Where whole units cannot come near the bound, for a NIC has one more of them to send than others, those that several
     NICs can send are cut into a piece for each of these, if that is faster.
     """
-    whole = list(_arranged(given, sites, sites.nic, order, seed))
+    whole = list(_arranged(given, sites, sites.nic, order))
     if order not in ("best", "exact") or len(given) > _CUT_UNITS:
         return whole
     time = _time(whole, sites)
-    if time <= _NEAR * _least_nic_time(given, sites):
+    if time <= _NEAR * least_nic_time(given, sites):
         return whole
     cut = [replace(unit, box=box) for unit in given for box in _pieces(unit.box, len({*map(sites.nic, unit.holders)}))]
-    pieces = list(_arranged(cut, sites, sites.nic, order, seed))
+    pieces = list(_arranged(cut, sites, sites.nic, order))
     return pieces if _time(pieces, sites) * _NEAR < time else whole
 
 
@@ -204,7 +199,7 @@ def _time(arranged: Iterable[tuple[WantedSlice, Chain]], sites: Sites) -> int:
 
 
 def _arranged(
-    given: Sequence[WantedSlice], sites: Sites, port_of: Callable[[int], int], order: Order, seed: int
+    given: Sequence[WantedSlice], sites: Sites, port_of: Callable[[int], int], order: Order
 ) -> Iterator[tuple[WantedSlice, Chain]]:
     """
     Units in the order of their start, each with its sender and the receivers after it.
@@ -225,7 +220,7 @@ def _arranged(
         ports = (tuple(numbers.setdefault(port, len(numbers)) for port in sites.ports(chain)) for chain in chains)
         jobs.append(Job(unit.elements, tuple(ports)))
     sent: defaultdict[int, int] = defaultdict(int)
-    for number, option in schedule(tuple(jobs), order, seed):
+    for number, option in schedule(tuple(jobs), order):
         unit, ranks = given[number], senders[number][option]
         sender = ranks[0] if order == "naive" else min(ranks, key=lambda rank: (sent[rank], rank))
         sent[sender] += unit.elements
@@ -277,24 +272,17 @@ def least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
 
     Each host that wants a slice and does not hold it takes one copy in; one copy of what crosses leaves its holders.
     """
-    by_part: defaultdict[int, list[WantedSlice]] = defaultdict(list)
-    for unit in given:
-        by_part[unit.part].append(unit)
-    return max((_least_nic_time(each, sites) for each in by_part.values()), default=0.0)
-
-
-def _least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
-    sent: list[tuple[int, frozenset[int]]] = []
-    received: list[tuple[int, frozenset[int]]] = []
+    sent: defaultdict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
+    received: defaultdict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
     for unit in given:
         by_host: defaultdict[int, set[int]] = defaultdict(set)
         for rank in unit.receivers:
             by_host[sites.hosts[rank]].add(sites.nic(rank))
         into = by_host.keys() - {sites.hosts[rank] for rank in unit.holders}
-        received += ((unit.elements, frozenset(by_host[host])) for host in sorted(into))
+        received[unit.part] += ((unit.elements, frozenset(by_host[host])) for host in sorted(into))
         if into:
-            sent.append((unit.elements, frozenset(map(sites.nic, unit.holders))))
-    return max(covering_load(sent), covering_load(received))
+            sent[unit.part].append((unit.elements, frozenset(map(sites.nic, unit.holders))))
+    return max(map(covering_load, (*sent.values(), *received.values())), default=0.0)
 
 
 def _broadcast(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int]) -> list[Task]:

@@ -14,7 +14,6 @@ set.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 import tomllib
@@ -25,6 +24,7 @@ from typing import TypeAlias
 
 from .cluster import Cluster, Device, Link
 from .cluster_file import ClusterFileError, cluster_toml, parse_cluster
+from .toml_text import inline
 
 _Value: TypeAlias = "bool | int | float | str | list[_Value] | dict[str, _Value]"
 _Table: TypeAlias = dict[str, _Value]
@@ -64,7 +64,7 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
     *sections, field = aliases.get(path, path).split(".")
     _section(table, sections)[field] = _plain(value)
     try:
-        found = parse_cluster("\n".join(f"{name} = {_inline(each)}" for name, each in table.items()), "what if")
+        found = parse_cluster("\n".join(f"{name} = {inline(each)}" for name, each in table.items()), "what if")
     except ClusterFileError as error:
         raise WhatIfError(f"{path} cannot be {value}: {str(error).partition(': ')[2]}") from error
     return _followed(cluster, replace(found, name=cluster.name, mesh=cluster.mesh, placement=cluster.placement))
@@ -180,16 +180,6 @@ def _leaves(table: Mapping[str, _Value], prefix: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{path}.")
         else:
             yield path
-
-
-def _inline(value: _Value) -> str:
-    """A value as TOML on one line."""
-    if isinstance(value, dict):
-        entries = (f"{json.dumps(name)} = {_inline(each)}" for name, each in value.items())
-        return "{ " + ", ".join(entries) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
 
 
 def _followed(before: Cluster, after: Cluster) -> Cluster:

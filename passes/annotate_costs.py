@@ -96,21 +96,17 @@ def _annotate(simulation: Simulation) -> None:
                 op.attributes |= _floats(costs)
     for run in simulation.execution.traffic:
         run.traffic.op.attributes |= _floats({SECONDS: run.traffic.seconds, BYTES: run.traffic.sent})
-    simulation.func.attributes[STEP] = _step(simulation)
+    held = HeldBytes(simulation)
+    computes = max(simulation.compute_seconds(each.number) for each in simulation.classes)
+    times = {"seconds": simulation.seconds, "compute": computes, "waiting": simulation.seconds - computes}
+    peak = max(held.peak(each) for each in simulation.classes)
+    simulation.func.attributes[STEP] = DictionaryAttr({**_floats(times), "peak_bytes": IntegerAttr(peak, i64)})
 
 
 def _undisturbed(run: SpanRun) -> Mapping[Operation, float]:
     """The seconds of each op of a span, on the ranks where it takes longest."""
     by_class = ([end - begin for begin, end in pairwise((0.0, *ends))] for ends in run.span.ends)
     return {op: max(seconds) for op, *seconds in zip(run.span.ops, *by_class, strict=True)}
-
-
-def _step(simulation: Simulation) -> DictionaryAttr:
-    held = HeldBytes(simulation)
-    computes = max(simulation.compute_seconds(each.number) for each in simulation.classes)
-    times = {"seconds": simulation.seconds, "compute": computes, "waiting": simulation.seconds - computes}
-    peak = max(held.peak(each) for each in simulation.classes)
-    return DictionaryAttr({**_floats(times), "peak_bytes": IntegerAttr(peak, i64)})
 
 
 def _floats(numbers: Mapping[str, float]) -> dict[str, Attribute]:

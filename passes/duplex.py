@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.staged import Stages
-from ..ir.mesh import Axis, AxisKind, Mesh
+from ..ir.mesh import AxisKind
 from .analysis.simulation.simulate import simulate_module
 from .analysis.tightest import tightest_rank
 from .errors import fail
@@ -138,7 +138,9 @@ class DuplexPass(ModulePass):
     def _turns(self, module: ModuleOp, index: int, loop: UnrolledLoop) -> Sequence[Turn]:
         """The order of the copies in the step function `index` of a module."""
         func = step_functions(module)[index]
-        is_judged = not Stages(func).names and all(axis.name == loop.axis for axis in _temporal(loop.mesh))
+        is_judged = not Stages(func).names and all(
+            axis.name == loop.axis or axis.kind is not AxisKind.TEMPORAL for axis in loop.mesh.axes
+        )
         if self.order == "list":
             if not is_judged:
                 fail(func, 'has stages, or another temporal axis; list scheduling is for one loop: use order="phases"')
@@ -147,10 +149,6 @@ class DuplexPass(ModulePass):
         if self.order == "phases" or not known or not is_judged:
             return tuple(phase_turns(loop))
         return _OrderJudge(module, index, loop).fastest(with_phases=True)
-
-
-def _temporal(mesh: Mesh) -> list[Axis]:
-    return [axis for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
 
 
 @dataclass(frozen=True)

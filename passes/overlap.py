@@ -102,11 +102,7 @@ class OverlapPass(ModulePass):
 
     bucket_mb: int | float | None = None
     """The MiB that a bucket should have; by default as many as take an eighth longer, each, than at best on the
-    module's cluster (8 times as long to send as a collective takes to begin), and 25 without a cluster. What is best
-    depends on the step too: see `choose-overlap`."""
-
-    scale: int | float = 1
-    """How many times as large as by default buckets are, where `bucket_mb` is not given."""
+    module's cluster (8 times as long to send as a collective takes to begin), and 25 without a cluster."""
 
     prefetch: int = 1
     """How many buckets ahead of their use parameters are gathered."""
@@ -137,7 +133,7 @@ class OverlapPass(ModulePass):
                 for fragment in (*fragments, None):
                     flow = OpFlow(view, fragment)
                     if flow.roles:
-                        self._schedule(BucketTraffic(flow, cluster, self._bucket_bytes, self.scale))
+                        self._schedule(BucketTraffic(flow, cluster, self._bucket_bytes))
                 if cluster is None or keep_within(view, cluster, self._limits(cluster)):
                     for block in (*(fragment.body.block for fragment in fragments), func.body.block):
                         reuse_copies(block)

@@ -46,7 +46,6 @@ _HOMES: dict[str, str] = {
     "chunk-collectives": "chunk_collectives:ChunkCollectivesPass",
     "duplex": "duplex:DuplexPass",
     "overlap": "overlap:OverlapPass",
-    "choose-overlap": "choose_overlap:ChooseOverlapPass",
     "join-updates": "join_updates:JoinUpdatesPass",
     "reuse-buffers": "reuse_buffers:ReuseBuffersPass",
     "insert-frees": "insert_frees:InsertFreesPass",

@@ -19,7 +19,6 @@ from ..dialects.step import (
     MEMORY_SAVING,
     SEARCH,
 )
-from ..ir.cluster import Cluster
 from .add_pins import AddPinsPass
 from .search.algorithms.interface import Effort
 from .search.algorithms.run import search_within
@@ -145,7 +144,9 @@ class SearchStrategyPass(ModulePass):
             func.attributes.pop(MEMORY_SAVING, None)
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
-            room = _room(view.func, cluster, self.memory)
+            budget = (1.0 - HEADROOM) * cluster.memory if self.memory is None else self.memory
+            left = view.func.attributes.get(MEMORY_BUDGET)
+            room = min(budget, left.value.data) if isinstance(left, FloatAttr) else budget
             constraints = constraints_of(view)
             stage = search_within(view, cluster, constraints, room, self.algorithm, self._weights, self._effort)
             found.setdefault(view.func, []).append(stage)
@@ -179,10 +180,3 @@ class SearchStrategyPass(ModulePass):
                 counts.update({name: n for name, n in found.solution.statistics.items() if isinstance(n, int)})
             entries["statistics"] = DictionaryAttr({name: IntegerAttr(n, i64) for name, n in sorted(counts.items())})
         return DictionaryAttr(entries)
-
-
-def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
-    """The bytes per device that a plan may use."""
-    budget = (1.0 - HEADROOM) * cluster.memory if memory is None else memory
-    left = func.attributes.get(MEMORY_BUDGET)
-    return min(budget, left.value.data) if isinstance(left, FloatAttr) else budget

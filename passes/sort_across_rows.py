@@ -12,15 +12,13 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from ..dialects.aten import AtenOp
-from ..dialects.compute import SIGNATURE
 from ..dialects.mesh_ops import find_mesh
-from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
+from ..dialects.sharding_attrs import ShardingAttr
 from ..dialects.step import WORKING, attribute_of
 from ..ir.sharding import Sharding, even_offsets
 from ..ir.signatures import Signature
 from .errors import fail
-from .step.list_ops import LIST_OPS
-from .step.list_regrouping import count_of, is_view, list_ops_of, regroup
+from .step.list_regrouping import LIST_OPS, count_of, is_view, list_ops_of, regroup, signature_of
 from .step.requirements import require_no_resharding
 from .step.step_view import step_functions
 
@@ -124,7 +122,6 @@ def _spreads(op: AtenOp) -> Iterator[tuple[str, Sharding]]:
 
 
 def _signature(op: Operation) -> tuple[str, Signature]:
-    given = op.attributes.get(SIGNATURE)
-    if not isinstance(given, SignatureAttr):
+    if (given := signature_of(op)) is None:
         fail(op, "has no signature; run search-strategy before sort-across-rows")
     return given.data.mesh, given.signature

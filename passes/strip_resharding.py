@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -172,11 +172,7 @@ def _forget(func: FuncOp) -> None:
     returned = func.body.block.last_op
     merge_result_attributes(func, dict.fromkeys(range(len(returned.operands) if returned else 0), undecided))
     for op in func.body.block.ops:
-        _forget_op(op)
-
-
-def _forget_op(op: Operation) -> None:
-    for name in (SIGNATURE, WORKING, REGATHER):
-        op.attributes.pop(name, None)
-    if isinstance(op, TransferOp):
-        op.out_sharding = None
+        for name in (SIGNATURE, WORKING, REGATHER):
+            op.attributes.pop(name, None)
+        if isinstance(op, TransferOp):
+            op.out_sharding = None

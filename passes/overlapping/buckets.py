@@ -63,10 +63,10 @@ class Bucket:
 class BucketTraffic:
     """The collectives of a flow by what they send, and the times of the ops that run beside them."""
 
-    def __init__(self, flow: OpFlow, cluster: Cluster | None, bucket_bytes: float | None, scale: float = 1.0) -> None:
+    def __init__(self, flow: OpFlow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.flow = flow
         parts = fused_parts(flow.view.func)
-        self.times = ComputeTimes([*flow.body, *flow.updates], cluster, bucket_bytes, parts, scale)
+        self.times = ComputeTimes([*flow.body, *flow.updates], cluster, bucket_bytes, parts)
         collectives = [op for role in CollectiveRole for op in flow.of(role)]
         self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
         self.keys = {op: _key(op, flow, cluster) for op in collectives}

@@ -70,7 +70,9 @@ class _Writer:
         bounds = list(_bounds(site.size, parts))
         source, step = op.operand, None
         if site.opened is not None:
-            source = self._opened(source, site.opened, op)
+            before = sharding_of(source)
+            spread = Sharding((before.dims[0], DimSharding(()), *before.dims[1:]), before.partial)
+            source = self._view(source, site.opened, spread, op, f"{_hint(source)}.blocks")
             step = self._step_of(op, source)
         gathered: list[SSAValue] = []
         for at, (begin, end) in enumerate(bounds):
@@ -134,11 +136,6 @@ class _Writer:
             rows = site.view.outs[0]
             view = self._view(whole, shape_of(rows), sharding_of(rows), first, _hint(rows), like_op=site.view)
             self._users.append((rows, view, others))
-
-    def _opened(self, value: SSAValue, shape: Sequence[int], op: CollectiveOp) -> SSAValue:
-        before = sharding_of(value)
-        spread = Sharding((before.dims[0], DimSharding(()), *before.dims[1:]), before.partial)
-        return self._view(value, shape, spread, op, f"{_hint(value)}.blocks")
 
     def _step_of(self, op: CollectiveOp, opened: SSAValue) -> Step:
         source = sharding_of(opened)

@@ -32,19 +32,13 @@ class ComputeTimes:
         ops: what the compute stream does, in order; ops without a signature on its mesh count as nothing.
         cluster: on what.
         bucket_bytes: the size of buckets, where it is given.
-        scale: how many times as large as usual buckets are, where their size is not given.
         parts: of ops that are no kernels by themselves, what they do of those that they are in.
     """
 
     def __init__(
-        self,
-        ops: Sequence[Operation],
-        cluster: Cluster | None,
-        bucket_bytes: float | None,
-        parts: Parts = ALONE,
-        scale: float = 1.0,
+        self, ops: Sequence[Operation], cluster: Cluster | None, bucket_bytes: float | None, parts: Parts = ALONE
     ) -> None:
-        self.cluster, self._bucket_bytes, self._scale = cluster, bucket_bytes, scale
+        self.cluster, self._bucket_bytes = cluster, bucket_bytes
         seconds = ComputeSeconds(cluster, parts) if cluster is not None else None
         self._seconds = {op: _seconds(op, seconds) for op in ops}
         self._begins = list(accumulate(self._seconds.values(), initial=0.0))
@@ -57,8 +51,7 @@ class ComputeTimes:
         """The bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
         if self._bucket_bytes is not None:
             return self._bucket_bytes
-        usual = _USUAL_BYTES if self.cluster is None else bucket_bytes(self.cluster, kind, axes)
-        return self._scale * usual
+        return _USUAL_BYTES if self.cluster is None else bucket_bytes(self.cluster, kind, axes)
 
     def latest_start(
         self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int, steps: int = 1

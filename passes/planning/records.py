@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NotRequired, TypeAlias, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
 from ...ir.mesh import Axis, Mesh
 from ...ir.pins import Pin
@@ -12,6 +12,9 @@ from ...ir.sharding import parse_sharding
 from ..search.objective import Weights
 from ..stages.schedules import ScheduleName
 from .candidates import Candidate, Choice, Family, Layout, Mode
+
+_RARE = ("keep", "chunked", "chunks", "ranks")
+"""The fields of a layout that a record has where they are not the default."""
 
 
 class ShardingPinRecord(TypedDict):
@@ -95,64 +98,38 @@ class Chosen:
     def record(self) -> CandidateRecord:
         """The record of it."""
         layout, choice = self.candidate.layout, self.candidate.choice
-        found: CandidateRecord = {
+        rare: dict[str, Any] = {
+            name: getattr(layout, name) for name in _RARE if getattr(layout, name) != getattr(Layout, name)
+        }
+        found: dict[str, Any] = {
             "mesh": _sizes(layout.mesh),
-            "mode": layout.mode,
-            "parts": layout.parts,
-            "stages": layout.stages,
-            "fused": layout.fused,
-            "choice": {
-                "name": choice.name,
-                "pins": [_pin_record(pin) for pin in choice.pins],
-                "weights": WeightsRecord(**asdict(choice.weights)),
-                "balanced": choice.balanced,
-                "fits": choice.fits,
-            },
+            **{name: getattr(layout, name) for name in ("mode", "parts", "stages", "fused")},
+            "choice": {**asdict(choice), "pins": [_pin_record(pin) for pin in choice.pins]},
             "pins": [_pin_record(pin) for pin in self.pins],
             "own_mesh": _sizes(self.own_mesh),
+            **({"schedule": layout.schedule} if layout.mode == "pipeline" else {}),
+            **rare,
         }
-        if layout.mode == "pipeline":
-            found["schedule"] = layout.schedule
-        if layout.keep < 1:
-            found["keep"] = layout.keep
-        if layout.chunked:
-            found["chunked"] = True
-        if layout.chunks > 1:
-            found["chunks"] = layout.chunks
         if layout.ranks is not None:
             found["ranks"] = list(layout.ranks)
-        return found
+        return cast("CandidateRecord", found)
 
     @staticmethod
     def read(record: CandidateRecord, mesh_name: str = "mesh") -> Chosen:
         """What `record` wrote; KeyError, TypeError or ValueError where it is something else."""
-        choice = record["choice"]
-        layout = Layout(
-            _mesh(record["mesh"], mesh_name),
-            record["mode"],
-            record["parts"],
-            record["stages"],
-            record.get("schedule", "auto"),
-            record["fused"],
-            record.get("keep", 1.0),
-            record.get("chunked", False),
-            record.get("chunks", 1),
-            tuple(record["ranks"]) if "ranks" in record else None,
-        )
-        pins = tuple(map(_read_pin, choice["pins"]))
-        made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])
-        given = tuple(map(_read_pin, record["pins"]))
-        return Chosen(Candidate(layout, made), given, _mesh(record["own_mesh"], mesh_name))
+        mesh, own_mesh = (_mesh(sizes, mesh_name) for sizes in (record["mesh"], record["own_mesh"]))
+        rare: dict[str, Any] = {name: record.get(name) for name in ("schedule", *_RARE) if name in record}
+        if "ranks" in rare:
+            rare["ranks"] = tuple(rare["ranks"])
+        layout = Layout(mesh, record["mode"], record["parts"], record["stages"], fused=record["fused"], **rare)
+        pins, given = (tuple(map(_read_pin, pins)) for pins in (record["choice"]["pins"], record["pins"]))
+        choice: dict[str, Any] = {**record["choice"], "pins": pins, "weights": Weights(**record["choice"]["weights"])}
+        return Chosen(Candidate(layout, Choice(**choice)), given, own_mesh)
 
 
 def family_record(family: Family) -> FamilyRecord:
     """The record of a family."""
-    return {
-        "mode": family.mode,
-        "strategy": family.strategy,
-        "mesh": dict(family.mesh),
-        "balanced": family.balanced,
-    }
+    return cast("FamilyRecord", {**asdict(family), "mesh": dict(family.mesh)})
 
 
 def read_family(record: FamilyRecord) -> Family:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict, cast
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, i64
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
@@ -16,6 +16,8 @@ from ...dialects.step import PLAN
 from .candidates import Family
 from .notes import Note
 from .records import FamilyRecord, family_record, read_family
+
+_NUMBERS = ("step", "exposed", "peak_bytes", "memory_bytes")
 
 
 class TriedRecord(TypedDict):
@@ -60,11 +62,10 @@ class Tried:
         return self.peak_bytes <= self.memory_bytes
 
     def as_dict(self) -> TriedRecord:
-        """What is known of it, for JSON."""
-        found = TriedRecord(**{name: value for name, value in asdict(self).items() if value is not None})
-        if self.family is not None:
-            found["family"] = family_record(self.family)
-        return found
+        """Return the known fields, for JSON and for the IR."""
+        family = family_record(self.family) if self.family is not None else None
+        known = {"name": self.name, "why": self.why, "family": family, **{n: getattr(self, n) for n in _NUMBERS}}
+        return cast("TriedRecord", {name: value for name, value in known.items() if value is not None})
 
     @staticmethod
     def from_dict(entry: TriedRecord) -> Tried:
@@ -97,22 +98,13 @@ def plan_attribute(chosen: str, step: float, bound: tuple[float, str] | None, no
     found: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
     if bound is not None:
         found |= {"bound": FloatAttr(bound[0], 64), "bound_of": StringAttr(bound[1])}
-    return DictionaryAttr({**found, "candidates": ArrayAttr([_entry(note) for note in notes])})
+    return DictionaryAttr({**found, "candidates": plain_attribute([_tried_of(note).as_dict() for note in notes])})
 
 
-def _entry(note: Note) -> DictionaryAttr:
-    found: dict[str, Attribute] = {
-        "name": StringAttr(note.candidate.name),
-        "why": StringAttr(note.why),
-        "family": plain_attribute(family_record(note.candidate.family)),
-    }
-    for name, value in (("step", note.seconds), ("exposed", note.exposed)):
-        if value is not None:
-            found[name] = FloatAttr(value, 64)
-    if note.peak_bytes is not None:
-        found["peak_bytes"] = IntegerAttr(note.peak_bytes, i64)
-        found["memory_bytes"] = FloatAttr(note.memory_bytes, 64)
-    return DictionaryAttr(found)
+def _tried_of(note: Note) -> Tried:
+    memory = float(note.memory_bytes) if note.peak_bytes is not None else None
+    family = note.candidate.family
+    return Tried(note.candidate.name, note.why, note.seconds, note.exposed, note.peak_bytes, memory, family)
 
 
 def read_plan(func: FuncOp) -> PlanSummary | None:

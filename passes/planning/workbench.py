@@ -220,7 +220,10 @@ class Workbench:
                 return solved
             step = self._lay_out(candidate.layout.without_time)
             if candidate.choice.balanced:
-                step = self._balanced(candidate, step, narrow)
+                # The shares that are best for the strategy that is best with equal shares.
+                module = step.written([strategy for strategy, _ in self._strategies(candidate, step, narrow)])
+                BalanceRatiosPass().apply(self.ctx, module)
+                step = LaidOut.of(module)
             found = self._strategies(candidate, step, narrow)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
@@ -342,12 +345,6 @@ class Workbench:
                 raise Refused(str(error)) from error
             self._laid_out[layout] = LaidOut.of(module)
         return self._laid_out[layout]
-
-    def _balanced(self, candidate: Candidate, step: LaidOut, narrow: Narrow | None) -> LaidOut:
-        """The step with the shares that are best for the strategy that is best with equal ones."""
-        module = step.written([strategy for strategy, _ in self._strategies(candidate, step, narrow)])
-        BalanceRatiosPass().apply(self.ctx, module)
-        return LaidOut.of(module)
 
     def _strategies(
         self, candidate: Candidate, step: LaidOut, narrow: Narrow | None

@@ -76,7 +76,7 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
     if outcome.cost == np.inf:
         if outcome.bound < np.inf:
             raise LimitReached(f"no assignment found within {search.limits}")
-        raise explain_conflict(problem, lambda part: _is_infeasible(part, search.limits))
+        raise explain_conflict(problem, lambda part: _Search(part, 0.0, search.limits).run().bound == np.inf)
     assignment = np.array([outcome.chosen[node] for node in range(len(problem.unary))], dtype=np.int64)
     cost = problem.cost(assignment)
     if abs(cost - outcome.cost) > search.slack(cost):
@@ -86,10 +86,6 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
         )
     bound = cost if outcome.bound >= outcome.cost else min(outcome.bound, cost)
     return Solution(assignment, cost, bound, search.meter.report(search.graph.store.computed))
-
-
-def _is_infeasible(problem: Problem, limits: Limits) -> bool:
-    return _Search(problem, 0.0, limits).run().bound == np.inf
 
 
 @dataclass(frozen=True, slots=True)

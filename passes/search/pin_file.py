@@ -25,11 +25,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeGuard
 
 from ...ir.cluster_fields import shown
 from ...ir.pins import PRESETS, Pin
-from ...ir.plain import Plain, PlainTable, are_tables, are_texts, did_you_mean
+from ...ir.plain import PlainTable, are_tables, are_texts, did_you_mean
 from ...ir.sharding import parse_sharding
 from ...ir.text_file import read_text
 from ...ir.toml_text import read_toml
@@ -127,11 +126,7 @@ def _pin(entry: PlainTable, place: str) -> Pin:
             near = did_you_mean(given["preset"], PRESETS)
             raise PinError(f"{place}: preset {shown(given['preset'])} is not one of {', '.join(PRESETS)}{near}")
         axes = entry.get("axes")
-        if axes is not None and not _are_axes(axes):
+        if axes is not None and not (isinstance(axes, list) and are_texts(axes) and len(set(axes)) == len(axes)):
             raise PinError(f'{place}: axes is {shown(axes)}, expected names of axes, each once, as ["gpu"]')
         return Pin(preset=given["preset"], axes=tuple(axes) if axes is not None else None)
     raise PinError(f"{place}: has {shown(sorted(fields))}; expected value and sharding, or preset and axes")
-
-
-def _are_axes(axes: Plain) -> TypeGuard[list[str]]:
-    return isinstance(axes, list) and are_texts(axes) and len(set(axes)) == len(axes)

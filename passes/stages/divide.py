@@ -101,18 +101,15 @@ class _Divider:
             copy = self.block.insert_arg(argument.type, len(self.block.args))
             copy.name_hint = _at(argument, stage)
             copy.location = argument.location
-            self._append_argument({**attributes, STAGE: IntegerAttr(stage, i64)})
+            listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
+            self.func.arg_attrs = ArrayAttr([*listed, DictionaryAttr({**attributes, STAGE: IntegerAttr(stage, i64)})])
+            self._retype()
             self.at[argument, stage] = copy
         return first
 
     def _argument_attributes(self, index: int) -> dict[str, Attribute]:
         listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
         return dict(listed[index].data) if index < len(listed) else {}
-
-    def _append_argument(self, attributes: dict[str, Attribute]) -> None:
-        listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
-        self.func.arg_attrs = ArrayAttr([*listed, DictionaryAttr(attributes)])
-        self._retype()
 
     def _retype(self, outputs: Sequence[Attribute] | None = None) -> None:
         kept = self.func.function_type.outputs.data

@@ -35,7 +35,8 @@ def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False)
         for value in op.results:
             if (stage := stages.of_value(value)) is None or not (users := _users(value, place, inside)):
                 continue
-            size = _part_bytes(value, meshes[stage], least)
+            held = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), meshes[stage])
+            size = float(held.min() if least else held.max())
             first = op if isinstance(op, FragmentOp) else users[0]
             found[first.label.data] += size
             found[users[-1].label.data] -= size
@@ -48,11 +49,6 @@ def _users(
     """The fragments that use a value, in the order in which a part goes through them."""
     users = {inside[use.operation] for use in value.uses if use.operation in inside}
     return sorted(users, key=lambda op: place[op])
-
-
-def _part_bytes(value: SSAValue, mesh: Mesh, least: bool) -> float:
-    held = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
-    return float(held.min() if least else held.max())
 
 
 def most_taken(slots: Sequence[Slot], taken: Mapping[str, float]) -> float:

@@ -124,7 +124,7 @@ class _PartPropagation:
             return set()
         choice = self._split(op)
         if choice is None or train.is_update(op):
-            return self._hoisted(split) | {op} if self._hoistable(split) else self._refuse_whole(op)
+            return self._hoisted(split) | {op} if self.of_batch_alone.issuperset(split) else self._refuse_whole(op)
         late = [value for value in op.args if self.found.values[value].partial or value in self.late]
         if early := self._early(late):
             return self._hoisted(early)
@@ -170,9 +170,6 @@ class _PartPropagation:
 
     def _signature(self, rule: Rule, choice: Choice) -> Signature | None:
         return signature(rule, self.mesh, [choice])
-
-    def _hoistable(self, values: Iterable[SSAValue]) -> bool:
-        return self.of_batch_alone.issuperset(values)
 
     def _hoisted(self, values: Iterable[SSAValue]) -> set[Operation]:
         """The ops that make `values`."""
@@ -300,14 +297,10 @@ class _PartPropagation:
             rule.leading(rule.results[index][dim])
             for index, demands in wanted.items()
             for demand in demands
-            for dim in _split_dims(demand)
+            for dim in ([dim for dim, spread in enumerate(demand.dims) if spread.axes] if demand is not None else [])
         }
         factor = factors.pop() if len(factors) == 1 else None
         return Split(factor) if factor is not None and factor in rule.splittable() else None
-
-
-def _split_dims(sharding: Sharding | None) -> list[int]:
-    return [dim for dim, spread in enumerate(sharding.dims) if spread.axes] if sharding is not None else []
 
 
 def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:

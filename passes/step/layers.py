@@ -93,7 +93,10 @@ class _Finder:
             if BACKWARD in op.attributes and op not in self.layers.of:
                 self._backward(op)
         for op in after:
-            self._after(op)
+            # An op between gradients and updates, such as a norm, is in the layer of its largest operand.
+            placed = [value for value in op.args if self.layers.of_value(value) is not None]
+            largest = max(placed, key=lambda value: math.prod(shape_of(value)))
+            self.layers.of[op] = self.layers.of_operands([largest])[0]
         self._keep()
         names = tuple(self.numbers) or ("step",)
         return Layers(names, self.layers.of, self.layers.homes, self.layers.anywhere)
@@ -145,12 +148,6 @@ class _Finder:
         layers = self.reached.get(self.blocks.of(layer_of(op)), set())
         before = [layer for layer in layers if all(layer <= each for each in reached)]
         return [max(before)] if before else self._own(op)
-
-    def _after(self, op: ComputeOp) -> None:
-        """What is made of gradients before the updates, a norm or a clipped one, is where its largest operand is."""
-        placed = [value for value in op.args if self.layers.of_value(value) is not None]
-        largest = max(placed, key=lambda value: math.prod(shape_of(value)))
-        self.layers.of[op] = self.layers.of_operands([largest])[0]
 
     def _is_gradient(self, op: Operation) -> bool:
         return BACKWARD in op.attributes and RECOMPUTED not in op.attributes

@@ -1,13 +1,15 @@
 """
-Lists of rows of the batch, made longer or shorter: for `sort-across-rows`, and for `strip-resharding`, which undoes it.
+The ops that work on lists of the rows of the batch, each list for itself: made by `sort-within-rows`.
 
-What a list op is, `list_ops` says.
+A list op has values ``[b, n, ...]``, of each of b rows of the batch n elements, or counts ``[b, groups]``. With d lists
+instead of b they are ``[d, b / d * n, ...]`` and ``[d, groups]``: so `sort-across-rows` makes them, and
+`strip-resharding` undoes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
@@ -25,13 +27,53 @@ from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Sharding
 from ...ir.signatures import Signature
 from .batch_order import VIEWS, hint_of
-from .list_ops import LIST_OPS, ListOp
 from .new_ops import like
+
+
+@dataclass(frozen=True)
+class ListOp:
+    """
+    The operands, results and arguments of a list op that depend on the number of lists.
+
+    Args:
+        operands, results: indices of lists and counts.
+        counts: whether the results are counts.
+        taken: indices of the operands that are counts.
+        length: the argument that is a number of elements of a list.
+        size: the argument that is the shape of the result.
+    """
+
+    operands: tuple[int, ...] = (0,)
+    results: tuple[int, ...] = (0,)
+    counts: bool = False
+    taken: tuple[int, ...] = ()
+    length: str = ""
+    size: str = ""
+
+
+LIST_OPS: Mapping[str, ListOp] = {
+    "sort": ListOp(results=(0, 1)),
+    "sort.stable": ListOp(results=(0, 1)),
+    "argsort": ListOp(),
+    "remainder.Scalar": ListOp((), (), length="other"),
+    "take_rows": ListOp((0, 1)),
+    "add_rows": ListOp((0, 1), length="size"),
+    "gather": ListOp((0, 1)),
+    "scatter.src": ListOp((0, 1, 2)),
+    "scatter_add": ListOp((0, 1, 2)),
+    "expand": ListOp(size="size"),
+    "eq.Tensor": ListOp(),
+    "sum.dim_IntList": ListOp(counts=True),
+    "cumsum": ListOp(counts=True, taken=(0,)),
+    "grouped_bmm": ListOp((0, 2), taken=(2,)),
+    "grouped_bmm_backward": ListOp((0, 2, 3), taken=(2,)),
+}
+"""The list ops by overload; `sort-within-rows` marks each that it makes with the attribute `train.by_row`."""
 
 
 def list_ops_of(func: FuncOp) -> list[AtenOp]:
     """The list ops of a step, in order."""
-    return [op for op in func.body.block.ops if isinstance(op, AtenOp) and BY_ROW in op.attributes]
+    return [op for op in func.body.block.ops if isinstance(op, AtenOp) and is_list_op(op)]
 
 
 def count_of(listed: Sequence[AtenOp]) -> int | None:
@@ -124,18 +166,20 @@ class _ListRegrouping:
         if listed.size:
             assert isinstance(types[0], TensorType)
             found[listed.size] = plain_attribute(types[0].get_shape())
-        if (given := _signature(op)) is not None:
-            found[SIGNATURE] = self._signed(op, given, listed.operands, listed.results)
+        if (signed := self._signed(op, signature_of(op), listed.operands, listed.results)) is not None:
+            found[SIGNATURE] = signed
         return found
 
     def _signed(
         self,
         op: Operation,
-        given: SignatureAttr,
+        given: SignatureAttr | None,
         operands: Collection[int] = (),
         results: Collection[int] = (),
-    ) -> SignatureAttr:
-        """A signature, some of whose operands and results are lists."""
+    ) -> SignatureAttr | None:
+        """Return a signature for lists as its operands and results with these indices, or None without a signature."""
+        if given is None:
+            return None
         sides = (given.signature.operands, operands), (given.signature.results, results)
         mesh = find_mesh(op, given.data.mesh)
         made = (tuple(self._spread(mesh, spread, i in lists) for i, spread in enumerate(side)) for side, lists in sides)
@@ -167,11 +211,10 @@ class _ListRegrouping:
             if isinstance(made, AtenOp) and is_view(made):
                 self.replaced.append(made)
                 source = self.joined.get(made.args[0], made.args[0])
-                given = _signature(made)
+                given = signature_of(made)
             else:
-                source, given = value, _of_operand(op, index)
-            is_list = source in self.made
-            signed = self._signed(op, given, (0,) if is_list else (), (0,)) if given is not None else None
+                source, given = value, _of_view(op, lambda signature: signature.operands[index])
+            signed = self._signed(op, given, (0,) if source in self.made else (), (0,))
             hint = hint_of(value).removesuffix(".by_row") + ".by_part"
             self.views[value] = self._view(op, source, self._shape(value), signed, hint)
         return self.views[value]
@@ -183,14 +226,13 @@ class _ListRegrouping:
         rows: SSAValue | None = None
         for use in users:
             user = use.operation
-            if isinstance(user, AtenOp) and is_view(user):
+            if is_view(user):
                 user.operands[0] = made
-                if (given := _signature(user)) is not None:
-                    user.attributes[SIGNATURE] = self._signed(user, given, (0,))
+                if (signed := self._signed(user, signature_of(user), (0,))) is not None:
+                    user.attributes[SIGNATURE] = signed
                 continue
             if rows is None:
-                given = _of_result(op, index)
-                signed = self._signed(op, given, (0,)) if given is not None else None
+                signed = self._signed(op, _of_view(op, lambda signature: signature.results[index]), (0,))
                 rows = self._view(op, made, shape_of(old), signed, f"{hint_of(old)}.by_row")
             user.operands[use.index] = rows
 
@@ -205,22 +247,15 @@ class _ListRegrouping:
         return new.outs[0]
 
 
-def _signature(op: Operation) -> SignatureAttr | None:
+def signature_of(op: Operation) -> SignatureAttr | None:
+    """Return the signature of an op, with its mesh."""
     given = op.attributes.get(SIGNATURE)
     return given if isinstance(given, SignatureAttr) else None
 
 
-def _of_operand(op: Operation, index: int) -> SignatureAttr | None:
-    """Of a view of an operand of an op, in the sharding that the op asks for."""
-    given = _signature(op)
-    return _of_view(given, given.signature.operands[index]) if given is not None else None
-
-
-def _of_result(op: Operation, index: int) -> SignatureAttr | None:
-    """Of a view of a result of an op, in its sharding."""
-    given = _signature(op)
-    return _of_view(given, given.signature.results[index]) if given is not None else None
-
-
-def _of_view(given: SignatureAttr, spread: Sharding) -> SignatureAttr:
+def _of_view(op: Operation, spread_of: Callable[[Signature], Sharding]) -> SignatureAttr | None:
+    """Return the signature of a view of an operand or result of an op, in the sharding that the op has for it."""
+    if (given := signature_of(op)) is None:
+        return None
+    spread = spread_of(given.signature)
     return SignatureAttr.of(given.data.mesh, Signature((spread,), (spread,)))

@@ -20,7 +20,7 @@ from ...dialects.aten import AtenOp
 from ...dialects.compute import plain_attribute, shape_of
 from ...dialects.step import BY_ROW
 from .batch_order import VIEWS, hint_of
-from .list_ops import LIST_OPS
+from .list_regrouping import LIST_OPS
 from .new_ops import like
 
 _ROWS = 3

@@ -20,7 +20,7 @@ Source: HiDup 3 (two copies without dependences between them); list scheduling a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -65,14 +65,14 @@ class ListOrder:
     seconds: float
 
 
-def list_orders(loop: UnrolledLoop, cluster: Cluster, freedoms: Iterable[OrderFreedom] = FREEDOMS) -> list[ListOrder]:
+def list_orders(loop: UnrolledLoop, cluster: Cluster) -> list[ListOrder]:
     """
     The list orders of a loop that differ, one for each freedom, the fastest first, of those within a thousandth that
     which holds least.
     """
     graph = _CopyGraph(loop, cluster)
     found: dict[tuple[Turn, ...], ListOrder] = {}
-    for freedom in freedoms:
+    for freedom in FREEDOMS:
         turns, seconds = _ListRun(graph, freedom).run()
         found.setdefault(turns, ListOrder(freedom, turns, seconds))
     least = min((each.seconds for each in found.values()), default=0.0)
@@ -217,7 +217,12 @@ class _ListRun:
 
     def _do(self, index: int) -> None:
         task, loop = self.graph.tasks[index], self.graph.loop
-        self._wait_for_operands(task)
+        # The program waits for the communications that the task needs.
+        for source in self.graph.sources(task):
+            given = self.graph.tasks[source]
+            if (given.copy, given.op) in self.unwaited:
+                del self.unwaited[given.copy, given.op]
+                self.turns.append((given.copy, "wait", given.op))
         self.now += task.busy
         is_mine = task.op in loop.inside
         if not task.channel:
@@ -232,11 +237,3 @@ class _ListRun:
         if is_mine:
             self.turns.append((task.copy, "start", task.op))
             self.unwaited[task.copy, task.op] = None
-
-    def _wait_for_operands(self, task: _CopyTask) -> None:
-        """Wait, in the program, for the communications that a task needs."""
-        for source in self.graph.sources(task):
-            given = self.graph.tasks[source]
-            if (given.copy, given.op) in self.unwaited:
-                del self.unwaited[given.copy, given.op]
-                self.turns.append((given.copy, "wait", given.op))

@@ -93,7 +93,7 @@ class Unroller:
         assert isinstance(op, CollectiveOp)
         self._needed(op)
         method = op.method.data if op.method is not None else None
-        start = StartOp(op.KIND, [self._of_part(part, op.operand)], [op.out_sharding], method)
+        start = StartOp(op.KIND, [self.made[part].get(op.operand, op.operand)], [op.out_sharding], method)
         hint = op.result.name_hint
         start.token.name_hint = f"{hint or op.KIND}.{PARTS[part]}.started"
         start.attributes[AT] = self._at(op, part)
@@ -109,9 +109,6 @@ class Unroller:
     def _at(self, op: Operation, part: int) -> DictionaryAttr:
         at = {**parts_of(op), self.loop.axis: part}
         return DictionaryAttr({name: IntegerAttr(each, i64) for name, each in at.items()})
-
-    def _of_part(self, part: int, value: SSAValue) -> SSAValue:
-        return self.made[part].get(value, value)
 
     def _enter(self, part: int, results: Sequence[SSAValue], copies: Sequence[SSAValue]) -> None:
         for result, copy in zip(results, copies, strict=True):

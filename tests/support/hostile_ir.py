@@ -101,7 +101,7 @@ _PREPARED = (
     "decompose-mean,canonicalize,cse,dce,make-batch-major,detach-factories,dce,decompose-batch-norm,"
     "decompose-cross-entropy,canonicalize,cse,dce,sort-within-rows,sort-across-rows"
 )
-_ENDED = "join-updates,choose-overlap,check-order,reuse-buffers,check-memory,insert-frees"
+_ENDED = "join-updates,check-order,reuse-buffers,check-memory,insert-frees"
 
 
 def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:

@@ -84,10 +84,6 @@ class Simulation:
         """How long the compute stream of a class does not, for it waits for others or is done."""
         return self.seconds - self.compute_seconds(number)
 
-    def communication_seconds(self, number: int) -> float:
-        """How long traffic of a class is under way, summed over its channels."""
-        return sum(run.end - run.start for run in self.traffic(number))
-
     def busy_seconds(self, number: int) -> Mapping[str, float]:
         """By stream of a class, how long it is busy; a channel is called after its axes or stages."""
         found: defaultdict[str, float] = defaultdict(float, {COMPUTE: self.compute_seconds(number)})
