@@ -17,6 +17,7 @@ from ..api.checking.rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh, parse_mesh
+from .cli_arguments import plan_arguments
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 
@@ -28,16 +29,11 @@ def check_command(options: Namespace) -> int:
     case = CheckCase(
         step=options.step,
         mesh=_mesh(options.mesh),
-        pins=options.pin,
         dtype=getattr(torch, options.dtype),
         optimizer=options.optimizer,
         steps=options.steps,
         cluster=find_cluster(options.cluster) if options.cluster else None,
-        algorithm=options.algorithm,
-        pipeline=options.pass_pipeline,
-        ratios=options.ratios,
-        keep_activations=options.keep_activations,
-        compile=options.compile,
+        **plan_arguments(options),
     )
     find_step(options.step)
     with working(f"checking {case}"):

@@ -73,7 +73,7 @@ def _report(folder: Path) -> PlanReport:
         raise _error(f"{path} was written by an older version, without the data that explain needs", again)
     if report["chosen_candidate"] is None:
         what = "nothing else was tried: it was not made by search-plan"
-        raise _error(f"{folder}: {what}", f"{again}, without --pass-pipeline, --algorithm and a preset for --pin")
+        raise _error(f"{folder}: {what}", f"{again}, without --pipeline, --algorithm and a preset for --pins")
     read_report(folder, *WHOLE)
     if report["chosen"] not in [each["name"] for each in report["candidates"]]:
         raise _error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", again)

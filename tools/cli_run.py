@@ -30,7 +30,7 @@ def run_command(options: Namespace) -> int:
     if options.overlap is not None and not (folder := Path(options.overlap).absolute().parent).is_dir():
         raise _error(f"--overlap {options.overlap} cannot be written: there is no folder {folder}")
     if Path(options.target).is_dir():
-        refuse_for_planned(options, options.target, "cluster", "profile", besides=("seed", "compile"))
+        refuse_for_planned(options, options.target, "cluster", "profile", besides="compile")
         return _run_plan(Path(options.target), options, saving)
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
         planned(options, _cluster(options)).save(folder)
@@ -82,7 +82,7 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
         message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"
         raise _error(message, "start it on its hosts with torchrun")
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
-    arguments += ["--compile"] if options.compile else []
+    arguments += ["--compile"] if hasattr(options, "compile") else []
     arguments += ["--overlap", os.path.abspath(options.overlap)] if options.overlap is not None else []
     failed = run_ranks_of(ranks, str(_program(folder)), arguments)
     if options.overlap is not None and not failed and (Path(options.target) / "step.mlir").is_file():

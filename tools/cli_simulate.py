@@ -22,7 +22,7 @@ from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import TOOL, command_line, refuse_for_planned
+from .cli_arguments import TOOL, command_line, plan_arguments, refuse_for_planned
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
@@ -167,8 +167,7 @@ def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleO
 
     module = target.undecided if target.undecided is not None else target.planned
     try:
-        asked = PlanOptions(options.algorithm, options.pin, ratios=options.ratios, compile=options.compile)
-        return replanned(module, cluster, replace(asked, keep_activations=options.keep_activations))
+        return replanned(module, cluster, PlanOptions(**plan_arguments(options)))
     except PassFailedException as error:
         raise _error(f"--replan: {error}") from error
 
