@@ -9,19 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.table import Table
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
 
 from ..api.files import PLANNED, UNDECIDED, plan_digest
 from ..api.plan_record import RECORD, PlanRecord
+from ..dialects.pipe import FragmentOp, TransferOp
+from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
 from ..ir.text_file import read_text
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
+from ..passes.add_cluster import add_cluster
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
+from ..passes.errors import describe
+from ..passes.pipeline import run_pipeline
+from ..passes.search.constraints import strip_pins
 from ..passes.step.step_view import cluster_of_module
+from ..passes.strip_resharding import strip_decisions
 from .cli_arguments import TOOL, command_line, plan_arguments, refuse_for_planned
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
@@ -162,14 +170,27 @@ def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) 
 
 
 def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleOp:
+    """Plan the target for another cluster by the usual passes; its pins are obeyed, unless the options have pins."""
     from ..api.compile import PlanOptions
-    from ..api.replan import replanned
 
-    module = target.undecided if target.undecided is not None else target.planned
+    asked = PlanOptions(**plan_arguments(options))
+    if asked.algorithm is None:
+        # Sweeps plan again and again, on the mesh that there is.
+        asked = replace(asked, algorithm="fixed" if asked.pins else "eliminate")
+    module = (target.undecided if target.undecided is not None else target.planned).clone()
+    for op in module.walk():
+        if isinstance(op, FragmentOp | TransferOp) or parts_of(op):
+            reason = "is of a loop over parts of the batch, or of a pipeline"
+            raise _error(f"--replan: {describe(op)} {reason}, so the step cannot be planned again; keep the plan")
+    add_cluster(module, cluster)
+    if asked.pins is not None:
+        strip_pins(module)
+    strip_decisions(module)
     try:
-        return replanned(module, cluster, PlanOptions(**plan_arguments(options)))
+        run_pipeline(Context(), module, asked.passes(cluster))
     except PassFailedException as error:
         raise _error(f"--replan: {error}") from error
+    return module
 
 
 def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
