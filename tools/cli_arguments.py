@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from ..ir.mesh import Mesh, parse_mesh
 from ..ir.plan_options import differing, refusal, taken_by
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
@@ -26,6 +27,19 @@ _Add = Callable[..., object]
 def command_line(*words: object) -> str:
     """A command of this tool as a shell reads it, for messages that recommend one."""
     return shlex.join((TOOL, *map(str, words)))
+
+
+def tool_error(message: str, hint: str = "") -> DiagnosticError:
+    """Return the error of a command whose message is this, and whose hint says what to do."""
+    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
+
+
+def mesh_of(text: str) -> Mesh:
+    """Read the value of `--mesh`; a DiagnosticError says what is wrong with it."""
+    try:
+        return parse_mesh(text)
+    except ValueError as error:
+        raise tool_error(f"--mesh: {error}") from error
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -72,7 +86,7 @@ def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, bes
     if given := [*(name for name in also if getattr(options, name) not in (None, False)), *asked]:
         message = f"{target} is planned already, and {', '.join(map(_flag, given))} would be about planning it"
         hint = f"leave {'it' if len(given) == 1 else 'them'} out, or name the step instead"
-        raise DiagnosticError(Diagnostic(message, TOOL, hint=hint))
+        raise tool_error(message, hint)
 
 
 def _flag(name: str) -> str:
