@@ -89,7 +89,7 @@ def replan(
         ValueError: a remaining rank that there was not.
         PassError: no plan fits the cluster.
     """
-    _verify_same_step(_shapes_of(undecided), old)
+    _verify_same_step({name: (shape, element) for name, shape, element in lasting_values(undecided)}, old)
     # Before anything is planned: it may be one that there was not.
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
     # On what the first passes were run already; `search-plan` has made sure that the plan fits.
@@ -127,10 +127,6 @@ def transition(
 
 _Shapes = Mapping[str, tuple[tuple[int, ...], int]]
 """By name of a value, its shape and the bytes of an element."""
-
-
-def _shapes_of(undecided: ModuleOp) -> _Shapes:
-    return {name: (shape, element) for name, shape, element in lasting_values(undecided)}
 
 
 def _verify_same_step(step: _Shapes, old: PlanRecord) -> None:
