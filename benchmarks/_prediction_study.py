@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from _back_ends import BackEnd, restricted
 from _prediction_cases import SEARCHED_FORMS, Group, mesh_of, meshes, plan
 from _prediction_ranks import Turn, quiet_steps
 from _prediction_sites import Site, Turns, read_turns, write_turns
@@ -20,7 +21,7 @@ from xdsl.universe import XDSL_UNIVERSE
 from shardwright.api.compile import PlanOptions
 from shardwright.api.finalists import MOST, compile_finalists, fastest
 from shardwright.dialects.text import parse_module
-from shardwright.ir.cluster import BackEnd, Cluster, Device, restricted
+from shardwright.ir.cluster import Cluster, Device
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.analysis.simulation.timeline import Timeline, longest, predict, predict_pipeline

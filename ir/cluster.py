@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -23,8 +23,6 @@ from .op_rate import OpRate
 from .time_by_size import TimeBySize
 from .topology import Route, Topology
 from .topology_cost import topology_costs
-
-BackEnd: TypeAlias = Literal["analytic", "fitted", "table"]
 
 Algorithm: TypeAlias = Literal["flat", "padded", "grouped_broadcast", "hierarchical"]
 """How a collective is carried out. `padded` is `flat`, with parts of one size; a library may carry it out otherwise."""
@@ -389,25 +387,6 @@ class Cluster:
         """Those of `axes` that are over space, in the mesh's order."""
         asked = set(axes)
         return tuple(axis.name for axis in self.mesh.spatial if axis.name in asked)
-
-
-def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
-    """
-    The cluster without what a back end may not use.
-
-    analytic  what data sheets say: latency, bandwidth, FLOP/s; of a cluster with hosts no links
-    fitted    what was fitted to measurements, too: alpha and beta by collective, rates of ops, interference
-    table     everything, measured times too
-    """
-    if back_end == "table":
-        return cluster
-    analytic = back_end == "analytic"
-    devices = [replace(device, table=(), rates=() if analytic else device.rates) for device in cluster.devices]
-    links = [replace(link, points=(), measured=() if analytic else link.measured) for link in cluster.links]
-    if analytic and cluster.topology is not None:
-        links = []
-    kept = Interference() if analytic else cluster.interference
-    return replace(cluster, devices=tuple(devices), links=tuple(links), interference=kept)
 
 
 def sent_bytes(kind: CollectiveKind, parts: int, whole_bytes: float) -> float:

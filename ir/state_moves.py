@@ -148,11 +148,6 @@ def _without(box: Box, taken: Box) -> Iterator[Box]:
         rest[dim] = (low, high)
 
 
-def relative(box: Box, whole: Box) -> tuple[slice, ...]:
-    """Where a box is in a tensor that has the part `whole`."""
-    return tuple(slice(b - start, e - start) for (b, e), (start, _) in zip(box, whole, strict=True))
-
-
 def kept_ranks(old: int, new: int, remaining: Sequence[int] | None = None) -> dict[int, int]:
     """
     By new rank the old one: the remaining ranks in their order first, all by default, then those that have joined.

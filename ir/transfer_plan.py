@@ -192,7 +192,7 @@ def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order, seed: in
     if order not in ("best", "exact") or len(given) > _CUT_UNITS:
         return whole
     time = _time(whole, sites)
-    if time <= _NEAR * _least_nic_time(given, sites):
+    if time <= _NEAR * least_nic_time(given, sites):
         return whole
     cut = [replace(unit, box=box) for unit in given for box in _pieces(unit.box, len({*map(sites.nic, unit.holders)}))]
     pieces = list(_arranged(cut, sites, sites.nic, order, seed))
@@ -273,17 +273,10 @@ def nic_time(tasks: Iterable[Task], sites: Sites) -> int:
 
 def least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
     """
-    The NIC bound: how many elements the busiest NIC has to send or to receive at least, in one part of time.
+    The NIC bound: how many elements the busiest NIC has to send or to receive at least.
 
     Each host that wants a slice and does not hold it takes one copy in; one copy of what crosses leaves its holders.
     """
-    by_part: defaultdict[int, list[WantedSlice]] = defaultdict(list)
-    for unit in given:
-        by_part[unit.part].append(unit)
-    return max((_least_nic_time(each, sites) for each in by_part.values()), default=0.0)
-
-
-def _least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
     sent: list[tuple[int, frozenset[int]]] = []
     received: list[tuple[int, frozenset[int]]] = []
     for unit in given:

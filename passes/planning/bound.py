@@ -2,7 +2,7 @@
 A proven lower bound of the simulated step: no plan of a family has a shorter one.
 
     B(w)      =  min over strategies x of  sum_terms w_term * seconds_term(x)        `_Bounding.at`
-    bound     =  max over the weights w tried of B(w)                                `step_bound`
+    bound     =  max over the weights w tried of B(w)                                `_Bounding.run`
     of layouts:  the least bound of each                                             `plan_bound`
 
 The terms, and why each weighted sum of them is a bound, are in `bound_terms.py`. Each B(w) is a discrete problem like
@@ -97,28 +97,6 @@ class Bound:
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     by: Mapping[str, float] = field(default_factory=dict[str, float])
     solved: int = 0
-
-
-def step_bound(
-    view: StepView,
-    cluster: Cluster,
-    constraints: Constraints | None = None,
-    *,
-    rounds: int = ROUNDS,
-    enough: float = math.inf,
-    limits: Limits = LIMITS,
-    tables: Tables | None = None,
-) -> Bound:
-    """
-    The bound of all whole-batch plans with even shares of a step on one mesh.
-
-    Args:
-        constraints: what the plans obey. Of pins, those of working copies do not count.
-        rounds: how many weights are tried at most.
-        enough: seconds from which on no better bound is of interest.
-        tables: those of other problems on the same cluster.
-    """
-    return _Bounding(view, cluster, constraints or Constraints(), limits, tables).run(None, rounds, enough)
 
 
 def plan_bound(

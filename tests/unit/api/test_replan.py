@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from boxes import relative
 
 import shardwright
 from shardwright.api.compile import PlanOptions, lower
@@ -13,7 +14,7 @@ from shardwright.api.replan import replan
 from shardwright.api.state_placement import state_placement
 from shardwright.dialects.step import sharding_of
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
-from shardwright.ir.state_moves import Box, Move, relative
+from shardwright.ir.state_moves import Box, Move
 from shardwright.passes.search.constraints import pin_entries, strip_pins
 from shardwright.passes.search.pin_file import load_pins
 from shardwright.passes.step.step_view import step_views

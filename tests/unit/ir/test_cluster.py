@@ -1,8 +1,9 @@
 """Clusters: measured times, what a back end may use of them, and the ways between ranks."""
 
 import pytest
+from _back_ends import restricted
 
-from shardwright.ir.cluster import Cluster, Device, Interference, Link, restricted
+from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_rate import OpRate

@@ -5,10 +5,11 @@ import random
 
 import pytest
 import torch
+from boxes import relative
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_slices
-from shardwright.ir.state_moves import Box, SpreadState, kept_ranks, relative, state_moves
+from shardwright.ir.state_moves import Box, SpreadState, kept_ranks, state_moves
 
 SHAPES = {"w": (12, 7), "b": (13,), "s": (), "t": (5, 6, 4)}
 

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from _back_ends import restricted
 from ir_files import context, parse
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.compute import ComputeOp
-from shardwright.ir.cluster import Cluster, restricted
+from shardwright.ir.cluster import Cluster
 from shardwright.ir.op_rate import OpRate
 from shardwright.ir.ratios import EVEN
 from shardwright.passes.analysis.compute import op_seconds, op_work, rank_seconds

@@ -19,7 +19,7 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
 from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.overlap import OverlapPass
-from shardwright.passes.planning.bound import compute_bound, plan_bound, step_bound
+from shardwright.passes.planning.bound import LIMITS, ROUNDS, Bound, _Bounding, compute_bound, plan_bound
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, meshes
 from shardwright.passes.planning.notes import Allowance
@@ -31,7 +31,7 @@ from shardwright.passes.search.problem import Solution
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem
 from shardwright.passes.select_collectives import SelectCollectivesPass
-from shardwright.passes.step.step_view import cluster_of_module, step_views
+from shardwright.passes.step.step_view import StepView, cluster_of_module, step_views
 
 HEAD = """
 #cpu = #spmd.device<"cpu", flops = {{float32 = {rate}}}, bandwidth = {bandwidth}, memory = 1.0e9, launch = 1.0e-6>
@@ -91,6 +91,11 @@ MOST = 400
 """How many programs are made where not all strategies are tried."""
 
 LINKS = {"slow": (1e-5, 1e-8), "even": (1e-6, 1e-9), "fast": (1e-7, 1e-11)}
+
+
+def step_bound(view: StepView, cluster: Cluster, enough: float = math.inf) -> Bound:
+    """The bound of all whole-batch plans with even shares of a step on one mesh."""
+    return _Bounding(view, cluster, Constraints(), LIMITS, None).run(None, ROUNDS, enough)
 
 
 def module_of(text: str, link: str, nodes: int = 1, devices: str = "") -> ModuleOp:

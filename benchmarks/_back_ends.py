@@ -1,0 +1,29 @@
+"""Clusters without the numbers that a simpler cost model lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from shardwright.ir.cluster import Cluster, Interference
+
+BackEnd: TypeAlias = Literal["analytic", "fitted", "table"]
+
+
+def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
+    """
+    The cluster without what a back end may not use.
+
+    analytic  what data sheets say: latency, bandwidth, FLOP/s; of a cluster with hosts no links
+    fitted    what was fitted to measurements, too: alpha and beta by collective, rates of ops, interference
+    table     everything, measured times too
+    """
+    if back_end == "table":
+        return cluster
+    analytic = back_end == "analytic"
+    devices = [replace(device, table=(), rates=() if analytic else device.rates) for device in cluster.devices]
+    links = [replace(link, points=(), measured=() if analytic else link.measured) for link in cluster.links]
+    if analytic and cluster.topology is not None:
+        links = []
+    kept = Interference() if analytic else cluster.interference
+    return replace(cluster, devices=tuple(devices), links=tuple(links), interference=kept)
