@@ -7,8 +7,8 @@ and a `ShareSampler` hands each rank its rows of every batch; `LossScaling` has 
 `LocalShard` is a rank's part of a tensor that is split unevenly; `register_rule` says how a custom op may be split,
 and `check_rule` whether that is true; under `counter_random` eager PyTorch draws the random numbers of a plan;
 `FaultBounds` say how soon a fault of a rank ends the job, a `NonFiniteError` is the error of a loss that is no
-number, and a `CheckpointError` that of a checkpoint that cannot be written or read. All are imported on first use, so
-that `opt-tool`, which works on IR files, starts without torch.
+number, and a `CheckpointError` is the error of a checkpoint that cannot be written or read. All are imported on first
+use, so that `opt-tool`, which works on IR files, starts without torch.
 """
 
 from __future__ import annotations

@@ -103,9 +103,9 @@ class PlanOptions:
         algorithm: ``auto`` (`search-plan`) and ``anneal`` (AMP's search) decide on everything. All others are
             algorithms of `search-strategy`, on the cluster's own mesh without micro-batches. The default is ``auto``,
             but ``fixed`` for a preset without an option of the whole plan, and ``eliminate`` for given shares.
-        pins: a pin file, the name of a preset, or pins as TOML text. A preset beside options of the whole plan (mesh,
-            stages, ...) fixes the strategy alone; pins that name axes or values keep the cluster's mesh.
-        dtype: the dtype of floating-point parameters, buffers and batch items; None keeps their own.
+        pins: a pin file, the name of a preset, or pins as TOML text. With options of the whole plan (mesh,
+            stages, ...) a preset fixes only the strategy; pins that name axes or values keep the cluster's mesh.
+        dtype: the dtype of floating-point parameters, buffers and batch items; by default each keeps its own.
         gradients: whether the program also returns the gradients.
         pipeline: passes, or their text form, in place of the usual ones; their options take the place of pins,
             algorithm, ratios, random and everything that a search decides, which exclude a pipeline.
@@ -121,14 +121,14 @@ class PlanOptions:
         duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
         idle: whether ranks may idle: `auto` where the step is faster without them. They receive the loss and metrics.
         keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
-            between layers only; the rest is recomputed. By default as many as fit in memory. Layers under
-            `torch.utils.checkpoint` are recomputed in any case.
+            between layers only; the rest is recomputed. By default the search keeps as many as fit in memory.
+            Layers under `torch.utils.checkpoint` are recomputed in any case.
         budget: seconds after which the search ends with the best plan so far.
         candidate: the plan that `search-plan` rebuilds instead of searching: the `plan.json` of another plan, or its
             JSON text.
         adapt: whether the candidate may be of another cluster, and is put on this one.
         compile: whether the computation between collectives is compiled, as by `torch.compile`, in the first step. The
-            plan reckons with it: chains of ops that go over elements cost what one kernel does.
+            plan reckons with it: a chain of elementwise ops costs as much as one kernel.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
 

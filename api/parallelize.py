@@ -211,7 +211,7 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     except PinError as error:
         raise PlanError(str(error)) from None
     if options.dtype == torch.float16:
-        raise PlanError(f"PlanOptions has dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}")
+        raise PlanError(f"PlanOptions has dtype=torch.float16, but small gradients underflow to 0; {HALF.instead}")
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
         raise PlanError(
             f"parallelize was called under torch.autocast, which does not apply to its step; use {AUTOCAST.instead}"

@@ -12,7 +12,7 @@ BackEnd: TypeAlias = Literal["analytic", "fitted", "table"]
 
 def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
     """
-    The cluster without what a back end may not use.
+    Return the cluster with only the numbers that a back end uses.
 
     analytic  what data sheets say: latency, bandwidth, FLOP/s; of a cluster with hosts no links
     fitted    what was fitted to measurements, too: alpha and beta by collective, rates of ops, interference

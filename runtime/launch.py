@@ -178,7 +178,7 @@ def load_step(spec: str | None) -> LoadedStep:
         raise PlanError(
             "the plan does not name the function that builds its model; create an Executor in a script of your own"
         )
-    # Programs run without the compiler: it is imported where a step of its own is asked for.
+    # Programs run without the compiler, so it is imported only to find a step.
     steps = importlib.import_module(f"{_PACKAGE}.api.steps")
     try:
         return steps.find_step(spec)

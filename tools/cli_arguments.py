@@ -35,7 +35,7 @@ def tool_error(message: str, hint: str = "") -> DiagnosticError:
 
 
 def mesh_of(text: str) -> Mesh:
-    """Read the value of `--mesh`; a DiagnosticError says what is wrong with it."""
+    """Read the value of `--mesh`, or raise a DiagnosticError."""
     try:
         return parse_mesh(text)
     except ValueError as error:

@@ -85,7 +85,7 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     if isinstance(op, SumOfSquaresOp):
         return Call("sum_of_squares", (tuple(map(Operand, range(len(op.args)))),))
     if isinstance(op, TrainOp):
-        # None stands for a state that the optimizer does not keep.
+        # The optimizer may lack a state, whose operand is then None.
         places: dict[str, Arg] = {name: Operand(index) for index, name in enumerate(op.operand_names())}
         return _call_of_update(type(op), places, given)
     target = _target(op.overload)
