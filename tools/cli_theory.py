@@ -106,14 +106,11 @@ def _made_up(spec: OpSpec, mesh: Mesh) -> list[Shape]:
     size = _DIM * mesh.device_count
     if isinstance(spec.rule, str):
         notation = parse_rule(spec.rule)
-        sizes = {factor: size + 4 * number for number, factor in enumerate(_factors(notation.operands))}
+        factors = dict.fromkeys(factor for value in notation.operands for dim in value for factor in dim)
+        sizes = {factor: size + 4 * number for number, factor in enumerate(factors)}
         values = [[[sizes[factor] for factor in dim] for dim in value] for value in notation.operands]
         return [tuple(dim[0] if dim else 1 for dim in value) for value in values]
     return [(size, size) for _ in spec.operands]
-
-
-def _factors(values: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    return list(dict.fromkeys(factor for value in values for dim in value for factor in dim))
 
 
 def _shapes(text: str) -> list[Shape]:
