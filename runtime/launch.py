@@ -36,6 +36,7 @@ from .ending import (
 )
 from .executor import Executor, rates_of
 from .faults import HERE, FaultBounds
+from .initialize import drawn_alike
 from .lifetime import die_with_parent
 from .measured import gathered, recorder_of
 from .non_finite import FiniteLosses, OnNan, skips
@@ -178,12 +179,21 @@ def load_step(spec: str | None) -> LoadedStep:
         raise PlanError(
             "the plan does not name the function that builds its model; create an Executor in a script of your own"
         )
-    # Programs run without the compiler, so it is imported only to find a step.
-    steps = importlib.import_module(f"{_PACKAGE}.api.steps")
+    if ":" not in spec:
+        return importlib.import_module(f"{_PACKAGE}.models.registry").training_step(spec)
+    module, _, name = spec.partition(":")
+    if module == "hf":
+        with drawn_alike():
+            return importlib.import_module(f"{_PACKAGE}.models.hf.step").hf_step(name)
+    sys.path.append(os.getcwd())
     try:
-        return steps.find_step(spec)
-    except steps.StepError as error:
-        raise PlanError(f"the plan's model: {error}; start the program where that can be imported") from error
+        make = getattr(importlib.import_module(module), name)
+        with drawn_alike():
+            return make()
+    except (ImportError, AttributeError) as error:
+        raise PlanError(
+            f"the plan's model is {spec!r}: {error}; start the program where that can be imported"
+        ) from error
 
 
 def main(plan: Plan, step_fn: StepFunction, arguments: Sequence[str] | None = None) -> None:

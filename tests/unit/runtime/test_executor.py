@@ -206,7 +206,7 @@ def test_values_know_their_parts():
     ("spec", "message"),
     [
         (None, "does not name the function"),
-        ("no.such:thing", "no.such:thing: there is no module"),
+        ("no.such:thing", "'no.such:thing': No module"),
         ("math:nothing", "nothing"),
     ],
 )
