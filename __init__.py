@@ -1,14 +1,14 @@
 """
 An optimizing compiler for distributed training.
 
-`parallelize` turns a single-device PyTorch training step into the program that trains the same model on a
-cluster; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model, and a `ShareSampler` hands
-each rank its rows of every batch; `LossScaling` has the settings of float16; a `LocalShard` is a rank's part of a
-tensor that is split unevenly; `register_rule` says how a custom op may be split, and `check_rule` whether that is
-true; under `counter_random` eager PyTorch draws the random numbers of a plan; `FaultBounds` say how soon a fault of a
-rank ends the job, a `NonFiniteError` is the error of a loss that is no number, and a `CheckpointError` that of a
-checkpoint that cannot be written or read. All are imported on first use, so that `opt-tool`, which works on IR files,
-starts without torch.
+`parallelize` turns a single-device PyTorch training step into the program that trains the same model on a cluster;
+`PlanOptions` say how it is planned; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model,
+and a `ShareSampler` hands each rank its rows of every batch; `LossScaling` has the settings of float16; a
+`LocalShard` is a rank's part of a tensor that is split unevenly; `register_rule` says how a custom op may be split,
+and `check_rule` whether that is true; under `counter_random` eager PyTorch draws the random numbers of a plan;
+`FaultBounds` say how soon a fault of a rank ends the job, a `NonFiniteError` is the error of a loss that is no
+number, and a `CheckpointError` is the error of a checkpoint that cannot be written or read. All are imported on first
+use, so that `opt-tool`, which works on IR files, starts without torch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .api.checking.counter_random import counter_random
     from .api.checking.rule import check_rule
+    from .api.compile import PlanOptions
     from .api.parallelize import parallelize
     from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule
@@ -37,6 +38,7 @@ __all__ = [
     "LocalShard",
     "LossScaling",
     "NonFiniteError",
+    "PlanOptions",
     "ShareSampler",
     "TrainingStep",
     "__version__",
@@ -53,6 +55,7 @@ _HOMES = {
     "NonFiniteError": ".runtime.non_finite",
     "LocalShard": ".runtime.local_shard",
     "LossScaling": ".api.training_step",
+    "PlanOptions": ".api.compile",
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",
     "check_rule": ".api.checking.rule",

@@ -21,7 +21,7 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
-from ..ir.plan_options import WHOLE_PLANS, are_shares, refusal, ways_of
+from ..ir.plan_options import OPTIONS, WHOLE_PLANS, are_shares, differing, refusal, taken_by, ways_of
 from ..lowering.capture.calling import batch_items
 from ..lowering.capture.capture import CaptureError, capture_step, make_fake_model
 from ..lowering.capture.fake import Fakes
@@ -97,26 +97,38 @@ def _unobserved(phase: str) -> None:
 @dataclass(frozen=True)
 class PlanOptions:
     """
-    The options of a plan.
+    The options of a plan: how it is found, and which decisions are not left to the search (`docs/options.md`).
 
     Args:
         algorithm: ``auto`` (`search-plan`) and ``anneal`` (AMP's search) decide on everything. All others are
             algorithms of `search-strategy`, on the cluster's own mesh without micro-batches. The default is ``auto``,
             but ``fixed`` for a preset without an option of the whole plan, and ``eliminate`` for given shares.
-        pins: a pin file, the name of a preset, or pins as TOML text.
-        dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
+        pins: a pin file, the name of a preset, or pins as TOML text. With options of the whole plan (mesh,
+            stages, ...) a preset fixes only the strategy; pins that name axes or values keep the cluster's mesh.
+        dtype: the dtype of floating-point parameters, buffers and batch items; by default each keeps its own.
         gradients: whether the program also returns the gradients.
-        pipeline: passes, or their text form, that replace the default ones.
+        pipeline: passes, or their text form, in place of the usual ones; their options take the place of pins,
+            algorithm, ratios, random and everything that a search decides, which exclude a pipeline.
         ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced where the devices
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
-        random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
+        random: ``exact``, the same random numbers as on one device, however the step is sharded; or ``independent``,
+            each rank draws its part by itself, with numbers that depend on the sharding.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
-        mesh, stages, micro_batches, duplex, idle, keep_activations, budget: what `search-plan` is not to decide, and
-            its seconds; see there.
-        candidate: what `search-plan` makes again, in the place of a search: a file, the `plan.json` of another plan,
-            say, or the JSON text of it.
+        mesh: of all devices, as ``4x16``; this and the next five are searched for by default.
+        stages: number of pipeline stages, 1 for no pipeline.
+        micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
+            through the stages of a pipeline. A step is still one update, by the full batch.
+        duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
+        idle: whether ranks may idle: `auto` where the step is faster without them. They receive the loss and metrics.
+        keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
+            between layers only; the rest is recomputed. By default the search keeps as many as fit in memory.
+            Layers under `torch.utils.checkpoint` are recomputed in any case.
+        budget: seconds after which the search ends with the best plan so far.
+        candidate: the plan that `search-plan` rebuilds instead of searching: the `plan.json` of another plan, or its
+            JSON text.
         adapt: whether the candidate may be of another cluster, and is put on this one.
-        compile: whether the program will be run with its computation compiled, so that it is planned for that.
+        compile: whether the computation between collectives is compiled, as by `torch.compile`, in the first step. The
+            plan reckons with it: a chain of elementwise ops costs as much as one kernel.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
 
@@ -124,25 +136,25 @@ class PlanOptions:
         PlanError: an option does not take its value, or two options exclude each other (`ir/plan_options.py`).
     """
 
-    algorithm: PlanAlgorithm | None = None
-    pins: str | Path | None = None
-    dtype: torch.dtype | None = None
-    gradients: bool = False
-    pipeline: str | Pipeline | None = None
-    ratios: str = "auto"
-    random: Literal["exact", "independent"] = "exact"
-    probe: bool = True
-    mesh: str | None = None
-    stages: int | None = None
-    micro_batches: int | None = None
-    duplex: Literal["auto", "yes", "no"] = "auto"
-    idle: Literal["auto", "no"] = "auto"
-    keep_activations: float | None = None
-    budget: float | None = None
-    candidate: str | None = None
-    adapt: bool = False
-    compile: bool = False
-    processes: int = 1
+    algorithm: PlanAlgorithm | None = OPTIONS["algorithm"].default
+    pins: str | Path | None = OPTIONS["pins"].default
+    dtype: torch.dtype | None = OPTIONS["dtype"].default
+    gradients: bool = OPTIONS["gradients"].default
+    pipeline: str | Pipeline | None = OPTIONS["pipeline"].default
+    ratios: str = OPTIONS["ratios"].default
+    random: Literal["exact", "independent"] = OPTIONS["random"].default
+    probe: bool = OPTIONS["probe"].default
+    mesh: str | None = OPTIONS["mesh"].default
+    stages: int | None = OPTIONS["stages"].default
+    micro_batches: int | None = OPTIONS["micro_batches"].default
+    duplex: Literal["auto", "yes", "no"] = OPTIONS["duplex"].default
+    idle: Literal["auto", "no"] = OPTIONS["idle"].default
+    keep_activations: float | None = OPTIONS["keep_activations"].default
+    budget: float | None = OPTIONS["budget"].default
+    candidate: str | None = OPTIONS["candidate"].default
+    adapt: bool = OPTIONS["adapt"].default
+    compile: bool = OPTIONS["compile"].default
+    processes: int = OPTIONS["processes"].default
 
     def __post_init__(self) -> None:
         if (why := refusal(self.given)) is not None:
@@ -151,8 +163,7 @@ class PlanOptions:
     @property
     def given(self) -> dict[str, object]:
         """Return the options that differ from their defaults, by name."""
-        values = ((each, getattr(self, each.name)) for each in fields(self))
-        return {each.name: value for each, value in values if value != each.default}
+        return differing({each.name: getattr(self, each.name) for each in fields(self)})
 
     def passes(self, cluster: Cluster) -> Pipeline:
         """
@@ -194,20 +205,7 @@ class PlanOptions:
 
     def _search_plan(self, algorithm: WholePlan) -> SearchPlanPass:
         """The pass that decides on everything that the user did not."""
-        return SearchPlanPass(
-            mesh=self.mesh,
-            stages=self.stages,
-            micro_batches=self.micro_batches,
-            duplex=self.duplex,
-            idle=self.idle,
-            keep_activations=self.keep_activations,
-            ratios=self.ratios,  # pyright: ignore[reportArgumentType]
-            budget=self.budget,
-            processes=self.processes,
-            candidate=self.candidate,
-            adapt=self.adapt,
-            algorithm=algorithm,
-        )
+        return SearchPlanPass(algorithm=algorithm, **{name: getattr(self, name) for name in taken_by("search-plan")})
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """The passes that decide on a strategy and its ratios on the cluster's own mesh, without micro-batches."""
@@ -397,14 +395,10 @@ def lower(
         else:
             # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
             jobs: list[Callable[[], Any]] = [checked_report, emitted, lambda: _text(given), lambda: _text(module)]
-            about, (program, spent), before, planned = side_by_side(_called, jobs, options.processes)
+            about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, options.processes)
             texts = planned, before
     about["pass_seconds"]["emit"] = spent
     return CompiledStep(module, program, about, began, given, texts)
-
-
-def _called(job: Callable[[], Any]) -> Any:
-    return job()
 
 
 def _text(module: ModuleOp | None) -> str | None:

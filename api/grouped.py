@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..runtime import grouped_products
@@ -56,12 +54,7 @@ def _(
     return torch.empty_like(rows), torch.empty_like(matrices)
 
 
-def _save(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-    return (*_backward(*ctx.saved_tensors, grad), None)
-
-
-grouped_mm_op.register_autograd(_gradients, setup_context=_save)
+grouped_mm_op.register_autograd(
+    lambda ctx, grad: (*_backward(*ctx.saved_tensors, grad), None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)

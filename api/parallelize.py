@@ -8,11 +8,12 @@ import multiprocessing.util
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -41,7 +42,7 @@ from ..runtime.watch import Watch
 from .batch_form import BatchForm
 from .batch_values import BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
-from .compile import CompiledStep, PlanAlgorithm, PlanOptions, verify_pins
+from .compile import CompiledStep, PlanOptions, verify_pins
 from .distributed_step import DistributedStep
 from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
@@ -59,20 +60,8 @@ def parallelize(
     example_batch: Batch,
     cluster: str | Path | Cluster | DeviceMesh = "auto",
     *,
-    pins: str | Path | None = None,
-    dtype: torch.dtype | None = None,
-    algorithm: PlanAlgorithm | None = None,
-    ratios: str = "auto",
-    random: Literal["exact", "independent"] = "exact",
-    pipeline: str | None = None,
+    plan: PlanOptions = PlanOptions(),
     seed: int | None = 0,
-    mesh: str | None = None,
-    stages: int | None = None,
-    micro_batches: int | None = None,
-    duplex: Literal["auto", "yes", "no"] = "auto",
-    idle: Literal["auto", "no"] = "auto",
-    keep_activations: float | None = None,
-    budget: float | None = None,
     compared: int = 10,
     measure: int | None = None,
     clip_norm: float | None = None,
@@ -86,7 +75,7 @@ def parallelize(
     on_nan: OnNan = "raise",
     faults: FaultBounds = FaultBounds(),
     replan_from: str | Path | None = None,
-    compile: bool = False,
+    **former: Any,
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it on every rank of the job, ready to run.
@@ -101,28 +90,8 @@ def parallelize(
             rows: as in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
-        pins: a pin file, the name of a preset, or pins as TOML text. A preset beside options of the whole
-            plan (mesh, stages, ...) fixes the strategy alone; pins that name axes or values keep the cluster's mesh.
-        dtype: to which floating-point parameters, buffers and batch items are converted; None keeps their own.
-        algorithm: the search algorithm (`PlanOptions`).
-        ratios: the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
-            devices of the cluster differ.
-        random: ``exact``, the same random numbers as on one device, however the step is sharded; or ``independent``,
-            each rank draws its part by itself, with numbers that depend on the sharding.
-        pipeline: a pass pipeline in place of the usual one; the passes' options then take the place of pins, algorithm,
-            ratios, random, mesh, stages, micro_batches, duplex, idle, keep_activations and budget, which may not be
-            given too (`docs/options.md`).
+        plan: how the plan is found, and decisions that are not left to the search: pins, mesh, micro_batches, ...
         seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
-        mesh: of all devices, as ``4x16``; this and the next five are searched for if not given.
-        stages: number of pipeline stages, 1 for no pipeline.
-        micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
-            through the stages of a pipeline. A step is still one update, by the full batch.
-        duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
-        idle: whether ranks may idle: `auto` where the step is faster without them. They receive the loss and metrics.
-        keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
-            between layers only; the rest is recomputed. By default as many as fit in memory. What the model itself
-            runs under `torch.utils.checkpoint` is recomputed in any case.
-        budget: seconds after which the search ends with the best plan so far.
         measure: how many plans, the best of different kinds, are timed for a few steps to take the fastest; 1 relies on
             predictions. By default four where the cluster is ``auto``, else one.
         compared: in how many of the first steps it is checked that all ranks get the same batch and learning rate.
@@ -134,15 +103,16 @@ def parallelize(
         replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
             devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
             other options. It loads no state; `resume` of the step does.
-        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step. The
-            plan reckons with it: chains of ops that go over elements cost what one kernel does.
+        former: options of the plan by the keywords of the last release; they warn, and will be removed.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
             given different models or seeds, a batch of `shapes` is not like the example, or there is no compiler for
             `compile`; on every rank.
     """
-    # First, so that one rank reports whatever is wrong.
+    if former:
+        plan = _with_former(plan, former)
+    # Before anything that may fail, so that one rank reports it.
     device = _join_job(_name_of(model), faults)
     verify_on_nan(on_nan)
     step = TrainingStep(
@@ -159,34 +129,26 @@ def parallelize(
         skip_non_finite=on_nan == "skip",
         rows=rows,
     )
-    options = PlanOptions(
-        algorithm,
-        pins,
-        dtype,
-        pipeline=pipeline,
-        ratios=ratios,
-        random=random,
-        compile=compile,
-        mesh=mesh,
-        stages=stages,
-        micro_batches=micro_batches,
-        duplex=duplex,
-        idle=idle,
-        keep_activations=keep_activations,
-        budget=budget,
-    )
-    # Each of them is None by default.
-    several = None if measure == 1 else measure
-    beside = {"seed": seed, "compared": compared, "measure": several, "replan_from": replan_from}
+    beside = {"seed": seed, "compared": compared, "measure": measure, "replan_from": replan_from}
     asked = {name: value for name, value in beside.items() if value is not None}
-    if (why := refusal({**options.given, **asked})) is not None:
+    if (why := refusal({**plan.given, **asked})) is not None:
         raise PlanError(why)
     begun = Path(replan_from) if replan_from is not None else None
-    connections = Connections(device, compiles=compile)
-    made = _parallelized(step, connections, cluster, options, seed, compared, measure, on_nan, begun)
+    connections = Connections(device, compiles=plan.compile)
+    made = _parallelized(step, connections, cluster, plan, seed, compared, measure, on_nan, begun)
     for batch in shapes:
         made.declare(batch)
     return made
+
+
+def _with_former(plan: PlanOptions, former: Mapping[str, Any]) -> PlanOptions:
+    """Return options of a plan with the values of former keywords of `parallelize`, and warn of these."""
+    if unknown := sorted(former.keys() - {each.name for each in fields(PlanOptions)}):
+        raise TypeError(f"parallelize() got an unexpected keyword argument {unknown[0]!r}")
+    names = ", ".join(f"{name}=..." for name in former)
+    text = f"parallelize({names}) is deprecated, and will be removed; write parallelize(plan=PlanOptions({names}))"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return replace(plan, **former)
 
 
 def _parallelized(
@@ -249,9 +211,7 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     except PinError as error:
         raise PlanError(str(error)) from None
     if options.dtype == torch.float16:
-        raise PlanError(
-            f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
-        )
+        raise PlanError(f"PlanOptions has dtype=torch.float16, but small gradients underflow to 0; {HALF.instead}")
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
         raise PlanError(
             f"parallelize was called under torch.autocast, which does not apply to its step; use {AUTOCAST.instead}"

@@ -7,51 +7,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.utils.exceptions import PassFailedException
 
-from ..dialects.pipe import FragmentOp, TransferOp
-from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
 from ..ir.state_moves import Moves, SpreadState, kept_ranks, state_moves
-from ..passes.add_cluster import add_cluster
 from ..passes.check_order import CheckOrderPass
-from ..passes.errors import describe
 from ..passes.insert_frees import InsertFreesPass
-from ..passes.pipeline import Pipeline, run_pipeline
+from ..passes.pipeline import Pipeline
 from ..passes.reuse_buffers import ReuseBuffersPass
-from ..passes.search.constraints import strip_pins
 from ..passes.search_plan import SearchPlanPass
-from ..passes.strip_resharding import strip_decisions
 from .compile import CompiledStep, PlanOptions, lower
 from .plan_record import PlanRecord
 from .rank_placement import best_ranks, exchangeable, kept_bytes
 from .state_placement import lasting_values, state_placement
-
-
-def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOptions()) -> ModuleOp:
-    """
-    What the usual passes make of a planned module on another cluster; the module stays as it is. What is pinned in it
-    is obeyed, unless the options have pins.
-
-    PassFailedException where it has loops over parts of the batch or stages, which are made before a search and not
-    taken back; PassError where no plan fits the cluster.
-    """
-    for op in module.walk():
-        if isinstance(op, FragmentOp | TransferOp) or parts_of(op):
-            reason = "is of a loop over parts of the batch, or of a pipeline"
-            raise PassFailedException(f"{describe(op)} {reason}, so the step cannot be planned again; keep the plan")
-    if options.algorithm is None:
-        # Sweeps plan again and again, on the mesh that there is.
-        options = replace(options, algorithm="fixed" if options.pins else "eliminate")
-    found = module.clone()
-    add_cluster(found, cluster)
-    if options.pins is not None:
-        strip_pins(found)
-    strip_decisions(found)
-    run_pipeline(Context(), found, options.passes(cluster))
-    return found
 
 
 class OtherStepError(ValueError):
@@ -121,7 +89,7 @@ def replan(
         ValueError: a remaining rank that there was not.
         PassError: no plan fits the cluster.
     """
-    _verify_same_step(_shapes_of(undecided), old)
+    _verify_same_step({name: (shape, element) for name, shape, element in lasting_values(undecided)}, old)
     # Before anything is planned: it may be one that there was not.
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
     # On what the first passes were run already; `search-plan` has made sure that the plan fits.
@@ -159,10 +127,6 @@ def transition(
 
 _Shapes = Mapping[str, tuple[tuple[int, ...], int]]
 """By name of a value, its shape and the bytes of an element."""
-
-
-def _shapes_of(undecided: ModuleOp) -> _Shapes:
-    return {name: (shape, element) for name, shape, element in lasting_values(undecided)}
 
 
 def _verify_same_step(step: _Shapes, old: PlanRecord) -> None:

@@ -217,7 +217,8 @@ def _check_batch(batch: object, *, with_labels: bool) -> None:
     for name, item in items.items():
         if not isinstance(name, str):
             raise TypeError(f"TrainingStep.batch has the key {name!r}; expected argument names (str)")
-        _check_item(name, item)
+        if (refusal := item_refusal(item)) is not None:
+            raise TypeError(f"TrainingStep.batch[{name!r}] {refusal}")
     if not any(isinstance(item, torch.Tensor) for item in items.values()):
         raise ValueError("TrainingStep.batch holds no tensor; give one example of the global batch")
     if with_labels and isinstance(batch, dict) and LABELS not in batch:
@@ -238,8 +239,3 @@ def _check_rows(rows: Sequence[str | int] | None, batch: Batch) -> None:
     if rows is not None and (len(found := {counts.get(str(name), 0) for name in rows}) != 1 or 0 in found):
         known = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
         raise ValueError(f"TrainingStep.rows is {list(rows)}; expected tensors of as many rows each: {known}")
-
-
-def _check_item(name: str, item: object) -> None:
-    if (refusal := item_refusal(item)) is not None:
-        raise TypeError(f"TrainingStep.batch[{name!r}] {refusal}")

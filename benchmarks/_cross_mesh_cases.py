@@ -19,7 +19,7 @@ from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.port_schedule import Order, _schedule
+from shardwright.ir.portschedule import Order, _schedule
 from shardwright.ir.sharding import Sharding
 from shardwright.ir.submesh import subcluster
 from shardwright.ir.topology import Host
@@ -178,7 +178,7 @@ class Outcome:
 def outcome(case: Case, method: Method, order: Order, bandwidth: float | None = None) -> Outcome:
     """What the simulator says of a plan, with the paper's NICs or with others."""
     module = case.module(bandwidth)
-    _schedule.cache_clear()
+    schedule.cache_clear()
     begin = process_time()
     PlanTransfersPass(method=method, order=order).apply(Context(), module)
     planning = process_time() - begin

@@ -73,7 +73,7 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
     model = nn.Sequential(nn.Linear(12, 24), nn.LayerNorm(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 4))
     data = TensorDataset(torch.randn(_ROWS * _BATCHES, 12), torch.randint(4, (_ROWS * _BATCHES,)))
     loss_of, adamw = nn.functional.cross_entropy, lambda those: torch.optim.AdamW(those, lr=1e-2)
-    step: Any = sw.parallelize(model, loss_of, adamw, data[:_ROWS], cluster, pins="zero3")
+    step: Any = sw.parallelize(model, loss_of, adamw, data[:_ROWS], cluster, plan=sw.PlanOptions(pins="zero3"))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(step.optimizer, STEPS)
     loader = step.loader(data)
     if aim is not None and aim.rank == step.rank:

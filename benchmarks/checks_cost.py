@@ -64,7 +64,8 @@ def planned(name: str, pins: str = "dp") -> tuple[DistributedStep, Any]:
     step = STEPS[name]()
     cluster = on_mesh(find_cluster("local-4"), Mesh.of(gpu=int(os.environ["WORLD_SIZE"])))
     step = replace(step, model=step.build_model())
-    return sw.parallelize(step.model, step.loss, step.optimizer, step.batch, cluster, pins=pins, compared=0), step.batch
+    plan = sw.PlanOptions(pins=pins)
+    return sw.parallelize(step.model, step.loss, step.optimizer, step.batch, cluster, plan=plan, compared=0), step.batch
 
 
 def seconds_of(step: DistributedStep, batch: Any, steps: int, *, checked: bool) -> tuple[float, float]:

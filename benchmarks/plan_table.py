@@ -145,7 +145,7 @@ CASES = (
         ),
     ),
     Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=(("zero3", _ALL),)),), wall=60.0),
-    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pin", "zero3", "--keep-activations", "0.3")),
+    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pins", "zero3", "--keep-activations", "0.3")),
     Case("gpt2-48", "h100-8x8", wall=30.0),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
     Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
@@ -166,7 +166,7 @@ def planned(case: Case) -> dict[str, Any]:
     else:
         given = dict(zip(case.options[::2], case.options[1::2], strict=True))
         keep = float(given["--keep-activations"]) if "--keep-activations" in given else None
-        options = PlanOptions(pins=given.get("--pin"), keep_activations=keep)
+        options = PlanOptions(pins=given.get("--pins"), keep_activations=keep)
     cluster = find_cluster(case.cluster_file)
     try:
         made = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})

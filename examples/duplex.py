@@ -34,7 +34,8 @@ def main() -> None:
     windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, LENGTH + 1, LENGTH)
     batches = [(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in windows.split(BATCH)]
     cluster = HERE / "clusters" / "local-4.toml"
-    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, batches[0], cluster, pipeline=PIPELINE)
+    plan = sw.PlanOptions(pipeline=PIPELINE)
+    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, batches[0], cluster, plan=plan)
     torch.manual_seed(0)
     alone = MODEL()
     optimizer = OPTIMIZER(alone.parameters())

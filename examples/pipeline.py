@@ -35,7 +35,8 @@ def main() -> None:
     text = (Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()
     windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, LENGTH + 1, LENGTH)
     batches = [(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in windows.split(BATCH)]
-    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, batches[0], CLUSTER, pipeline=PIPELINE)
+    plan = sw.PlanOptions(pipeline=PIPELINE)
+    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, batches[0], CLUSTER, plan=plan)
     torch.manual_seed(0)
     alone = MODEL()
     optimizer = OPTIMIZER(alone.parameters())

@@ -87,12 +87,9 @@ def main() -> None:
         make_optimizer,
         example,
         options.cluster,
+        plan=sw.PlanOptions(stages=1, micro_batches=4, keep_activations=0.5, mesh=options.mesh),
         clip_norm=1.0,
         metrics=metrics,
-        stages=1,
-        micro_batches=4,
-        keep_activations=0.5,
-        mesh=options.mesh,
         precision=options.precision,
         replan_from=options.save,
     )

@@ -36,7 +36,8 @@ def read_text() -> TensorDataset:
 def main() -> None:
     """Train a few steps, on each process the one-device model beside its part of the distributed one."""
     data = read_text()
-    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, data[:BATCH], CLUSTER, algorithm="fixed", pins="dp")
+    plan = sw.PlanOptions(algorithm="fixed", pins="dp")
+    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, data[:BATCH], CLUSTER, plan=plan)
     print(f"rank {dist.get_rank()} takes rows {step.rows.start} to {step.rows.stop} of {BATCH}", flush=True)
     torch.manual_seed(0)
     alone = MODEL()

@@ -34,7 +34,9 @@ FULLY_SHARDED = Refusal(
 FULLY_SHARD = Refusal(
     "a module that `fully_shard` was applied to", "give the module before fully_shard: sharding is the compiler's to do"
 )
-COMPILED = Refusal("a module that `torch.compile` returned", "give the module before torch.compile, and compile=True")
+COMPILED = Refusal(
+    "a module that `torch.compile` returned", "give the module before torch.compile, and plan=PlanOptions(compile=True)"
+)
 SCRIPTED = Refusal("a module of `torch.jit.script` or `torch.jit.trace`", "give the Python module that it was made of")
 QUANTIZED = Refusal(
     "a quantized module (`torch.ao.nn.quantized`)",
@@ -67,7 +69,7 @@ SHARED_MEMORY = Refusal(
     "two `Parameter` objects that share memory", "assign one object to both, so that the tie can be seen"
 )
 HALF = Refusal(
-    "`parallelize(dtype=torch.float16)`",
+    "`PlanOptions(dtype=torch.float16)`",
     'use precision="fp16-mixed", which keeps weights in float32 and scales the loss; or "bf16-mixed", or'
     " dtype=torch.bfloat16",
 )
@@ -135,11 +137,11 @@ COUNTED = Refusal(
 )
 SAVED_TENSORS = Refusal(
     "hooks of saved tensors in forward: `save_on_cpu`, `saved_tensors_hooks`",
-    "leave them out; parallelize(keep_activations=0.3) decides what is kept for backward",
+    "leave them out; PlanOptions(keep_activations=0.3) decides what is kept for backward",
 )
 CHECKPOINT_POLICY = Refusal(
     "`torch.utils.checkpoint` with a `context_fn`",
-    "leave it out, or leave the checkpoint out and say how much is kept: parallelize(keep_activations=0.3)",
+    "leave it out, or leave the checkpoint out and say how much is kept: PlanOptions(keep_activations=0.3)",
 )
 
 LOSS_BY_ROW = Refusal(
@@ -230,7 +232,7 @@ OTHER_STEP = Refusal(
 )
 BACKWARD = Refusal(
     "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
-    "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates, and"
+    "leave it out: step(batch) has run backward and the update; PlanOptions(micro_batches=...) accumulates, and"
     ' precision="fp16-mixed" scales the loss',
 )
 CLOSURE = Refusal("`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself")

@@ -1,15 +1,16 @@
 """
-The options of a plan as one table: the values that each takes, and the ways of planning that obey it.
+The options of a plan as one table: their values, defaults and meanings, who takes them, and which exclude each other.
 
-`PlanOptions`, `parallelize` and the command line refuse options by this table, and `docs/options.md` is generated from
-it.
+`PlanOptions` and `search-plan` take their defaults and options from this table, the command line its flags, and all of
+them, `parallelize` too, refuse options by it; `docs/options.md` is generated from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from .mesh import parse_mesh
 
@@ -23,8 +24,39 @@ WAYS: Mapping[Way, str] = {
 }
 """Map each way of planning to its description."""
 
-Values: TypeAlias = tuple[str, Callable[[Any], bool]]
-"""A description of the values that an option takes, and a test of a value."""
+
+@dataclass(frozen=True)
+class Values:
+    """
+    The values that an option takes.
+
+    Args:
+        text: their description, for messages and the manual.
+        takes: a test of a value.
+        flag: keyword arguments of `argparse` for the flag; `int` as the type is a whole number above 0.
+    """
+
+    text: str
+    takes: Callable[[Any], bool]
+    flag: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Option:
+    """
+    An option of a plan.
+
+    Args:
+        ways: the ways of planning that obey it.
+        values: the values that it takes.
+        default: the value where none is given.
+        help: its meaning, for the command line.
+    """
+
+    ways: frozenset[Way]
+    values: Values
+    default: Any = None
+    help: str = ""
 
 
 def are_shares(ratios: str) -> bool:
@@ -38,15 +70,16 @@ def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None)
     excludes each other.
 
     Args:
-        given: the values that differ from their defaults, by name; names outside the table are ignored.
+        given: values by name; names outside the table and values that are defaults are ignored.
         names: the names for messages; by default the keys of `given`.
     """
+    given = differing(given)
     known = {name: value for name, value in given.items() if name in OPTIONS}
     said = {name: f"{(names or {}).get(name, name)}={str(value)[:60]}" for name, value in known.items()}
     for name, value in known.items():
-        expected, takes = OPTIONS[name][1]
-        if not takes(value):
-            return f"{said[name]}, expected {expected}"
+        values = OPTIONS[name].values
+        if not values.takes(value):
+            return f"{said[name]}, expected {values.text}"
     ways = {name: ways_of(name, value) for name, value in known.items()}
     if known.get("adapt"):
         del ways["candidate"]  # A search begins there.
@@ -65,19 +98,31 @@ def ways_of(name: str, value: object) -> frozenset[Way]:
     """Return the ways of planning that obey an option with this value."""
     if name == "algorithm":
         return WHOLE_PLANS if value in _WHOLE else _STRATEGY
-    return _STRATEGY if name == "ratios" and are_shares(str(value)) else OPTIONS[name][0]
+    return _STRATEGY if name == "ratios" and are_shares(str(value)) else OPTIONS[name].ways
+
+
+def differing(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values that are not the defaults of their options."""
+    return {name: value for name, value in values.items() if name not in OPTIONS or value != OPTIONS[name].default}
+
+
+def taken_by(taker: str) -> dict[str, Option]:
+    """Return the options of a command of `shardwright`, or of the pass `search-plan`, by name."""
+    return {name: OPTIONS[name] for name in _TAKEN.get(taker, ())}
 
 
 def _one_of(*values: str) -> Values:
-    return " or ".join(map(repr, values)), lambda value: isinstance(value, str) and value in values
+    return Values(" or ".join(map(repr, values)), values.__contains__, {"choices": values})
 
 
-def _number(expected: str, least: float, most: float = float("inf"), kind: type = int) -> Values:
-    kinds = (int, kind)
-    return expected, lambda value: isinstance(value, kinds) and value is not True and least <= value <= most
+def _number(text: str, least: float, most: float = float("inf"), kind: type = int, metavar: str = "N") -> Values:
+    def takes(value: Any) -> bool:
+        return isinstance(value, int | kind) and value is not True and least <= value <= most
+
+    return Values(text, takes, {"type": kind, "metavar": metavar})
 
 
-def _text(expected: str, read: Callable[[str], object]) -> Values:
+def _text(expected: str, metavar: str, read: Callable[[str], object]) -> Values:
     """Describe the texts that a function reads without a ValueError."""
 
     def takes(value: object) -> bool:
@@ -86,7 +131,7 @@ def _text(expected: str, read: Callable[[str], object]) -> Values:
         except ValueError:
             return False
 
-    return expected, takes
+    return Values(expected, takes, {"metavar": metavar})
 
 
 def _read_ratios(text: str) -> object:
@@ -114,33 +159,82 @@ WHOLE_PLANS: frozenset[Way] = frozenset({"search", "candidate"})
 _STRATEGY: frozenset[Way] = frozenset({"strategy"})
 _SEARCH: frozenset[Way] = frozenset({"search"})
 _OURS = WHOLE_PLANS | _STRATEGY
-_ANYTHING: Values = "", lambda value: True
-_FLAG: Values = "True or False", lambda value: isinstance(value, bool)
+_ANYTHING = Values("", lambda value: True)
+_DTYPE = Values("", _ANYTHING.takes, {"choices": ("float32", "float64", "bfloat16", "float16")})
+_FILE, _PASSES = (Values("", _ANYTHING.takes, {"metavar": name}) for name in ("FILE", "PASSES"))
+_FLAG = Values("True or False", lambda value: isinstance(value, bool))
 _COUNT = _number("a whole number above 0", 1)
+_SECONDS = _number("seconds, at least 0", 0, kind=float, metavar="SECONDS")
+_FRACTION = _number("a fraction between 0 and 1", 0, 1, float, "FRACTION")
+_SHARES = _text("'auto', 'even', 'balanced', or shares as '0.7,0.3'", "SHARES", _read_ratios)
+_MESH = _text("sizes as '2x4' or named axes as 'dp=2,tp=4'", "MESH", parse_mesh)
 
-OPTIONS: Mapping[str, tuple[frozenset[Way], Values]] = {
-    "algorithm": (_OURS, _one_of(*ALGORITHMS)),
-    "pins": (_OURS, _ANYTHING),
-    "dtype": (_ANY, _ANYTHING),
-    "gradients": (_ANY, _FLAG),
-    "pipeline": (frozenset({"passes"}), _ANYTHING),
-    "ratios": (_OURS, _text("'auto', 'even', 'balanced', or shares as '0.7,0.3'", _read_ratios)),
-    "random": (_OURS, _one_of("exact", "independent")),
-    "probe": (_ANY, _FLAG),
-    "mesh": (WHOLE_PLANS, _text("sizes as '2x4' or named axes as 'dp=2,tp=4'", parse_mesh)),
-    "stages": (WHOLE_PLANS, _COUNT),
-    "micro_batches": (WHOLE_PLANS, _COUNT),
-    "duplex": (WHOLE_PLANS, _one_of("auto", "yes", "no")),
-    "idle": (WHOLE_PLANS, _one_of("auto", "no")),
-    "keep_activations": (_OURS, _number("a fraction between 0 and 1", 0, 1, float)),
-    "budget": (_SEARCH, _number("seconds, at least 0", 0, kind=float)),
-    "candidate": (frozenset({"candidate"}), _ANYTHING),
-    "adapt": (WHOLE_PLANS, _FLAG),
-    "compile": (_ANY, _FLAG),
-    "processes": (_ANY, _COUNT),
-    "measure": (_SEARCH, _COUNT),
-    "replan_from": (_SEARCH, _ANYTHING),
-    "seed": (_ANY, _number("a whole number, or None", -float("inf"))),
-    "compared": (_ANY, _number("a number of steps, 0 for none", 0)),
+OPTIONS: Mapping[str, Option] = {
+    "pins": Option(_OURS, _FILE, None, "a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp"),
+    "algorithm": Option(
+        _OURS, _one_of(*ALGORITHMS), None, "auto and anneal search whole plans, others strategies on the cluster's mesh"
+    ),
+    "ratios": Option(
+        _OURS, _SHARES, "auto", "the devices' shares: even, balanced, given, or auto: balanced where devices differ"
+    ),
+    "keep_activations": Option(
+        _OURS, _FRACTION, None, "fraction of activations kept for backward, by bytes; by default as many as fit"
+    ),
+    "mesh": Option(
+        WHOLE_PLANS, _MESH, None, "mesh of all devices, as 4x16 or node=4,gpu=16; by default it is searched"
+    ),
+    "stages": Option(WHOLE_PLANS, _COUNT, None, "stages of a pipeline, 1 for none; by default the search decides"),
+    "micro_batches": Option(
+        WHOLE_PLANS, _COUNT, None, "micro-batches, accumulated or sent through stages; by default the search decides"
+    ),
+    "duplex": Option(
+        WHOLE_PLANS,
+        _one_of("auto", "yes", "no"),
+        "auto",
+        "whether parts of the batch compute while others communicate; auto: if simulated faster",
+    ),
+    "idle": Option(
+        WHOLE_PLANS,
+        _one_of("auto", "no"),
+        "auto",
+        "whether devices may idle; auto: if the step is faster without them",
+    ),
+    "budget": Option(_SEARCH, _SECONDS, None, "end the search after so long; by default it does not depend on time"),
+    "measure": Option(_SEARCH, _COUNT, 1, "run the N best plans of different kinds on this machine, take the fastest"),
+    "candidate": Option(
+        frozenset({"candidate"}), _FILE, None, "rebuild the plan of this plan.json instead of searching"
+    ),
+    "processes": Option(
+        _ANY, _COUNT, 1, "how many processes try candidates (one per core, at most 8); the plan is the same"
+    ),
+    "random": Option(
+        _OURS,
+        _one_of("exact", "independent"),
+        "exact",
+        "random numbers: the same as on one device, or drawn by each rank for itself",
+    ),
+    "compile": Option(
+        _ANY, _FLAG, False, "compile the computation between collectives, as by torch.compile, or plan for that"
+    ),
+    "dtype": Option(_ANY, _DTYPE, None, "of all floating-point tensors; by default each keeps its own"),
+    "gradients": Option(_ANY, _FLAG, False, "return the gradients too"),
+    "pipeline": Option(frozenset({"passes"}), _PASSES, None, "the passes to run in place of the usual ones"),
+    "probe": Option(_ANY, _FLAG, True, "do not infer the rules of unknown ops: replicate them on every device"),
+    "adapt": Option(WHOLE_PLANS, _FLAG, False),
+    "replan_from": Option(_SEARCH, _ANYTHING),
+    "seed": Option(_ANY, _number("a whole number, or None", -float("inf")), 0),
+    "compared": Option(_ANY, _number("a number of steps, 0 for none", 0), 10),
 }
-"""Map each option of `PlanOptions`, and each of `parallelize` about planning, to its ways and its values."""
+"""Map each option of `PlanOptions`, and each of `parallelize` about planning, to its place in all interfaces."""
+
+_STRATEGY_OPTIONS = ("pins", "algorithm", "ratios", "keep_activations")
+_SEARCH_OPTIONS = ("mesh", "stages", "micro_batches", "duplex", "idle", "budget", "candidate", "processes")
+_TAKEN: Mapping[str, Sequence[str]] = {
+    "import": ("dtype", "gradients", "probe"),
+    "plan": (*_STRATEGY_OPTIONS, *_SEARCH_OPTIONS, "measure", "random", "compile", "dtype", "pipeline", "probe"),
+    "run": (*_SEARCH_OPTIONS, "measure", "compile"),
+    "simulate": (*_STRATEGY_OPTIONS, "compile"),
+    "check": (*_STRATEGY_OPTIONS, "compile", "pipeline"),
+    "search-plan": (*_SEARCH_OPTIONS, "keep_activations", "ratios", "adapt"),
+}
+"""Map each command, and the pass, to the options that it takes."""

@@ -19,7 +19,7 @@ class MarkCompiledPass(ModulePass):
 
     Ops that go over elements and follow one another are then one kernel: its launch counts once, each of its operands
     is read once, and what stays within it is neither written nor read. Searches, overlap and the simulator price them
-    so. The program stays the same; `parallelize(compile=True)` and `run --compile` compile it.
+    so. The program stays the same; `PlanOptions(compile=True)` and `run --compile` compile it.
 
     Requires: a step function; before whatever is to reckon with it.
     Ensures: `train.compiled` on the function.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TypeAlias
 
 from xdsl.passes import ModulePass
@@ -59,7 +59,7 @@ _HOMES: dict[str, str] = {
 
 def our_passes() -> dict[str, PassFactory]:
     """Return the passes of this package by name."""
-    return {name: partial(_load, home) for name, home in _HOMES.items()}
+    return {name: partial(resolve_name, f"{__package__}.{home}") for name, home in _HOMES.items()}
 
 
 def available_passes() -> dict[str, PassFactory]:
@@ -67,8 +67,3 @@ def available_passes() -> dict[str, PassFactory]:
     from xdsl.transforms import get_all_passes
 
     return {**get_all_passes(), **our_passes()}
-
-
-def _load(home: str) -> type[ModulePass]:
-    module, _, name = home.partition(":")
-    return getattr(import_module(f".{module}", __package__), name)

@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ..ir.mesh import Mesh
-    from ..ir.unit_tasks import Task
-    from .communicator import Communicator
-    from .counter_random import (
-        random_bernoulli,
-        random_dropout,
-        random_exponential,
-        random_integers,
-        random_normal,
-        random_uniform,
-    )
-    from .cross_entropy import cross_entropy_backward, sum_exp
-    from .executor import Executor
-    from .fused_attention import attention, attention_backward
-    from .grouped_products import grouped_bmm, grouped_bmm_backward, grouped_mm, grouped_mm_backward
-    from .indexed import (
-        embedding_dense_backward_part,
-        embedding_part,
-        gather_part,
-        index_add_part,
-        index_put_part,
-        index_select_part,
-        index_tensor_part,
-        nll_loss_backward_part,
-        nll_loss_forward_part,
-        scatter_add_part,
-        scatter_src_part,
-        scatter_value_part,
-    )
-    from .launch import launch, main
-    from .layers import by_layer, grouped, in_order, per_layer, split, updated
-    from .multi_tensor import foreach, foreach_, sum_of_squares
-    from .optimizers import (
-        adam_,
-        adamw_,
-        assign_,
-        increment,
-        joined_adam_,
-        joined_adamw_,
-        joined_sgd_,
-        sgd_,
-    )
-    from .parts import accumulate, part_of
-    from .plan import Plan, Result, Value
-    from .row_lists import add_rows, take_rows
-    from .spawn import run_ranks
-    from .stages import Stage
-    from .transfers import Holders, Transfer
+from ..ir.mesh import Mesh
+from ..ir.unit_tasks import Task
+from .communicator import Communicator
+from .counter_random import (
+    random_bernoulli,
+    random_dropout,
+    random_exponential,
+    random_integers,
+    random_normal,
+    random_uniform,
+)
+from .cross_entropy import cross_entropy_backward, sum_exp
+from .executor import Executor
+from .fused_attention import attention, attention_backward
+from .grouped_products import grouped_bmm, grouped_bmm_backward, grouped_mm, grouped_mm_backward
+from .indexed import (
+    embedding_dense_backward_part,
+    embedding_part,
+    gather_part,
+    index_add_part,
+    index_put_part,
+    index_select_part,
+    index_tensor_part,
+    nll_loss_backward_part,
+    nll_loss_forward_part,
+    scatter_add_part,
+    scatter_src_part,
+    scatter_value_part,
+)
+from .launch import launch, main
+from .layers import by_layer, grouped, in_order, per_layer, split, updated
+from .multi_tensor import foreach, foreach_, sum_of_squares
+from .optimizers import (
+    adam_,
+    adamw_,
+    assign_,
+    increment,
+    joined_adam_,
+    joined_adamw_,
+    joined_sgd_,
+    sgd_,
+)
+from .parts import accumulate, part_of
+from .plan import Plan, Result, Value
+from .row_lists import add_rows, take_rows
+from .spawn import run_ranks
+from .stages import Stage
+from .transfers import Holders, Transfer
 
 __all__ = [
     "Communicator",
@@ -117,78 +113,3 @@ __all__ = [
     "take_rows",
     "updated",
 ]
-
-_HOMES = {
-    "Communicator": ".communicator",
-    "Executor": ".executor",
-    "Holders": ".transfers",
-    "Mesh": "..ir.mesh",
-    "Plan": ".plan",
-    "Result": ".plan",
-    "Stage": ".stages",
-    "Task": "..ir.unit_tasks",
-    "Transfer": ".transfers",
-    "Value": ".plan",
-    "accumulate": ".parts",
-    "adam_": ".optimizers",
-    "adamw_": ".optimizers",
-    "add_rows": ".row_lists",
-    "assign_": ".optimizers",
-    "attention": ".fused_attention",
-    "attention_backward": ".fused_attention",
-    "by_layer": ".layers",
-    "cross_entropy_backward": ".cross_entropy",
-    "embedding_dense_backward_part": ".indexed",
-    "embedding_part": ".indexed",
-    "foreach": ".multi_tensor",
-    "foreach_": ".multi_tensor",
-    "sum_of_squares": ".multi_tensor",
-    "gather_part": ".indexed",
-    "grouped": ".layers",
-    "grouped_bmm": ".grouped_products",
-    "grouped_bmm_backward": ".grouped_products",
-    "grouped_mm": ".grouped_products",
-    "grouped_mm_backward": ".grouped_products",
-    "in_order": ".layers",
-    "increment": ".optimizers",
-    "index_add_part": ".indexed",
-    "index_put_part": ".indexed",
-    "index_select_part": ".indexed",
-    "index_tensor_part": ".indexed",
-    "joined_adam_": ".optimizers",
-    "joined_adamw_": ".optimizers",
-    "joined_sgd_": ".optimizers",
-    "launch": ".launch",
-    "main": ".launch",
-    "nll_loss_backward_part": ".indexed",
-    "nll_loss_forward_part": ".indexed",
-    "part_of": ".parts",
-    "per_layer": ".layers",
-    "random_bernoulli": ".counter_random",
-    "random_dropout": ".counter_random",
-    "random_exponential": ".counter_random",
-    "random_integers": ".counter_random",
-    "random_normal": ".counter_random",
-    "random_uniform": ".counter_random",
-    "run_ranks": ".spawn",
-    "scatter_add_part": ".indexed",
-    "scatter_src_part": ".indexed",
-    "scatter_value_part": ".indexed",
-    "sgd_": ".optimizers",
-    "split": ".layers",
-    "sum_exp": ".cross_entropy",
-    "take_rows": ".row_lists",
-    "updated": ".layers",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import the public name `name` from its home; AttributeError for a name that is not public."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(home, __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -223,7 +223,7 @@ def _all_to_all_native(group: RankGroup, request: Request) -> Pending:
     def finish() -> list[torch.Tensor]:
         by_place = received.split(counts)
         arrived = [unflatten(by_place[w], row) for w, row in zip(group.wire, shapes, strict=True)]
-        return [_joined(parts, dim) for parts, dim in zip(zip(*arrived, strict=True), dims, strict=True)]
+        return [torch.cat(parts, dim) for parts, dim in zip(zip(*arrived, strict=True), dims, strict=True)]
 
     return Pending([work], finish)
 
@@ -237,10 +237,6 @@ def _broadcast(group: RankGroup, request: Request) -> Pending:
 
 def _count(shapes: Sequence[Sequence[int]]) -> int:
     return sum(math.prod(shape) for shape in shapes)
-
-
-def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-    return torch.cat(list(parts), dim)
 
 
 METHODS: dict[str, dict[str, Callable[[RankGroup, Request], Pending]]] = {

@@ -218,7 +218,10 @@ class Communicator:
         if unknown := options.keys() - names.keys():
             raise ValueError(f"start({kind!r}) got {min(unknown)!r}; its options are {', '.join(names)}")
         named = {names[option]: value for option, value in options.items()}
-        return self._start(Request(kind, tuple(tensors), axes, **named))
+        request = Request(kind, tuple(tensors), axes, **named)
+        group = self._checked(request)
+        with named_range(f"start {kind}", request.over):
+            return Token(request, self._begin(group, request))
 
     def wait(self, token: Token) -> tuple[torch.Tensor, ...]:
         """The results of a collective, one per tensor that `start` was given."""
@@ -297,11 +300,6 @@ class Communicator:
         if self._sequence is not None:
             self._sequence.check(request)
         return group
-
-    def _start(self, request: Request) -> Token:
-        group = self._checked(request)
-        with named_range(f"start {request.kind}", request.over):
-            return Token(request, self._begin(group, request))
 
     def _beside(self, request: Request) -> Pending:
         """On CUDA, a collective in phases on a stream of its own."""

@@ -219,7 +219,8 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
-        program = _source(stages)
+        file = inspect.getsourcefile(stages[0].step)
+        program = Path(file).read_text() if file else ""
         verify_same_plan(plan_hash(program, plans))
         if options.compile:
             stages = compiled_stages(stages, program, device)
@@ -288,9 +289,3 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
 
 def _rank_count(plans: Sequence[Plan]) -> int:
     return sum(len(plan.ranks) for plan in plans)
-
-
-def _source(stages: Sequence[Stage]) -> str:
-    """The text of the program's file."""
-    file = inspect.getsourcefile(stages[0].step)
-    return Path(file).read_text() if file else ""

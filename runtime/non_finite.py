@@ -142,8 +142,4 @@ class FiniteLosses:
     def _held(self) -> list[str]:
         """Some of this rank's parameters that are not finite."""
         parameters = [value for value in self.executor.plan.inputs if value.role == "param"]
-        return [value.name for value in parameters if not _finite(self.executor.local(value))][:_LISTED]
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+        return [value.name for value in parameters if not torch.isfinite(self.executor.local(value)).all()][:_LISTED]

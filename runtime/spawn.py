@@ -64,7 +64,9 @@ def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeo
         RankError: a rank raised an exception, was killed or was still running after `timeout`.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", __name__, *_importable(fn)])
+    # Not the module of a script: the server would run that.
+    modules = [fn.__module__] if fn.__module__ != "__main__" else []
+    context.set_forkserver_preload(["torch", "torch.distributed", __name__, *modules])
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     with tempfile.TemporaryDirectory(prefix="shardwright-ranks-") as folder, _one_thread_each():
@@ -83,11 +85,6 @@ def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeo
             for process in processes:
                 process.kill()
                 process.join()
-
-
-def _importable(fn: Callable[..., object]) -> list[str]:
-    """The module of a function, unless it is a script: the server would run that."""
-    return [fn.__module__] if fn.__module__ != "__main__" else []
 
 
 @contextmanager

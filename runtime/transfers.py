@@ -315,7 +315,8 @@ class Channels:
         beside: list[tuple[Task, torch.Tensor]] = []
 
         def block(task: Task) -> torch.Tensor:
-            if (place := _place(task, mine, result)) is not None:
+            # In place where the slice is one contiguous block of the result.
+            if _common(task, mine) == task.slice and (place := result[_inside(task, mine)]).is_contiguous():
                 return place
             beside.append((task, result.new_empty([end - begin for begin, end in task.slice])))
             return beside[-1][1]
@@ -407,13 +408,6 @@ def _common(task: Task, mine: _Slices) -> tuple[tuple[int, int], ...]:
     """What a task's slice and a part have in common, of each dim begin and end."""
     pairs = zip(task.slice, mine, strict=True)
     return tuple((max(begin, each.start), min(end, each.stop)) for (begin, end), each in pairs)
-
-
-def _place(task: Task, mine: _Slices, result: torch.Tensor) -> torch.Tensor | None:
-    """The place of a task's slice in the result where it is one contiguous block there."""
-    if _common(task, mine) == task.slice and (place := result[_inside(task, mine)]).is_contiguous():
-        return place
-    return None
 
 
 def _settle(task: Task, landed: torch.Tensor, mine: _Slices, result: torch.Tensor) -> None:

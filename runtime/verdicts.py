@@ -70,7 +70,8 @@ class Verdicts:
             The verdict.
         """
         found, reported = self.store.multi_get([VERDICT, _REPORTED])
-        teller, verdict = _parsed(found)
+        entry = json.loads(found)
+        teller, verdict = entry["by"], Verdict(tuple(entry["ranks"]), entry["text"])
         before, deadline = "", time.monotonic() + self.patience
         while not reported:
             if self.is_dead(teller) or time.monotonic() > deadline:
@@ -100,9 +101,3 @@ class Verdicts:
         while ended <= others and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             ended = self.store.add(_ENDS, 0)
-
-
-def _parsed(text: bytes) -> tuple[int, Verdict]:
-    """Who found it, and the verdict."""
-    found = json.loads(text)
-    return found["by"], Verdict(tuple(found["ranks"]), found["text"])

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 
 from ..ir.garbage import collector_paused, kept_to_the_end
 from .cli_arguments import TOOL, parse_arguments
@@ -33,9 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check(words)
         options = parse_arguments(words)
-        module, _, function = options.handler.partition(":")
         with collector_paused():
-            command = getattr(import_module(f".{module}", __package__), function)
+            command = resolve_name(f"{__package__}.{options.handler}")
         return command(options)
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python would complain at exit.

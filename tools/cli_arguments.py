@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
-from ..ir.plan_options import ALGORITHMS, OPTIONS, refusal
+from ..ir.mesh import Mesh, parse_mesh
+from ..ir.plan_options import differing, refusal, taken_by
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "shardwright"
-_DTYPES = ("float32", "float64", "bfloat16", "float16")
 _REDUCE_DTYPES = ("float32", "bfloat16", "float16")
 _STEP = (
     "a shipped model (mlp, gpt2-small, mlp-tiny, ...), hf:TYPE or hf:TYPE?setting=value of Hugging Face, or "
     "package.module:callable returning a TrainingStep"
 )
-_COMPILE = "compile the computation between collectives in the first step, as by torch.compile"
-_FOR_COMPILE = "plan for `run --compile`: chains of ops that go over elements cost what one kernel does"
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
 _Add = Callable[..., object]
@@ -29,10 +29,23 @@ def command_line(*words: object) -> str:
     return shlex.join((TOOL, *map(str, words)))
 
 
+def tool_error(message: str, hint: str = "") -> DiagnosticError:
+    """Return the error of a command whose message is this, and whose hint says what to do."""
+    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
+
+
+def mesh_of(text: str) -> Mesh:
+    """Read the value of `--mesh`, or raise a DiagnosticError."""
+    try:
+        return parse_mesh(text)
+    except ValueError as error:
+        raise tool_error(f"--mesh: {error}") from error
+
+
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
+    options, unknown = parser.parse_known_args([_present(word) for word in arguments])
     parser.prog = f"{TOOL} {arguments[0]}"
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -41,39 +54,43 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def _present(word: str) -> str:
+    """Return a word with the present name of a flag, and warn of a former one."""
+    flag, equals, value = word.partition("=")
+    if flag not in _FORMER:
+        return word
+    print(f"warning: {flag} is called {_FORMER[flag]}, and the former name will be removed", file=sys.stderr)
+    return f"{_FORMER[flag]}{equals}{value}"
+
+
+_FORMER = {"--pin": "--pins", "--pass-pipeline": "--pipeline"}
+"""Map flags of the last release to their present names."""
+
+
 def _refusal(options: argparse.Namespace) -> str | None:
     """Return why the options of a command cannot be obeyed together, or None if they can."""
-    given = {_CALLED.get(name, name): value for name, value in vars(options).items() if value != _USUAL.get(name)}
-    if options.handler == _COMMANDS["check"][0]:
-        # The mesh describes the ranks of the check.
-        del given["mesh"]
     if getattr(options, "profile", False) and options.cluster is not None:
         return "--profile and --cluster exclude each other: one measures the cluster, the other names it; leave one out"
+    given = plan_arguments(options)
     return refusal(given, {name: _flag(name) for name in given})
 
 
-def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, besides: Sequence[str] = ()) -> None:
+def plan_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the plan that a command line has, by their names in Python."""
+    return {name: getattr(options, name) for name in taken_by(options.command) if hasattr(options, name)}
+
+
+def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, besides: str = "") -> None:
     """Refuse planning options, and the options `also`, for a target with a plan; the command obeys `besides`."""
-    names = [*also, *(name for name in vars(options) if _CALLED.get(name, name) in OPTIONS and name not in besides)]
-    if given := [name for name in names if getattr(options, name) not in (_USUAL.get(name), None)]:
+    asked = [name for name in differing(plan_arguments(options)) if name != besides]
+    if given := [*(name for name in also if getattr(options, name) not in (None, False)), *asked]:
         message = f"{target} is planned already, and {', '.join(map(_flag, given))} would be about planning it"
         hint = f"leave {'it' if len(given) == 1 else 'them'} out, or name the step instead"
-        raise DiagnosticError(Diagnostic(message, TOOL, hint=hint))
+        raise tool_error(message, hint)
 
 
 def _flag(name: str) -> str:
-    called = {python: own for own, python in _CALLED.items()}
-    return f"--{called.get(name, name).replace('_', '-')}"
-
-
-_CALLED = {"pin": "pins", "pass_pipeline": "pipeline"}
-"""Map flags to the names of their options in Python, if these differ."""
-
-_USUAL: dict[str, object] = {
-    **{"ratios": "auto", "duplex": "auto", "idle": "auto", "random": "exact", "measure": 1, "probe": True},
-    **{"compile": False, "gradients": False, "profile": False},
-}
-"""The defaults of options whose default is not None."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _parser() -> ToolParser:
@@ -89,32 +106,25 @@ def _parser() -> ToolParser:
         add_options(command.add_argument)
         help_text = "show the Python traceback of an error"
         command.add_argument("--debug-traceback", action="store_true", help=help_text)
-        command.set_defaults(handler=handler)
+        command.set_defaults(handler=handler, command=name)
     return parser
 
 
 def _import_options(add: _Add) -> None:
     add("step", metavar="STEP", help=_STEP)
     add("-o", "--output", default="-", metavar="FILE", help="where to write the IR (standard output)")
-    _dtype(add)
-    add("--gradients", action="store_true", help="return the gradients too")
+    _of_plans(add, "import")
+    _reduce_dtype(add)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, to put at the head of the file")
     add("--coverage", metavar="FILE", help="where to write which ops have no rule, as JSON")
-    _probe(add)
 
 
 def _plan_options(add: _Add) -> None:
     add("step", metavar="STEP", help=_STEP)
     add("--cluster", required=True, metavar="FILE", help=_CLUSTER)
     add("--out", required=True, metavar="DIR", help="where to write the files of the plan: step.mlir, program.py, ...")
-    _planning(add)
-    _decisions(add)
-    drawn = "the same as on one device, or drawn by each rank for itself"
-    add("--random", choices=("exact", "independent"), default="exact", help=f"random numbers: {drawn} (%(default)s)")
-    add("--compile", action="store_true", help=_FOR_COMPILE)
-    _dtype(add)
-    _pipeline(add)
-    _probe(add)
+    _of_plans(add, "plan")
+    _reduce_dtype(add)
 
 
 def _replan_options(add: _Add) -> None:
@@ -129,9 +139,8 @@ def _run_options(add: _Add) -> None:
     add("target", metavar="DIR|STEP", help=f"what `plan` wrote, or what to plan: {_STEP}")
     add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
-    _decisions(add)
+    _of_plans(add, "run")
     add("--seed", type=int, default=0, help="of the weights and of random numbers in steps (%(default)s)")
-    add("--compile", action="store_true", help=_COMPILE)
     overlap_help = "measure how much communication is beside computation, and write it there, for simulate --measured"
     add("--overlap", metavar="FILE", help=overlap_help)
     add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
@@ -165,8 +174,7 @@ def _simulate_options(add: _Add) -> None:
     add("--trace", metavar="FILE", help="where to write a trace for Perfetto, of measured steps too")
     measured_help = "what run --overlap or step.profile() has measured, to show beside what is predicted"
     add("--measured", metavar="FILE", help=measured_help)
-    add("--compile", action="store_true", help=_FOR_COMPILE)
-    _planning(add)
+    _of_plans(add, "simulate")
 
 
 def _check_options(add: _Add) -> None:
@@ -175,12 +183,10 @@ def _check_options(add: _Add) -> None:
     backend_help = "run the program on gloo processes, or the IR in this one (%(default)s)"
     add("--backend", choices=("gloo", "interpreter"), default="gloo", help=backend_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, put on the mesh; by default a generic one")
-    _planning(add)
+    _of_plans(add, "check")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of all floating-point data (%(default)s)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     add("--optimizer", choices=("sgd", "adamw"), help="used in place of the step's own")
-    add("--compile", action="store_true", help=_COMPILE)
-    _pipeline(add)
 
 
 def _profile_options(add: _Add) -> None:
@@ -213,46 +219,20 @@ def _theory_options(add: _Add) -> None:
     add("--all", action="store_true", help="also print triples that the paper lacks: partial sums and slices")
 
 
-def _planning(add: _Add) -> None:
-    add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp")
-    algorithm_help = "auto and anneal search whole plans, the others only strategies on the cluster's own mesh"
-    add("--algorithm", choices=ALGORITHMS, help=f"search algorithm: {algorithm_help}")
-    shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
-    add("--ratios", default="auto", metavar="SHARES", help=f"the devices' shares: {shares}")
-    keep_help = "fraction of activations kept for backward, by bytes; by default all, or as many as fit in memory"
-    add("--keep-activations", type=float, metavar="FRACTION", help=keep_help)
+def _of_plans(add: _Add, command: str) -> None:
+    """Add the flags of a command about the plan; where one is left out, the options lack its name."""
+    for name, option in taken_by(command).items():
+        usual, keywords = option.default, dict(option.values.flag)
+        flag = _flag(f"no_{name}" if usual is True else name)
+        if isinstance(usual, bool):
+            keywords["action"] = "store_false" if usual else "store_true"
+        if keywords.get("type") is int:
+            keywords["type"] = _positive
+        text = f"{option.help} ({usual})" if isinstance(usual, str) else option.help
+        add(flag, dest=name, default=argparse.SUPPRESS, help=text, **keywords)
 
 
-def _decisions(add: _Add) -> None:
-    """Options that fix decisions of the search over plans."""
-    add("--mesh", metavar="MESH", help="mesh of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
-    add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
-    parts_help = "number of micro-batches, accumulated or sent through stages; by default the search decides"
-    add("--micro-batches", type=_positive, metavar="N", help=parts_help)
-    duplex_help = "parts of the batch compute while others communicate; auto: if simulated faster (%(default)s)"
-    add("--duplex", choices=("auto", "yes", "no"), default="auto", help=duplex_help)
-    idle_help = "whether devices may idle; auto: if the step is faster without them (%(default)s)"
-    add("--idle", choices=("auto", "no"), default="auto", help=idle_help)
-    budget_help = "end the search after so long with the best plan so far; by default it does not depend on time"
-    add("--budget", type=float, metavar="SECONDS", help=budget_help)
-    measure_help = "run the N best plans of different kinds on processes of this machine, and take the fastest"
-    add("--measure", type=_positive, default=1, metavar="N", help=measure_help)
-    add("--candidate", metavar="FILE", help="rebuild the plan of this plan.json instead of searching")
-    processes_help = "how many processes try candidates (one per core, at most 8); the plan is the same"
-    add("--processes", type=_positive, metavar="N", help=processes_help)
-
-
-def _pipeline(add: _Add) -> None:
-    add("--pass-pipeline", metavar="PASSES", help="the passes to run in place of the usual ones")
-
-
-def _probe(add: _Add) -> None:
-    probe_help = "do not infer the rules of unknown ops: replicate them on every device"
-    add("--no-probe", dest="probe", action="store_false", help=probe_help)
-
-
-def _dtype(add: _Add) -> None:
-    add("--dtype", choices=_DTYPES, help="of all floating-point tensors; by default each keeps its own")
+def _reduce_dtype(add: _Add) -> None:
     reduce_help = "in mixed precision, in which dtype gradients are reduced over devices; by default the search decides"
     add("--reduce-dtype", choices=_REDUCE_DTYPES, help=reduce_help)
 

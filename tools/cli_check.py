@@ -16,9 +16,9 @@ from ..api.checking.check import check_interpreted, check_on_ranks
 from ..api.checking.rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
-from ..ir.mesh import Mesh, parse_mesh
+from ..ir.mesh import Mesh
+from .cli_arguments import mesh_of, plan_arguments, tool_error
 from .cli_console import print_report, working
-from .diagnostics import Diagnostic, DiagnosticError
 
 MOST_RANKS = 64
 
@@ -28,16 +28,11 @@ def check_command(options: Namespace) -> int:
     case = CheckCase(
         step=options.step,
         mesh=_mesh(options.mesh),
-        pins=options.pin,
         dtype=getattr(torch, options.dtype),
         optimizer=options.optimizer,
         steps=options.steps,
         cluster=find_cluster(options.cluster) if options.cluster else None,
-        algorithm=options.algorithm,
-        pipeline=options.pass_pipeline,
-        ratios=options.ratios,
-        keep_activations=options.keep_activations,
-        compile=options.compile,
+        **plan_arguments(options),
     )
     find_step(options.step)
     with working(f"checking {case}"):
@@ -46,7 +41,7 @@ def check_command(options: Namespace) -> int:
         else:
             (result,) = check_on_ranks([case], case.mesh.device_count)
     if result.message:
-        raise DiagnosticError(Diagnostic(result.message, "shardwright"))
+        raise tool_error(result.message)
     _print(result)
     return 0 if result.passed else 1
 
@@ -59,11 +54,11 @@ def check_rule_command(options: Namespace) -> int:
         try:
             import_module(module)
         except ImportError as error:
-            raise DiagnosticError(Diagnostic(f"--import {module}: {error}", "shardwright")) from error
+            raise tool_error(f"--import {module}: {error}") from error
     try:
         verdict = check_rule(options.op, options.rule, samples=options.samples)
     except (ValueError, DiagnosticException) as error:
-        raise DiagnosticError(Diagnostic(str(error), "shardwright")) from error
+        raise tool_error(str(error)) from error
     if verdict.holds:
         print(f"holds: {verdict.checked} signatures checked")
         return 0
@@ -72,13 +67,10 @@ def check_rule_command(options: Namespace) -> int:
 
 
 def _mesh(text: str) -> Mesh:
-    try:
-        mesh = parse_mesh(text)
-    except ValueError as error:
-        raise DiagnosticError(Diagnostic(f"--mesh: {error}", "shardwright")) from error
+    mesh = mesh_of(text)
     if mesh.device_count > MOST_RANKS:
         message = f"--mesh {text} has {mesh.device_count} devices; {MOST_RANKS} are the most to check at once"
-        raise DiagnosticError(Diagnostic(message, "shardwright"))
+        raise tool_error(message)
     return mesh
 
 

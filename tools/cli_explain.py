@@ -25,9 +25,8 @@ from ..passes.planning.workbench import Workbench
 from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import TOOL, command_line
+from .cli_arguments import command_line, tool_error
 from .cli_console import bound_text, print_report, working
-from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .plan_folder import WHOLE, read_report
 from .why_not import difference, why_not
@@ -70,15 +69,15 @@ def _report(folder: Path) -> PlanReport:
     path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
     again = f"plan again: {_again(report, folder)}"
     if "chosen_candidate" not in report:
-        raise _error(f"{path} was written by an older version, without the data that explain needs", again)
+        raise tool_error(f"{path} was written by an older version, without the data that explain needs", again)
     if report["chosen_candidate"] is None:
         what = "nothing else was tried: it was not made by search-plan"
-        raise _error(f"{folder}: {what}", f"{again}, without --pass-pipeline, --algorithm and a preset for --pin")
+        raise tool_error(f"{folder}: {what}", f"{again}, without --pipeline, --algorithm and a preset for --pins")
     read_report(folder, *WHOLE)
     if report["chosen"] not in [each["name"] for each in report["candidates"]]:
-        raise _error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", again)
+        raise tool_error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", again)
     if report["bound_s"] is not None and None in (report["gap"], report["bound_of"]):
-        raise _error(f"{path} was changed: it has bound_s but lacks gap or bound_of", again)
+        raise tool_error(f"{path} was changed: it has bound_s but lacks gap or bound_of", again)
     return report
 
 
@@ -136,7 +135,7 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
     path = folder / UNDECIDED
     if not path.exists():
         hint = f"plan again: {_again(report, folder)}"
-        raise _error(f"{path} is missing (the step before any decision)", hint)
+        raise tool_error(f"{path} is missing (the step before any decision)", hint)
     with working(f"explaining {name}") as phase:
         phase("reading the step")
         module = load_module(str(path))
@@ -150,10 +149,10 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
             bench = Workbench(module, cluster).keeping(chosen.candidate.layout.keep)
             return Question(bench, chosen.candidate, name, phase).answer()
         except NoSuchDecision as error:
-            raise _error(str(error), _nearest(name, error.known)) from error
+            raise tool_error(str(error), _nearest(name, error.known)) from error
         except (KeyError, TypeError, ValueError, PassFailedException, Refused) as error:
             hint = "plan again: it may be of another version"
-            raise _error(f"the plan of {folder} cannot be reproduced: {error}", hint) from error
+            raise tool_error(f"the plan of {folder} cannot be reproduced: {error}", hint) from error
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -263,7 +262,3 @@ def _alternative_record(each: Alternative, step: float) -> dict[str, object]:
         "fits": each.fits,
         "why_none": each.why_none,
     }
-
-
-def _error(message: str, hint: str = "") -> DiagnosticError:
-    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

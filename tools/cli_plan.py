@@ -34,7 +34,7 @@ from ..ir.units import bytes_text, seconds_text
 from ..lowering.interpreter.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
-from .cli_arguments import command_line
+from .cli_arguments import command_line, plan_arguments
 from .cli_console import bound_text, plan_progress, print_report, process_began, working
 
 MOST_ROWS = 8
@@ -43,27 +43,13 @@ MOST_ROWS = 8
 _MOST_PROCESSES = 8
 """Candidates are tried a few at a time."""
 
-_DECISIONS: dict[str, Any] = {
-    "mesh": None,
-    "stages": None,
-    "micro_batches": None,
-    "duplex": "auto",
-    "idle": "auto",
-    "keep_activations": None,
-    "budget": None,
-    "candidate": None,
-}
-"""The options of a search over plans, with their values for commands without them."""
-
 
 def import_command(options: Namespace) -> int:
     """Write the IR of a step."""
     cluster = find_cluster(options.cluster) if options.cluster else None
     with working(f"importing {options.step}"):
         step = _step(options, options.step)
-        module = import_training_step(
-            step, dtype=dtype_of(options.dtype), gradients=options.gradients, probe=options.probe
-        )
+        module = import_training_step(step, **_plan_arguments(options))
         if cluster is not None:
             add_cluster(module, cluster)
         text = module_text(module)
@@ -80,40 +66,29 @@ def plan_command(options: Namespace) -> int:
 
 
 def _plan(options: Namespace) -> int:
-    compiled = planned(options, find_cluster(options.cluster), dtype_of(options.dtype), options.pass_pipeline)
+    compiled = planned(options, find_cluster(options.cluster))
     folder = compiled.save(options.out, process_began())
     parts: list[Table | str] = [summary(compiled.report), placements(compiled)]
     if compiled.report["candidates"]:
         parts.append(alternatives(compiled.report))
     if measured := compiled.report.get("measured"):
         parts.append(measured_table(measured))
-    ranks = compiled.report["ranks"]
+    ranks, compiles = compiled.report["ranks"], hasattr(options, "compile")
     torchrun = f"{folder}/program.py is for torchrun with {ranks} ranks"
-    here = command_line("run", folder, *(["--compile"] if options.compile else []))
-    print_report(*parts, f"{torchrun}{' and --compile' if options.compile else ''}; on this machine: {here}")
+    here = command_line("run", folder, *(["--compile"] if compiles else []))
+    print_report(*parts, f"{torchrun}{' and --compile' if compiles else ''}; on this machine: {here}")
     return 0
 
 
-def planned(
-    options: Namespace, cluster: Cluster, dtype: torch.dtype | None = None, pipeline: str | None = None
-) -> CompiledStep:
+def planned(options: Namespace, cluster: Cluster) -> CompiledStep:
     """Plan the step that a command line names, showing progress."""
     spec = getattr(options, "step", None) or options.target
     with working(f"planning {spec}") as phase, plan_progress(phase):
-        asked = PlanOptions(
-            getattr(options, "algorithm", None),
-            getattr(options, "pin", None),
-            dtype,
-            pipeline=pipeline,
-            ratios=getattr(options, "ratios", "auto"),
-            random=getattr(options, "random", "exact"),
-            probe=getattr(options, "probe", True),
-            compile=getattr(options, "compile", False),
-            processes=getattr(options, "processes", None) or side_processes(),
-            **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
-        )
+        arguments = {"processes": side_processes(), **_plan_arguments(options)}
+        most = arguments.pop("measure", 1)
+        asked = PlanOptions(**arguments)
         step = _step(options, spec)
-        name, most = spec.rpartition(":")[2], getattr(options, "measure", 1)
+        name = spec.rpartition(":")[2]
         if most > 1:
             found = compile_finalists(step, cluster, asked, most, name=name, step_spec=spec, observe=phase)
             phase(f"running {len(found)} plans on {found[0].report['ranks']} processes")
@@ -140,9 +115,10 @@ def measured_table(measured: Sequence[MeasuredReport]) -> Table:
     return table
 
 
-def dtype_of(name: str | None) -> torch.dtype | None:
-    """The dtype of a name."""
-    return getattr(torch, name) if name is not None else None
+def _plan_arguments(options: Namespace) -> dict[str, Any]:
+    """Return the options of the plan that a command line has, its dtype as torch's."""
+    arguments = plan_arguments(options)
+    return {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
 
 
 def write_text(text: str, output: str) -> None:

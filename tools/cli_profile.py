@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ..ir.cluster_file import cluster_toml
-from ..ir.mesh import Mesh, parse_mesh
+from ..ir.mesh import Mesh
 from ..runtime.faults import is_lost_peer
 from ..runtime.groups import UNWATCHED
 from ..runtime.lifetime import die_with_parent
@@ -33,9 +33,9 @@ from ..runtime.profile.result import Profile
 from ..runtime.profile.session import ProfileRequest, profile_here, profile_rank, reason
 from ..runtime.rank_devices import agree_on_device, usual_backend
 from ..runtime.spawn import RankError, run_ranks
-from .cli_arguments import TOOL
+from .cli_arguments import mesh_of, tool_error
 from .cli_console import print_report
-from .diagnostics import Diagnostic, DiagnosticError
+from .diagnostics import DiagnosticError
 
 AXIS = "gpu"
 """The axis of a mesh that nobody names."""
@@ -55,7 +55,7 @@ def profile_command(options: Namespace) -> int:
     if "RANK" in os.environ:
         return _join(options, path)
     if options.nproc_per_node is None:
-        raise _error(
+        raise tool_error(
             "the number of ranks to measure is missing",
             f"give --nproc-per-node N, or start it on every host with: torchrun ... -m {__package__}.cli profile",
         )
@@ -68,9 +68,9 @@ def _check_writable(path: Path) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
     except OSError as error:
-        raise _error(f"cannot write {path}: {error.strerror}", "name a file in a writable folder") from error
+        raise tool_error(f"cannot write {path}: {error.strerror}", "name a file in a writable folder") from error
     if path.is_dir():
-        raise _error(f"cannot write {path}: it is a folder", "name a file")
+        raise tool_error(f"cannot write {path}: it is a folder", "name a file")
 
 
 def progress_file(path: Path) -> Path:
@@ -130,7 +130,7 @@ def _leave(error: BaseException, rank: int, output: Output, request: ProfileRequ
     if rank == 0 and request.progress is not None and not isinstance(error, ProfileError):
         _say(_partial(output, request.progress, path, details))
     elif not is_lost_peer(error) and (rank == 0 or not isinstance(error, ProfileError | SystemExit)):
-        _say(_error(f"rank {rank}: {details}"))
+        _say(tool_error(f"rank {rank}: {details}"))
     # Threads that wait for a rank that is gone could not be ended otherwise.
     os._exit(1)
 
@@ -150,7 +150,7 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
         wanted = ops_of_plans(options.ops_of, options.cluster)
         base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
-            raise _error(
+            raise tool_error(
                 f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}",
                 "measure that many ranks",
             )
@@ -170,12 +170,9 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
 def _mesh(text: str | None, ranks: int) -> Mesh:
     if text is None:
         return Mesh.of(**{AXIS: ranks})
-    try:
-        mesh = parse_mesh(text)
-    except ValueError as error:
-        raise _error(f"--mesh: {error}") from error
+    mesh = mesh_of(text)
     if mesh.device_count != ranks:
-        raise _error(f"--mesh {text} has {mesh.device_count} ranks, the job {ranks}", "sizes must multiply to that")
+        raise tool_error(f"--mesh {text} has {mesh.device_count} ranks, the job {ranks}", "sizes must multiply to that")
     return mesh
 
 
@@ -215,18 +212,18 @@ def _bar(shown: bool) -> Generator[_Bar, None, None]:
 def _partial(output: Output, progress: Path, path: Path | None, why: str) -> DiagnosticError:
     """Write what there is of a profile that ended early; the error that says what is missing."""
     if not progress.exists():
-        return _error(f"{why}; nothing was measured yet")
+        return tool_error(f"{why}; nothing was measured yet")
     try:
         journal = replace(Journal.load(progress), trouble=why)
         profile = output.profile(journal) if path is None else output.write(journal, path)
     except ProfileError as error:
-        return _error(f"{why}; {error}")
+        return tool_error(f"{why}; {error}")
     missing = [what for what, reason in profile.missing.items() if reason == why]
     listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
     where = f"{path} is of what was measured before" if path is not None else "nothing was written"
     hint = "continue with the same command and --resume" if path is not None else "name a file with -o to resume from"
     what = f"{len(missing)} measurements are missing: {listed}" if missing else "only rounds are missing"
-    return _error(f"{why}; {where}; {what}", hint)
+    return tool_error(f"{why}; {where}; {what}", hint)
 
 
 def _finish(output: Output, journal: Journal, path: Path | None) -> int:
@@ -255,7 +252,3 @@ def _table(profile: Profile) -> Table:
     if profile.missing:
         table.caption = f"{len(profile.missing)} measurements were left out; the file says which and why"
     return table
-
-
-def _error(message: str, hint: str = "") -> DiagnosticError:
-    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

@@ -15,10 +15,9 @@ from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
-from .cli_arguments import TOOL, command_line
+from .cli_arguments import command_line, tool_error
 from .cli_console import print_report, process_began, working
 from .cli_plan import side_processes, summary
-from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .plan_folder import read_report
 
@@ -35,21 +34,23 @@ def _replan(options: Namespace) -> int:
     cluster = find_cluster(options.cluster)
     again = command_line("plan", report["step"] or "STEP", "--cluster", options.cluster, "--out", options.out)
     if report.get("chosen_candidate") is None or not (folder / UNDECIDED).exists():
-        raise _error(f"{folder} was not written by a search over plans, or by an older version", f"plan again: {again}")
+        raise tool_error(
+            f"{folder} was not written by a search over plans, or by an older version", f"plan again: {again}"
+        )
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")
         undecided, old = load_module(str(folder / UNDECIDED)), _record(folder, report)
         if old.cluster.mesh.device_count != report["ranks"]:
             details = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
-            raise _error(f"the files in {folder} belong to different plans: {details}", f"plan again: {again}")
+            raise tool_error(f"the files in {folder} belong to different plans: {details}", f"plan again: {again}")
         phase("planning")
         try:
             found = replan(undecided, old, cluster, options.remaining, processes=side_processes())
         except OtherStepError as error:
             details = f"the files in {folder} belong to different plans: {error}"
-            raise _error(details, f"plan again: {again}") from error
+            raise tool_error(details, f"plan again: {again}") from error
         except ValueError as error:
-            raise _error(str(error), "list with --remaining each old rank that remains, once") from error
+            raise tool_error(str(error), "list with --remaining each old rank that remains, once") from error
     written = found.step.save(options.out, process_began())
     print_report(summary(found.step.report), moved(found.state), f"{written}/program.py is the new program")
     return 0
@@ -79,7 +80,3 @@ def moved(found: Transition) -> Table:
     for row in rows.items():
         table.add_row(*row)
     return table
-
-
-def _error(message: str, hint: str) -> DiagnosticError:
-    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

@@ -12,10 +12,9 @@ from ..api.calibration.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.text_file import read_text
-from .cli_arguments import TOOL, command_line, refuse_for_planned
+from .cli_arguments import TOOL, command_line, refuse_for_planned, tool_error
 from .cli_console import working
 from .cli_plan import planned
-from .diagnostics import Diagnostic, DiagnosticError
 from .plan_folder import read_report
 
 PROFILE_SECONDS = 10.0
@@ -28,9 +27,9 @@ def run_command(options: Namespace) -> int:
     """Run what `plan` wrote, or plan a step and run it; the exit code is that of the job."""
     saving = _saving(options)
     if options.overlap is not None and not (folder := Path(options.overlap).absolute().parent).is_dir():
-        raise _error(f"--overlap {options.overlap} cannot be written: there is no folder {folder}")
+        raise tool_error(f"--overlap {options.overlap} cannot be written: there is no folder {folder}")
     if Path(options.target).is_dir():
-        refuse_for_planned(options, options.target, "cluster", "profile", besides=("seed", "compile"))
+        refuse_for_planned(options, options.target, "cluster", "profile", besides="compile")
         return _run_plan(Path(options.target), options, saving)
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
         planned(options, _cluster(options)).save(folder)
@@ -49,7 +48,7 @@ def _saving(options: Namespace) -> list[str]:
         saving = SaveOptions.taken_from({name: getattr(options, name) for name in names})
         saving.verify_folder()
     except (ValueError, CheckpointError) as error:
-        raise _error(str(error)) from error
+        raise tool_error(str(error)) from error
     return saving.arguments()
 
 
@@ -58,7 +57,7 @@ def _cluster(options: Namespace) -> Cluster:
     if options.cluster:
         return find_cluster(options.cluster)
     if options.nproc_per_node is None:
-        raise _error(
+        raise tool_error(
             f"{options.target} is not a folder, so it is planned first, but the number of processes is missing",
             "give --nproc-per-node N or --cluster FILE",
         )
@@ -73,16 +72,16 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     ranks = options.nproc_per_node or report["ranks"]
     if ranks != report["ranks"]:
         mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
-        raise _error(
+        raise tool_error(
             f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), but --nproc-per-node asks for "
             f"{ranks}",
             f"omit the option, or plan for a cluster of {ranks} ranks",
         )
     if not 1 <= ranks <= MOST_RANKS:
         message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"
-        raise _error(message, "start it on its hosts with torchrun")
+        raise tool_error(message, "start it on its hosts with torchrun")
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
-    arguments += ["--compile"] if options.compile else []
+    arguments += ["--compile"] if hasattr(options, "compile") else []
     arguments += ["--overlap", os.path.abspath(options.overlap)] if options.overlap is not None else []
     failed = run_ranks_of(ranks, str(_program(folder)), arguments)
     if options.overlap is not None and not failed and (Path(options.target) / "step.mlir").is_file():
@@ -99,7 +98,7 @@ def _program(folder: Path) -> Path:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         again = command_line("plan", "STEP", "--cluster", "FILE", "--out", folder)
-        raise _error(f"cannot read the program {path}: {reason}", f"write one with: {again}") from error
+        raise tool_error(f"cannot read the program {path}: {reason}", f"write one with: {again}") from error
     return path
 
 
@@ -115,9 +114,5 @@ def run_ranks_of(ranks: int, program: str, arguments: list[str]) -> int:
     if failure is not None:
         rank, code = failure
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        raise _error(f"rank {rank} ended with {how}; its message is above")
+        raise tool_error(f"rank {rank} ended with {how}; its message is above")
     return 0
-
-
-def _error(message: str, hint: str = "") -> DiagnosticError:
-    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

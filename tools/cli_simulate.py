@@ -9,22 +9,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.table import Table
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
 
 from ..api.files import PLANNED, UNDECIDED, plan_digest
 from ..api.plan_record import RECORD, PlanRecord
+from ..dialects.pipe import FragmentOp, TransferOp
+from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
 from ..ir.text_file import read_text
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
+from ..passes.add_cluster import add_cluster
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
+from ..passes.errors import describe
+from ..passes.pipeline import run_pipeline
+from ..passes.search.constraints import strip_pins
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import TOOL, command_line, refuse_for_planned
+from ..passes.strip_resharding import strip_decisions
+from .cli_arguments import command_line, plan_arguments, refuse_for_planned, tool_error
 from .cli_console import print_report, working
-from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .simulation_plots import plot_points, plot_timeline
 from .simulation_tables import Point, points_table, tables
@@ -36,9 +43,9 @@ def simulate_command(options: Namespace) -> int:
     module = target.planned
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
     if options.measured is not None and (options.sweep is not None or options.replan):
-        raise _error("--measured is of one step: leave out --sweep and --replan")
+        raise tool_error("--measured is of one step: leave out --sweep and --replan")
     if options.sweep is not None and options.trace is not None:
-        raise _error("--trace is of one step: leave out --sweep")
+        raise tool_error("--trace is of one step: leave out --sweep")
     if options.sweep is not None:
         points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
@@ -87,7 +94,7 @@ def _target(options: Namespace) -> _Target:
             return _Target(load_module(str(file)), undecided)
     if options.cluster is None:
         message = f"{options.target} is neither a plan nor an IR file, so it is planned first: the cluster is missing"
-        raise _error(message, "give --cluster FILE")
+        raise tool_error(message, "give --cluster FILE")
     from .cli_plan import planned
 
     cluster = _changed(find_cluster(options.cluster), options.changes if options.replan else [])
@@ -115,7 +122,7 @@ def _own_cluster(module: ModuleOp) -> Cluster:
     try:
         return cluster_of_module(module)
     except PassFailedException as error:
-        raise _error(str(error)) from error
+        raise tool_error(str(error)) from error
 
 
 def _given(options: Namespace, own: Cluster) -> Cluster:
@@ -125,7 +132,7 @@ def _given(options: Namespace, own: Cluster) -> Cluster:
     found = find_cluster(options.cluster)
     if (sizes := found.mesh.spatial) != own.mesh.spatial:
         wanted, has = (", ".join(f"{axis.name}={axis.size}" for axis in axes) for axes in (own.mesh.spatial, sizes))
-        raise _error(f"{options.target} is planned for the mesh {wanted}, {options.cluster} has {has}")
+        raise tool_error(f"{options.target} is planned for the mesh {wanted}, {options.cluster} has {has}")
     return replace(found, name=own.name, mesh=own.mesh)
 
 
@@ -134,7 +141,7 @@ def _changed(cluster: Cluster, changes: Sequence[str]) -> Cluster:
         try:
             cluster = changed(cluster, *parse_change(text))
         except WhatIfError as error:
-            raise _error(f"--set {text}: {error}") from error
+            raise tool_error(f"--set {text}: {error}") from error
     return cluster
 
 
@@ -142,7 +149,7 @@ def _sweep(text: str, cluster: Cluster) -> Sweep:
     try:
         return parse_sweep(text, cluster)
     except WhatIfError as error:
-        raise _error(f"--sweep: {error}") from error
+        raise tool_error(f"--sweep: {error}") from error
 
 
 def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
@@ -162,21 +169,33 @@ def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) 
 
 
 def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleOp:
+    """Plan the target for another cluster by the usual passes; its pins are obeyed, unless the options have pins."""
     from ..api.compile import PlanOptions
-    from ..api.replan import replanned
 
-    module = target.undecided if target.undecided is not None else target.planned
+    asked = PlanOptions(**plan_arguments(options))
+    if asked.algorithm is None:
+        # Sweeps plan again and again, on the mesh that there is.
+        asked = replace(asked, algorithm="fixed" if asked.pins else "eliminate")
+    module = (target.undecided if target.undecided is not None else target.planned).clone()
+    for op in module.walk():
+        if isinstance(op, FragmentOp | TransferOp) or parts_of(op):
+            reason = "is of a loop over parts of the batch, or of a pipeline"
+            raise tool_error(f"--replan: {describe(op)} {reason}, so the step cannot be planned again; keep the plan")
+    add_cluster(module, cluster)
+    if asked.pins is not None:
+        strip_pins(module)
+    strip_decisions(module)
     try:
-        asked = PlanOptions(options.algorithm, options.pin, ratios=options.ratios, compile=options.compile)
-        return replanned(module, cluster, replace(asked, keep_activations=options.keep_activations))
+        run_pipeline(Context(), module, asked.passes(cluster))
     except PassFailedException as error:
-        raise _error(f"--replan: {error}") from error
+        raise tool_error(f"--replan: {error}") from error
+    return module
 
 
 def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
     found = simulate_module(module, cluster)
     if len(found) != 1:
-        raise _error(f"the module has {len(found)} step functions, expected one")
+        raise tool_error(f"the module has {len(found)} step functions, expected one")
     return found[0]
 
 
@@ -187,7 +206,9 @@ def _measured(path: str) -> MeasuredSteps:
     except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         again = command_line("run", "DIR", "--overlap", path)
-        raise _error(f"--measured {path} does not hold measured steps: {reason}", f"write one with: {again}") from error
+        raise tool_error(
+            f"--measured {path} does not hold measured steps: {reason}", f"write one with: {again}"
+        ) from error
 
 
 def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
@@ -196,7 +217,7 @@ def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[
     try:
         return list(measured_tables(simulation, measured))
     except NotThisStepError as error:
-        raise _error(f"--measured {path} is not of this step: {error}") from error
+        raise tool_error(f"--measured {path} is not of this step: {error}") from error
 
 
 def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:
@@ -207,7 +228,3 @@ def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: P
     made = trace(simulation)
     made = made if measured is None else with_measured(made, simulation, measured)
     write_atomically(path, json.dumps(made) + "\n")
-
-
-def _error(message: str, hint: str = "") -> DiagnosticError:
-    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

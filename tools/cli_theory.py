@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from math import prod
 from typing import cast
 
-from ..ir.mesh import Mesh, parse_mesh
+from ..ir.mesh import Mesh
 from ..ir.ops.spec import OpInstance, OpSpec
 from ..ir.ops.table import op_table
 from ..ir.plain import Plain
 from ..ir.rules import Rule, parse_rule
 from ..passes.search.algorithms.theory import Triple, collective_triples, op_triples
-from .diagnostics import Diagnostic, DiagnosticError
+from .cli_arguments import mesh_of, tool_error
 
 COLLECTIVES = "collectives"
 
@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 def theory_command(options: Namespace) -> int:
     """Print the Hoare triples of an op, or of the collectives."""
-    mesh = _mesh(options.mesh)
+    mesh = mesh_of(options.mesh)
     if options.op == COLLECTIVES:
         shown, every = (tuple(collective_triples(mesh, 2, beyond)) for beyond in (options.all, True))
     else:
@@ -51,17 +51,6 @@ def _print(shown: Sequence[Triple], count: int) -> None:
         )
 
 
-def _fail(message: str, hint: str = "") -> DiagnosticError:
-    return DiagnosticError(Diagnostic(message, "shardwright", hint=hint))
-
-
-def _mesh(text: str) -> Mesh:
-    try:
-        return parse_mesh(text)
-    except ValueError as error:
-        raise _fail(f"--mesh: {error}") from error
-
-
 def _find_op(name: str) -> OpSpec:
     """Return the row of an op; a DiagnosticError lists the nearest names if the table has no such op."""
     table, plain = op_table(), _PREFIX.sub("", name, count=1)
@@ -73,7 +62,9 @@ def _find_op(name: str) -> OpSpec:
     similar = get_close_matches(spelled, [*table, "MatMul", COLLECTIVES], n=3, cutoff=0.5)
     near += [other for other in similar if other not in near]
     hint = f"the nearest names are {', '.join(near[:5])}" if near else f"or '{COLLECTIVES}' for the collectives"
-    raise _fail(f"the op table has no '{name}'; expected the name of an ATen overload, as mm or sum.dim_IntList", hint)
+    raise tool_error(
+        f"the op table has no '{name}'; expected the name of an ATen overload, as mm or sum.dim_IntList", hint
+    )
 
 
 def _arguments(given: Sequence[str]) -> dict[str, Plain]:
@@ -82,7 +73,7 @@ def _arguments(given: Sequence[str]) -> dict[str, Plain]:
     for item in given:
         name, found, text = item.partition("=")
         if not found:
-            raise _fail(f"--argument {item} is not of the form name=value, as dim=[0]")
+            raise tool_error(f"--argument {item} is not of the form name=value, as dim=[0]")
         try:
             arguments[name] = literal_eval(text)
         except (ValueError, SyntaxError):
@@ -107,7 +98,7 @@ def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, 
     except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         text = str(error).strip().split("\n", maxsplit=1)[0]
         listed = ", ".join("x".join(map(str, shape)) or "scalar" for shape in operands) or "none"
-        raise _fail(f"'{spec.name}' does not take operands of shapes {listed}: {text}", hint) from error
+        raise tool_error(f"'{spec.name}' does not take operands of shapes {listed}: {text}", hint) from error
 
 
 def _made_up(spec: OpSpec, mesh: Mesh) -> list[Shape]:
@@ -115,21 +106,20 @@ def _made_up(spec: OpSpec, mesh: Mesh) -> list[Shape]:
     size = _DIM * mesh.device_count
     if isinstance(spec.rule, str):
         notation = parse_rule(spec.rule)
-        sizes = {factor: size + 4 * number for number, factor in enumerate(_factors(notation.operands))}
+        factors = dict.fromkeys(factor for value in notation.operands for dim in value for factor in dim)
+        sizes = {factor: size + 4 * number for number, factor in enumerate(factors)}
         values = [[[sizes[factor] for factor in dim] for dim in value] for value in notation.operands]
         return [tuple(dim[0] if dim else 1 for dim in value) for value in values]
     return [(size, size) for _ in spec.operands]
-
-
-def _factors(values: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    return list(dict.fromkeys(factor for value in values for dim in value for factor in dim))
 
 
 def _shapes(text: str) -> list[Shape]:
     items = [item.strip() for item in text.split(",") if item.strip()]
     for item in items:
         if _SHAPE.fullmatch(item) is None:
-            raise _fail(f"'{item}' is not a shape; expected shapes as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'")
+            raise tool_error(
+                f"'{item}' is not a shape; expected shapes as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'"
+            )
     return [() if item == "scalar" else tuple(map(int, item.split("x"))) for item in items]
 
 

@@ -54,7 +54,7 @@ def options_page() -> str:
     for each, obeyed in ways.items():
         excluded = (said[other] for other in ways if not obeyed & ways[other])
         by = ("yes" if way in obeyed else "" for way in WAYS)
-        rows.append((said[each], OPTIONS[each[0]][1][0], *by, ", ".join(excluded)))
+        rows.append((said[each], OPTIONS[each[0]].values.text, *by, ", ".join(excluded)))
     return _page("Options of a plan", [intro, _table(("option", "values", *WAYS.values(), "excludes"), rows)])
 
 

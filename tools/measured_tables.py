@@ -12,10 +12,10 @@ from ..ir.measured_steps import MeasuredRank, MeasuredSteps, busiest, step_secon
 from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import seconds_text
 from ..passes.analysis.simulation.measured import Beside, beside
-from ..passes.analysis.simulation.names import op_name
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
+from .simulation_tables import numbered
 
 MOST_ROWS = 12
 """How many of the longest collectives are listed."""
@@ -85,16 +85,14 @@ def _traffic(simulation: Simulation, pair: Beside) -> Table:
     table = Table("collective or transfer", "over", "count", "predicted", "measured", title=title)
     rows: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for run, each in pair.pairs:
-        rows[_name(run.traffic.op), each.channel].append((run.end - run.start, (each.end or each.start) - each.start))
+        rows[numbered(run.traffic.op), each.channel].append(
+            (run.end - run.start, (each.end or each.start) - each.start)
+        )
     totals = {key: (sum(a for a, _ in times), sum(b for _, b in times)) for key, times in rows.items()}
     for (name, channel), (predicted, seconds) in sorted(totals.items(), key=lambda row: -row[1][1])[:MOST_ROWS]:
         count = str(len(rows[name, channel]))
         table.add_row(name, channel, count, seconds_text(predicted), seconds_text(seconds))
     return table
-
-
-def _name(op: Any) -> str:
-    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
 
 
 def with_measured(trace: Mapping[str, Any], simulation: Simulation, measured: MeasuredSteps) -> dict[str, Any]:

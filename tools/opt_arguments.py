@@ -71,7 +71,9 @@ _SHOW_FLAGS = {
 def parse_arguments(arguments: Sequence[str]) -> OptToolOptions:
     """Return what a command line asks for. DiagnosticError says what is wrong with it."""
     parser = _parser()
-    given, unknown = parser.parse_known_args(_with_values(arguments))
+    # A bare switch would take a file's name for its value.
+    words = [f"{each}=true" if each.removeprefix("--") in _SWITCHES else each for each in arguments]
+    given, unknown = parser.parse_known_args(words)
     if unknown:
         raise DiagnosticError(_unknown_argument(unknown[0]))
     values = vars(given)
@@ -115,11 +117,6 @@ def _parser() -> ToolParser:
     for name, flags in _SHOW_FLAGS.items():
         add(*flags, action="store_const", const=name, default="", dest="show", help=_SHOWS[name])
     return parser
-
-
-def _with_values(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `=true` after every bare switch, lest it take a file's name for its value."""
-    return [f"{each}=true" if each.removeprefix("--") in _SWITCHES else each for each in arguments]
 
 
 def _switch(text: str) -> bool:

@@ -10,8 +10,8 @@ from ..api.plan_report import PlanReport
 from ..ir.cluster_fields import shown
 from ..ir.json_shape import COUNT, NUMBER, Shape, fault_of
 from ..ir.text_file import read_text
-from .cli_arguments import TOOL, command_line
-from .diagnostics import Diagnostic, DiagnosticError
+from .cli_arguments import command_line, tool_error
+from .diagnostics import DiagnosticError
 
 _SIZES: Shape = {"*": int}
 _PINS: Shape = [{"value?": str, "sharding?": str, "preset?": str, "axes?": [str]}]
@@ -95,4 +95,4 @@ def _no_number(text: str) -> float:
 
 def _error(message: str, folder: Path) -> DiagnosticError:
     hint = f"write one with: {command_line('plan', 'STEP', '--cluster', 'FILE', '--out', folder)}"
-    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
+    return tool_error(message, hint)

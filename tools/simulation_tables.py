@@ -88,13 +88,13 @@ def _path(simulation: Simulation) -> Table:
     table = Table("op", "seconds", "of the step", title=f"the critical path: {len(path)} ops and collectives")
     rows: dict[str, float] = {}
     for op, seconds in path.items():
-        rows[_numbered(op)] = rows.get(_numbered(op), 0.0) + seconds
+        rows[numbered(op)] = rows.get(numbered(op), 0.0) + seconds
     for name, seconds in sorted(rows.items(), key=lambda row: -row[1])[:MOST_ROWS]:
         table.add_row(name, seconds_text(seconds), f"{seconds / simulation.seconds:.1%}")
     return table
 
 
-def _numbered(op: Operation) -> str:
+def numbered(op: Operation) -> str:
     """The name of an op; those of layers that differ in their number alone have one."""
     return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
 

@@ -85,7 +85,9 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     if isinstance(op, SumOfSquaresOp):
         return Call("sum_of_squares", (tuple(map(Operand, range(len(op.args)))),))
     if isinstance(op, TrainOp):
-        return _update_call(op, given)
+        # The optimizer may lack a state, whose operand is then None.
+        places: dict[str, Arg] = {name: Operand(index) for index, name in enumerate(op.operand_names())}
+        return _call_of_update(type(op), places, given)
     target = _target(op.overload)
     positional, keywords = _bind(op, target, given)
     if (part := _indexed_part(op, mesh, rank)) is None:
@@ -312,11 +314,6 @@ def _foreach_call(op: ForeachOp, given: Mapping[str, Arg]) -> Call:
     values = {**given, **places}
     options = tuple((name, value) for name, value in given.items() if name not in form.arguments)
     return Call("foreach", (form.function, *(values[name] for name in form.arguments)), options)
-
-
-def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:
-    """An update: its operands, None for a state that the optimizer does not keep, and its settings."""
-    return _call_of_update(type(op), {name: Operand(index) for index, name in enumerate(op.operand_names())}, given)
 
 
 def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping[str, Arg]) -> Call:

@@ -91,9 +91,9 @@ def _index_put(
     picked = aten.index.Tensor(moved.meta["val"], [tensor.meta["val"] for tensor in tensors])
     place = _to_place(picked, x, dims)
     whole = call(aten.expand.default, values, [picked.shape[dim] for dim in place])
-    sent = call(aten.permute.default, whole, _inverse(place))
+    sent = call(aten.permute.default, whole, inverse(place))
     put = call(aten.index_put.default, moved, tensors, sent, accumulate)
-    return call(aten.permute.default, put, _inverse(order))
+    return call(aten.permute.default, put, inverse(order))
 
 
 _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
@@ -128,7 +128,3 @@ def _to_place(picked: torch.fx.Node | torch.Tensor, x: torch.fx.Node, dims: list
     others = list(range(len(given), value.dim()))
     before = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
     return [*others[:before], *given, *others[before:]]
-
-
-def _inverse(order: list[int]) -> list[int]:
-    return [order.index(dim) for dim in range(len(order))]

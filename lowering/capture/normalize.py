@@ -224,11 +224,6 @@ def _identifier(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-def _drawn_by_place() -> str:
-    """The names of the random ops that are supported."""
-    return ", ".join(dict.fromkeys(op._schema.name.removeprefix("aten::") for op in DRAWS if not op._schema.is_mutable))
-
-
 def check_ops(graph: torch.fx.Graph) -> None:
     """
     Refuse what cannot be distributed.
@@ -250,9 +245,10 @@ def check_ops(graph: torch.fx.Graph) -> None:
         if node.target.namespace == "torch_attn":
             raise CaptureError(f"{where}: {node.target} is called, which is not supported; {OTHER_ATTENTION.instead}")
         if torch.Tag.nondeterministic_seeded in node.target.tags:
+            names = dict.fromkeys(op._schema.name.removeprefix("aten::") for op in DRAWS if not op._schema.is_mutable)
             raise CaptureError(
                 f"{where}: {node.target} draws random numbers that cannot be drawn shard by shard, as those of "
-                f"{_drawn_by_place()} can; {RANDOM_OP.instead}"
+                f"{', '.join(names)} can; {RANDOM_OP.instead}"
             )
         if node.target._schema.is_mutable:
             raise CaptureError(

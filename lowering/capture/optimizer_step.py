@@ -129,14 +129,11 @@ class OneStep:
         with torch.no_grad(), numbers_as_tensors(branches):
             self._step(alone)
         (after,) = alone.param_groups
-        self._check_group(group, after)
+        for name, value in after.items():
+            if name not in self.form.group_counts and value is not group.get(name):
+                raise RuntimeError(f"it changes the setting {name!r} of its groups")
         counted = {f"{GROUP}{name}": after[name] for name in self.form.group_counts}
         return {**alone.state.get(given.param, {}), **counted}
-
-    def _check_group(self, before: ParameterGroup, after: ParameterGroup) -> None:
-        for name, value in after.items():
-            if name not in self.form.group_counts and value is not before.get(name):
-                raise RuntimeError(f"it changes the setting {name!r} of its groups")
 
     def _made_before(self, param: torch.Tensor) -> dict[str, object] | None:
         """The state that a parameter of this shape has since the optimizer was made; None where it has none."""

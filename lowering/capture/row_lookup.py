@@ -143,7 +143,8 @@ def _index(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
     moved = _by_rows(call, lookup)
     if lookup.found:
         moved = call(aten.gather.default, moved, len(lookup.counted), _places(call, lookup))
-    return permuted(call, reshaped(call, moved, _sizes(lookup)), inverse(lookup.place_order))
+    sizes = [lookup.picked[dim] for dim in lookup.place_order]
+    return permuted(call, reshaped(call, moved, sizes), inverse(lookup.place_order))
 
 
 def _index_put(call: NodeMaker, lookup: _Lookup, values: torch.fx.Node, accumulate: bool = False) -> torch.fx.Node:
@@ -200,8 +201,3 @@ def _from_the_front(call: NodeMaker, index: torch.fx.Node, size: int) -> torch.f
         return index
     from_end = call(aten.add.Tensor, index, size)
     return call(aten.where.self, call(aten.lt.Scalar, index, 0), from_end, index)
-
-
-def _sizes(lookup: _Lookup) -> list[int]:
-    """The shape of what is picked, in the order in which it is looked up."""
-    return [lookup.picked[dim] for dim in lookup.place_order]

@@ -98,7 +98,8 @@ class NodeImporter:
         return op
 
     def _place(self, op: Operation, origin: Origin, node: Node) -> None:
-        op.location = _location(origin)
+        place = FileLineColLoc(StringAttr(source_path(origin.file)), IntAttr(origin.line), IntAttr(0))
+        op.location = NameLoc(StringAttr(origin.layer), place)
         for result in op.results:
             result.name_hint = value_name(_KERNEL.sub("attention", origin.name or node.name))
         self.block.add_op(op)
@@ -115,11 +116,6 @@ def _refuse_memory(node: Node, origin: Origin) -> None:
             f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on its"
             f" memory layout, which a distributed program does not preserve; {STRIDES.instead}"
         )
-
-
-def _location(origin: Origin) -> NameLoc:
-    place = FileLineColLoc(StringAttr(source_path(origin.file)), IntAttr(origin.line), IntAttr(0))
-    return NameLoc(StringAttr(origin.layer), place)
 
 
 _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")

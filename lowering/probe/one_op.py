@@ -107,11 +107,8 @@ def run(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor] | No
     # All that ops are seen to raise of operands that they do not take; a fault of ours would be another.
     except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError, AssertionError):
         return None
-    return [each for each in found if each is not None] if all(_is_tensor(each) for each in found) else None
-
-
-def _is_tensor(found: object) -> bool:
-    return found is None or isinstance(found, torch.Tensor)
+    tensors = [each for each in found if each is not None]
+    return tensors if all(isinstance(each, torch.Tensor) for each in tensors) else None
 
 
 def call_on(target: str, operands: Sequence[Spec], attributes: Mapping[str, Attribute]) -> Call:

@@ -14,6 +14,7 @@ input that was made. What an op does at large sizes alone is seen when a plan us
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def small_use(op: OpaqueOp) -> Use | None:
     sizes = [size for shape in (*operands, *outs) for size in shape]
     for small in (small_sizes(sizes, numbers), {size: size for size in sizes}):
         shapes, expected = resized(operands, small), resized(outs, small)
-        if any(_count(shape) > MOST_ELEMENTS for shape in (*shapes, *expected)):
+        if any(math.prod(shape) > MOST_ELEMENTS for shape in (*shapes, *expected)):
             continue
         for double in (True, False):
             dtypes = [torch_dtype(dtype_of(value)) for value in op.args]
@@ -108,10 +109,6 @@ def _may_run(op: OpaqueOp) -> bool:
         return False
     forbidden = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return not forbidden & set(target.tags)
-
-
-def _count(shape: Shape) -> int:
-    return torch.Size(shape).numel()
 
 
 def infer_rule(use: Use) -> ProbedRule:

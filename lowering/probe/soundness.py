@@ -9,7 +9,7 @@ shapes and dtypes of the full results, and the shapes of what each rank holds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from ...dialects.sharding_attrs import SignatureAttr
 from ...ir.mesh import Mesh
 from ...ir.rules import Rule
 from ...ir.sharding import Offsets, local_slices
-from ...ir.signatures import Choice, Signature, Split, choices, explain_mismatch, signature
+from ...ir.signatures import Signature, Split, choices, explain_mismatch, signature
 from ..interpreter.errors import InterpreterError
 from ..interpreter.interpreter import find_function, interpret
 
@@ -109,19 +109,9 @@ def spread_signatures(rule: Rule, mesh: Mesh, *, uneven: bool) -> Iterator[Signa
             if isinstance(choice, Split):
                 parts[choice.factor] = parts.get(choice.factor, 1) * axis.size
         for boundaries in (None, *((_rising, _with_a_hole) if uneven and parts else ())):
-            yield from _signature(rule, mesh, chosen, parts, boundaries)
-
-
-def _signature(
-    rule: Rule,
-    mesh: Mesh,
-    chosen: Sequence[Choice],
-    parts: dict[str, int],
-    boundaries: Callable[[int, int], Offsets] | None,
-) -> Iterator[Signature]:
-    offsets = {f: boundaries(rule.sizes[f], count) for f, count in parts.items()} if boundaries else None
-    if (found := signature(rule, mesh, chosen, offsets)) is not None:
-        yield found
+            offsets = {f: boundaries(rule.sizes[f], count) for f, count in parts.items()} if boundaries else None
+            if (found := signature(rule, mesh, chosen, offsets)) is not None:
+                yield found
 
 
 def _rising(size: int, parts: int) -> Offsets:

@@ -86,7 +86,8 @@ class TracedGraph:
     def key(self) -> tuple[object, ...]:
         """What equal graphs have in common."""
         kept = [id(value) for _, value in sorted(vars(self.module).items()) if isinstance(value, torch.Tensor)]
-        return (self.module.code, *map(_form, self.examples), *kept)
+        forms = [(each.shape, each.stride(), each.dtype, each.device) for each in self.examples]
+        return (self.module.code, *forms, *kept)
 
     def compiled(self, name: str = "a function") -> Function:
         """
@@ -116,7 +117,3 @@ class TracedGraph:
 
 _COMPILED: dict[tuple[object, ...], Function] = {}
 """By key; what a process has compiled."""
-
-
-def _form(tensor: torch.Tensor) -> tuple[object, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device

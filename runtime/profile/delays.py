@@ -57,7 +57,10 @@ class Delays:
             for _ in range(products):
                 self._compute()
             begun, done = now, time.perf_counter()
-            self._communicate(turn)
+            if turn % 2:
+                self._comm.all_gather(self._value, 0, self._axes)
+            else:
+                self._comm.all_reduce(self._value, self._axes)
             now = time.perf_counter()
             computing += done - begun
             communicating += now - done
@@ -65,9 +68,3 @@ class Delays:
 
     def _compute(self) -> None:
         torch.mm(self._x, self._x)
-
-    def _communicate(self, turn: int) -> None:
-        if turn % 2:
-            self._comm.all_gather(self._value, 0, self._axes)
-        else:
-            self._comm.all_reduce(self._value, self._axes)

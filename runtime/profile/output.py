@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +55,8 @@ def profile_text(profile: Profile) -> str:
     if lines:
         lines.insert(0, "# Fitted to measured times; of the relative errors the middle one and the largest:")
     if profile.missing:
-        lines += ["# PARTIAL: not everything was measured." if _is_partial(profile.missing) else "# Left out:"]
+        is_partial = any(not why.startswith("one call takes") for why in profile.missing.values())
+        lines += ["# PARTIAL: not everything was measured." if is_partial else "# Left out:"]
         lines += [comment(f"  {what}: {why}") for what, why in profile.missing.items()]
     return "\n".join([*lines, "", cluster_toml(profile.cluster)])
 
@@ -65,7 +65,3 @@ def fit_text(fit: FittedNumbers) -> str:
     """The numbers of a fit in a line."""
     numbers = ", ".join(f"{name} {value:.3g}" for name, value in fit.found.items())
     return f"{numbers}; {fit.points} points, errors {fit.middle_error:.1%} and {fit.worst_error:.1%}"
-
-
-def _is_partial(missing: Mapping[str, str]) -> bool:
-    return any(not why.startswith("one call takes") for why in missing.values())

@@ -121,7 +121,9 @@ def profile_rank(request: ProfileRequest, device: torch.device, observe: Observe
         ProfileError: the mesh has another number of ranks than the job, or there is nothing to resume from.
         RuntimeError: another rank was lost; what had been measured is in the file of progress.
     """
-    _check_world(request.mesh)
+    if (world := dist.get_world_size()) != request.mesh.device_count:
+        text = f"mesh {request.mesh} has {request.mesh.device_count} ranks, this job has {world}; give another --mesh"
+        raise ProfileError(text)
     if device.type == "cpu":
         keep_freed_memory()
     clock = Clock(device)
@@ -148,11 +150,6 @@ def profile_here(request: ProfileRequest, observe: Observer | None = None) -> Jo
     """Measure, as one of the processes that `run_ranks` started on this machine."""
     os.environ["LOCAL_WORLD_SIZE"] = str(dist.get_world_size())
     return profile_rank(request, torch.device("cpu"), observe)
-
-
-def _check_world(mesh: Mesh) -> None:
-    if (world := dist.get_world_size()) != mesh.device_count:
-        raise ProfileError(f"mesh {mesh} has {mesh.device_count} ranks, this job has {world}; give another --mesh")
 
 
 def _begun(request: ProfileRequest, clock: Clock) -> Journal:

@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("user")
     (folder / "my_step.py").write_text(STEP)
     (folder / "pair.toml").write_text(PAIR_CLUSTER)
-    done = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "plan", "--pin", "dp")
+    done = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "plan", "--pins", "dp")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -103,7 +103,7 @@ PIPELINE = (
 
 
 def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path, expected: list[str]):
-    passes = ("--pass-pipeline", PIPELINE)
+    passes = ("--pipeline", PIPELINE)
     planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", *passes, "--out", "deep")
     assert planned.returncode == 0, planned.stderr
     run = shardwright(folder, "run", "deep", "--steps", "3", "--overlap", "measured.json")
@@ -127,7 +127,7 @@ def test_a_program_on_the_wrong_number_of_ranks(folder: Path):
 
 
 def test_ranks_that_hold_different_plans(folder: Path):
-    planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "other", "--pin", "tp")
+    planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "other", "--pins", "tp")
     assert planned.returncode == 0, planned.stderr
     (folder / "mixed.py").write_text(
         "import os, runpy\n"

@@ -11,6 +11,8 @@ import torch
 from example_runs import EXAMPLES, launch_example, load_example, write_cluster
 from forked import run_python
 
+import shardwright as sw
+
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
@@ -115,7 +117,7 @@ def test_accumulation_in_the_step_is_that_of_the_plain_trainer(tmp_path: Path):
             report_to=[],
             save_strategy="no",
         )
-        asked = {"cluster": "local-4", "micro_batches": 4, "stages": 1}
+        asked = {"cluster": "local-4", "plan": sw.PlanOptions(micro_batches=4, stages=1)}
         options: dict[str, Any] = {"parallelize": asked} if kind is DistributedTrainer else {}
         data = example.Windows("argparse.py", 32)
         trainer = kind(GPT2LMHeadModel(example.CONFIG), arguments, train_dataset=data, **options)

@@ -39,7 +39,7 @@ if sys.argv[2] == "module":
     torch.manual_seed(0)
     model = made.build_model()
 step = sw.parallelize(
-    model, made.loss, made.optimizer, made.batch, cluster=sys.argv[1], dtype=torch.float64, seed=0
+    model, made.loss, made.optimizer, made.batch, cluster=sys.argv[1], plan=sw.PlanOptions(dtype=torch.float64), seed=0
 )
 batches = [vary_batch(made.batch, number, torch.float64) for number in range(3)]
 losses = [step(batch, lr=1e-2).item() for batch in batches]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from plan_keywords import with_plan
 from split_cluster import one_useless_cluster, split_cluster
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
@@ -238,7 +239,7 @@ def planned(case: Case, kind: Kind, model: nn.Module) -> DistributedStep:
         case.cluster(parse_mesh(case.mesh)),
         metrics=kind.metrics,
         shapes=shapes,
-        **case.options,
+        **with_plan(case.options),
     )
 
 
@@ -372,7 +373,7 @@ def _small(**options: Any) -> tuple[DistributedStep, OneDevice, TensorDataset]:
     loss = nn.functional.cross_entropy
     here = OneDevice(Kind(Classifier, loss, lambda output, labels: {}, classified, SGD), copy.deepcopy(model))
     cluster = split_cluster(parse_mesh(str(dist.get_world_size())))
-    return sw.parallelize(model, loss, SGD, data[:8], cluster, **options), here, data
+    return sw.parallelize(model, loss, SGD, data[:8], cluster, **with_plan(options)), here, data
 
 
 def _partial_epochs() -> str:

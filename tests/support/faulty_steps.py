@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from plan_keywords import with_plan
 from split_cluster import split_cluster
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -46,7 +47,7 @@ def planned(world: int = 2, **options: Any) -> DistributedStep:
         # Sending anything costs more than to compute all of it everywhere.
         cluster = replace(cluster, links=(Link("gpu", 1.0, 1e-3),))
     options = {"pins": "dp", "faults": BOUNDS, "seed": None, **options}
-    return sw.parallelize(model, nn.functional.cross_entropy, SGD, batch(), cluster, **options)
+    return sw.parallelize(model, nn.functional.cross_entropy, SGD, batch(), cluster, **with_plan(options))
 
 
 def trained(step: DistributedStep, steps: int = AT) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from plan_keywords import with_plan
 from torch import nn
 
 import shardwright as sw
@@ -88,7 +89,7 @@ def planned(
 ) -> DistributedStep:
     """A step of one rank, planned without a search."""
     example = batches()[0] if batch is None else batch
-    return sw.parallelize(model, loss, optimizer, example, "local-4", **{"pins": "dp", **options})
+    return sw.parallelize(model, loss, optimizer, example, "local-4", **with_plan({"pins": "dp", **options}))
 
 
 def trains_alike(

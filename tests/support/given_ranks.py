@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from plan_keywords import with_plan
 from split_cluster import split_cluster
 from torch import nn
 from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
@@ -43,7 +44,9 @@ def mlp(seed: int) -> nn.Module:
 def planned(model: nn.Module | Callable[[], nn.Module], **options: Any) -> DistributedStep:
     """The step of a model, on as many ranks as there are."""
     cluster = split_cluster(Mesh.of(gpu=dist.get_world_size()))
-    return sw.parallelize(model, LOSS, SGD, dataset()[:ROWS], cluster, algorithm="eliminate", **options)
+    return sw.parallelize(
+        model, LOSS, SGD, dataset()[:ROWS], cluster, **with_plan({"algorithm": "eliminate", **options})
+    )
 
 
 def trained_on_one_device(model: nn.Module, order: list[int]) -> tuple[list[float], dict[str, torch.Tensor]]:

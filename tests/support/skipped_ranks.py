@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from plan_keywords import with_plan
 from split_cluster import split_cluster
 from state_ranks import LOSS, PIPELINE, ROWS, adamw, differences
 from state_ranks import batch as finite_batch
@@ -88,7 +89,7 @@ def _faults(name: str, options: dict[str, Any]) -> Iterator[str]:
     cluster = split_cluster(parse_mesh(str(dist.get_world_size())))
     with kept_log() as logged:
         given = risky(normalized=normalized)
-        step = sw.parallelize(given, LOSS, adamw, batch(0), cluster, on_nan="skip", **options)
+        step = sw.parallelize(given, LOSS, adamw, batch(0), cluster, on_nan="skip", **with_plan(options))
         found, skipped = list[float](), list[int]()
         for number in range(STEPS):
             loss = step(batch(number)).item()

@@ -113,7 +113,8 @@ def furthest_of(name: str) -> float:
     model = MODELS[name]().double()
     alone, worst = deepcopy(model), 0.0
     optimizer = SGD(alone.parameters())
-    step = sw.parallelize(model, functional.mse_loss, SGD, batch(0), split_cluster(Mesh.of(gpu=2)), stages=2)
+    plan = sw.PlanOptions(stages=2)
+    step = sw.parallelize(model, functional.mse_loss, SGD, batch(0), split_cluster(Mesh.of(gpu=2)), plan=plan)
     for number in range(3):
         x, y = batch(number)
         loss = functional.mse_loss(alone(x), y)

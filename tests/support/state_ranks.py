@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from plan_keywords import with_plan
 from split_cluster import split_cluster
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp_state
@@ -74,7 +75,7 @@ def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 def planned(seed: int = 0, mesh: str | None = None, **options: Any) -> DistributedStep:
     """The step of a net."""
     cluster = split_cluster(parse_mesh(mesh or str(dist.get_world_size())))
-    return sw.parallelize(net(seed), LOSS, adamw, batch(0), cluster, **options)
+    return sw.parallelize(net(seed), LOSS, adamw, batch(0), cluster, **with_plan(options))
 
 
 def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
@@ -217,7 +218,7 @@ def given_mesh() -> Iterator[str]:
     measured, home.auto_cluster = home.auto_cluster, lambda device, mesh: split_cluster(mesh)
     try:
         given = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
-        step = sw.parallelize(net(), LOSS, adamw, batch(0), given, pins="dp", measure=1)
+        step = sw.parallelize(net(), LOSS, adamw, batch(0), given, plan=sw.PlanOptions(pins="dp"), measure=1)
     finally:
         home.auto_cluster = measured
     if step.device_mesh is not given:

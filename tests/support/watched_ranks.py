@@ -84,7 +84,7 @@ def on_two() -> dict[str, Any]:
     mesh = Mesh.of(gpu=dist.get_world_size())
     slow = replace(split_cluster(mesh), links=(Link("gpu", 1.0, 1e-3),))
     with kept_log() as alone:
-        sw.parallelize(net(), LOSS, adamw, batch(0), slow, algorithm="eliminate")
+        sw.parallelize(net(), LOSS, adamw, batch(0), slow, plan=sw.PlanOptions(algorithm="eliminate"))
     accumulated = watched(stages=1, micro_batches=2)
     found = {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
     return found | {"measured": measured(pins="zero3"), "staged": measured(stages=2, micro_batches=2)}

@@ -1,4 +1,4 @@
-"""`parallelize(compile=True)` in this process: training, evaluation and batches of other shapes are as without."""
+"""`PlanOptions(compile=True)` in this process: training, evaluation and batches of other shapes are as without."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def model() -> nn.Module:
 def planned(*, compiles: bool) -> DistributedStep:
     cluster, sgd = split_cluster(Mesh.of(gpu=1)), partial(torch.optim.SGD, lr=0.5)
     # Pinned, as ops are cheaper where they are compiled, so that another plan may be the fastest there.
-    return sw.parallelize(
-        model, nn.functional.cross_entropy, sgd, BATCH, cluster, pins="dp", shapes=[LAST], compile=compiles
-    )
+    plan = sw.PlanOptions(pins="dp", compile=compiles)
+    return sw.parallelize(model, nn.functional.cross_entropy, sgd, BATCH, cluster, plan=plan, shapes=[LAST])
 
 
 def test_a_compiled_step_is_the_same_step():

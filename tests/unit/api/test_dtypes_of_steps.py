@@ -37,7 +37,7 @@ def test_batch_norms_that_are_written_as_sums(precision: Literal["bf16-mixed"] |
         SGD,
         batch,
         split_cluster(Mesh.of(gpu=1)),
-        pipeline=DECOMPOSED,
+        plan=sw.PlanOptions(pipeline=DECOMPOSED),
         precision=precision,
     )
     assert "aten._native_batch_norm" not in step.program
@@ -88,7 +88,8 @@ def test_a_float16_mean_is_summed_in_float32():
     torch.manual_seed(0)
     model, batch = LargeMean(), (torch.randn(1024, 8) * 3, torch.randn(1024, 4))
     eager = copy.deepcopy(model)
-    step = sw.parallelize(model, None, SGD, batch, split_cluster(Mesh.of(gpu=1)), pins="dp", precision="fp16-mixed")
+    plan = sw.PlanOptions(pins="dp")
+    step = sw.parallelize(model, None, SGD, batch, split_cluster(Mesh.of(gpu=1)), plan=plan, precision="fp16-mixed")
     with torch.autocast("cpu", torch.float16):
         expected = eager(*batch).detach()
     torch.testing.assert_close(step(batch), expected)
@@ -115,7 +116,8 @@ def test_gradients_of_several_dtypes_are_clipped(dtype: torch.dtype, other: torc
     torch.manual_seed(0)
     model, batch = SeveralDtypes(dtype, other), (torch.randn(16, 8, dtype=dtype), torch.randn(16, 4, dtype=dtype))
     eager = copy.deepcopy(model)
-    step = sw.parallelize(model, None, SGD, batch, split_cluster(Mesh.of(gpu=1)), pins="dp", clip_norm=0.5)
+    plan = sw.PlanOptions(pins="dp")
+    step = sw.parallelize(model, None, SGD, batch, split_cluster(Mesh.of(gpu=1)), plan=plan, clip_norm=0.5)
     loss, optimizer = step(batch), SGD(eager.parameters())
     expected = eager(*batch)
     expected.backward()

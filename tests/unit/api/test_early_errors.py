@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from plan_keywords import with_plan
 from torch import nn
 
 import shardwright as sw
@@ -21,7 +22,7 @@ BATCH = torch.randn(8, 4), torch.randn(8, 4)
 
 
 def planned(model: Any = None, **options: Any) -> object:
-    return sw.parallelize(model or nn.Linear(4, 4), nn.functional.mse_loss, SGD, BATCH, **options)
+    return sw.parallelize(model or nn.Linear(4, 4), nn.functional.mse_loss, SGD, BATCH, **with_plan(options))
 
 
 @pytest.fixture

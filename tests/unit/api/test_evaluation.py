@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from plan_keywords import with_plan
 from split_cluster import split_cluster
 from torch import nn
 
@@ -37,7 +38,7 @@ class Odd(nn.Module):
 
 
 def planned(model: Any, loss: Any, batch: Any, **options: Any) -> DistributedStep:
-    return sw.parallelize(model, loss, SGD, batch, split_cluster(Mesh.of(gpu=1)), **options)
+    return sw.parallelize(model, loss, SGD, batch, split_cluster(Mesh.of(gpu=1)), **with_plan(options))
 
 
 def result_loss(output: Any, labels: torch.Tensor) -> torch.Tensor:

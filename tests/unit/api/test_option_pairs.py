@@ -13,13 +13,15 @@ from torch import nn
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException
 
+import shardwright as sw
 from shardwright.api.compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.plan_options import OPTIONS, WAYS, refusal, ways_of
+from shardwright.ir.plan_options import OPTIONS, WAYS, refusal, taken_by, ways_of
+from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.runtime.plan import PlanError
-from shardwright.tools.cli_arguments import parse_arguments
+from shardwright.tools.cli_arguments import parse_arguments, plan_arguments
 from shardwright.tools.diagnostics import DiagnosticError
 
 CLUSTER = unequal_cluster(Mesh.of(gpu=2))
@@ -79,10 +81,14 @@ def test_every_option_is_in_the_table():
     names = {each.name for each in fields(PlanOptions)}
     assert names == EFFECTS.keys() | NOT_IN_THE_PROGRAM
     assert names | {"measure", "replan_from", "seed", "compared"} == OPTIONS.keys()
-    (_, (expected, takes)) = OPTIONS["algorithm"]
+    of_pass = {each.name: each.default for each in fields(SearchPlanPass)}
+    assert {name: of_pass[name] for name in taken_by("search-plan")} == {
+        name: option.default for name, option in taken_by("search-plan").items()
+    }
+    values = OPTIONS["algorithm"].values
     algorithms = [name for each in get_args(PlanAlgorithm) for name in get_args(each)]
-    assert all(map(takes, algorithms))
-    assert expected.count(" or ") == len(algorithms) - 1
+    assert all(map(values.takes, algorithms))
+    assert values.text.count(" or ") == len(algorithms) - 1
 
 
 @pytest.mark.parametrize("name", EFFECTS)
@@ -145,8 +151,26 @@ def test_seed_and_compared_are_verified():
     assert refusal({"seed": 0, "compared": 0}) is None
 
 
+def test_former_keywords_of_parallelize_and_former_flags_work_and_warn(capsys: pytest.CaptureFixture[str]):
+    step = training_step()
+    planned: Callable[..., Any] = partial(sw.parallelize, step.model, step.loss, step.optimizer, step.batch, "local-4")
+    with pytest.warns(DeprecationWarning, match=r"write parallelize\(plan=PlanOptions\(pins=\.\.\., dtype=\.\.\.\)\)"):
+        trained = planned(pins="dp", dtype=torch.float64)
+    assert "float64" in trained.program
+    with pytest.raises(TypeError, match="unexpected keyword argument 'pin'"):
+        planned(pin="dp")
+    line = ["plan", "mlp-tiny", "--cluster", "c", "--out", "o"]
+    assert plan_arguments(parse_arguments([*line, "--pin", "dp"])) == {"pins": "dp"}
+    assert plan_arguments(parse_arguments([*line, "--pass-pipeline=cse"])) == {"pipeline": "cse"}
+    warnings = capsys.readouterr().err.splitlines()
+    assert [text.split(",")[0] for text in warnings] == [
+        "warning: --pin is called --pins",
+        "warning: --pass-pipeline is called --pipeline",
+    ]
+
+
 FLAGS = {
-    "--pin": "dp",
+    "--pins": "dp",
     "--algorithm": "eliminate",
     "--ratios": "0.7,0.3",
     "--random": "independent",
@@ -159,14 +183,13 @@ FLAGS = {
     "--budget": "1",
     "--candidate": "plan.json",
     "--measure": "2",
-    "--pass-pipeline": "canonicalize",
+    "--pipeline": "canonicalize",
 }
-PYTHON = {"--pin": "pins", "--pass-pipeline": "pipeline"}
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(FLAGS, 2)))
 def test_the_command_line_refuses_the_same_pairs_by_their_flags(one: str, other: str):
-    names = [PYTHON.get(flag, flag[2:].replace("-", "_")) for flag in (one, other)]
+    names = [flag[2:].replace("-", "_") for flag in (one, other)]
     ways = [ways_of(name, FLAGS[flag]) for name, flag in zip(names, (one, other), strict=True)]
     line = ["plan", "mlp-tiny", "--cluster", "c", "--out", "o", one, FLAGS[one], other, FLAGS[other]]
     if ways[0] & ways[1]:
@@ -186,7 +209,7 @@ def test_the_command_line_refuses_the_same_pairs_by_their_flags(one: str, other:
         (["run", "{folder}", "--mesh", "1x2"], "--mesh"),
         (["run", "{folder}", "--profile"], "--profile"),
         (["run", "mlp-tiny", "--profile", "--cluster", "local-4"], "--profile and --cluster"),
-        (["simulate", "{folder}", "--pin", "dp"], "--pin"),
+        (["simulate", "{folder}", "--pins", "dp"], "--pins"),
         (["simulate", "{folder}", "--compile"], "--compile"),
         (["simulate", "{folder}", "--sweep", "link.gpu.latency=1us..2us:2", "--trace", "x"], "--trace"),
     ],

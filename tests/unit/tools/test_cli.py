@@ -68,7 +68,7 @@ def test_version(capsys: pytest.CaptureFixture[str]):
 
 def test_plan_writes_a_folder_and_a_summary(tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]):
     folder = tmp_path / "plan"
-    assert main(["plan", "mlp-tiny", "--cluster", cluster, "--out", str(folder), "--pin", "zero3"]) == 0
+    assert main(["plan", "mlp-tiny", "--cluster", cluster, "--out", str(folder), "--pins", "zero3"]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "program.py", "step.mlir"]
     report = json.loads((folder / "plan.json").read_text())
     assert (report["step"], report["ranks"], report["mesh"]) == ("mlp-tiny", 2, {"gpu": 2})
@@ -80,7 +80,7 @@ def test_plan_writes_a_folder_and_a_summary(tmp_path: Path, cluster: str, capsys
 
 def test_a_pipeline_replaces_the_usual_one(tmp_path: Path, cluster: str):
     passes = "decompose-mean,search-strategy,insert-resharding,select-collectives"
-    arguments = ["plan", "mlp-tiny", "--cluster", cluster, "--out", str(tmp_path / "p"), "--pass-pipeline", passes]
+    arguments = ["plan", "mlp-tiny", "--cluster", cluster, "--out", str(tmp_path / "p"), "--pipeline", passes]
     assert main(arguments) == 0
     report = json.loads((tmp_path / "p" / "plan.json").read_text())
     assert set(report["pass_seconds"]) == {"import", *passes.split(","), "reuse-buffers", "emit"}
@@ -102,7 +102,7 @@ def test_import_writes_ir_that_opt_tool_reads(tmp_path: Path, cluster: str, caps
 
 def test_check_compares_and_says_how_far(capsys: pytest.CaptureFixture[str]):
     arguments = ["check", "mlp-tiny", "--mesh", "dp=2,tp=2", "--backend", "interpreter", "--steps", "2"]
-    assert main([*arguments, "--dtype", "float64", "--optimizer", "sgd", "--pin", "tp"]) == 0
+    assert main([*arguments, "--dtype", "float64", "--optimizer", "sgd", "--pins", "tp"]) == 0
     shown = capsys.readouterr().out
     for part in ("loss", "gradient", "parameter", "momentum_buffer", "agrees with one device over 2 steps"):
         assert part in shown
@@ -128,16 +128,16 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "bad mesh": (["check", "mlp-tiny", "--mesh", "2y2"], "--mesh: mesh '2y2'"),
     "huge mesh": (["check", "mlp-tiny", "--mesh", "100"], "64 are the most to check"),
     "no pin file": (
-        ["check", "mlp-tiny", "--mesh", "2", "--backend", "interpreter", "--pin", "no.toml"],
+        ["check", "mlp-tiny", "--mesh", "2", "--backend", "interpreter", "--pins", "no.toml"],
         "no.toml: cannot read the pin file",
     ),
     "unknown pass": (
-        ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pass-pipeline", "serch-strategy"],
+        ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pipeline", "serch-strategy"],
         "did you mean 'search-strategy'?",
     ),
     "pins beside passes": (
-        ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pin", "dp", "--pass-pipeline", "search-strategy"],
-        "--pin=dp and --pass-pipeline=search-strategy exclude each other",
+        ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pins", "dp", "--pipeline", "search-strategy"],
+        "--pins=dp and --pipeline=search-strategy exclude each other",
     ),
     "unknown size": (["run", "mlp-tiny"], "the number of processes is missing"),
     "save nowhere": (
@@ -253,7 +253,7 @@ def test_sizes_for_people(count: int, text: str):
         (["plann", "mlp-tiny"], 'did you mean "plan"?', "shardwright --help"),
         (["check", "mlp-tiny", "--mesh", "2", "--stages", "2"], "arguments: --stages 2", "shardwright check --help"),
         (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], 'did you mean "local-4"?', ""),
-        (["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pin", "zro3"], 'did you mean "zero3"?', ""),
+        (["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pins", "zro3"], 'did you mean "zero3"?', ""),
     ],
 )
 def test_a_mistaken_word_is_named_with_the_help_of_its_command(

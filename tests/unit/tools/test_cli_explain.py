@@ -26,7 +26,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pipeline")
     pins = folder / "pins.toml"
     pins.write_text("[[pin]]\nvalue = \"*0.weight\"\nsharding = '[{}, {}]'\n")
-    arguments = ["plan", "mlp-tiny", "--cluster", "local-4", "--out", str(folder), "--pin", str(pins)]
+    arguments = ["plan", "mlp-tiny", "--cluster", "local-4", "--out", str(folder), "--pins", str(pins)]
     assert main([*arguments, "--stages", "2", "--micro-batches", "4"]) == 0
     return folder
 

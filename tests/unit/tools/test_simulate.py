@@ -77,7 +77,7 @@ def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, c
     sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
     plan = ("mlp-tiny", "--cluster", tmp_path / "pair.toml")
     kept = run(capsys, *plan, *sweep)
-    again, pinned = (run(capsys, *plan, *sweep, "--replan", *more) for more in ((), ("--pin", "dp")))
+    again, pinned = (run(capsys, *plan, *sweep, "--replan", *more) for more in ((), ("--pins", "dp")))
     slow, fast = (text.splitlines()[-3:-1] for text in (kept, pinned))
     assert slow[0] != slow[1]
     # Where the network is slow, a search keeps off it, unless pins say otherwise.
