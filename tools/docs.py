@@ -17,7 +17,10 @@ from ..ir.not_supported import NOT_SUPPORTED, Refusal
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from ..ir.plan_options import OPTIONS, WAYS, ways_of
-from .pass_doc import PassDoc, pass_doc
+from ..passes.pipeline import Pipeline
+from ..passes.pipeline_spec import PassOption
+from ..passes.registry import NamedPipeline, our_pipelines
+from .pass_doc import PassDoc, option_docs, pass_doc
 from .universe import UNIVERSE
 
 NOTICE = "<!-- Written by `make docs` from the code; change it there. -->"
@@ -34,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def pages() -> dict[str, str]:
     """Map each generated page's name to its text. ValueError names a pass whose docstring lacks a part."""
     return {
-        "passes.md": passes_page(pass_doc(load()) for load in UNIVERSE.all_passes.values()),
+        "passes.md": passes_page(
+            (pass_doc(load()) for load in UNIVERSE.all_passes.values()), (load() for load in our_pipelines().values())
+        ),
         "dialects.md": dialects_page(load() for load in UNIVERSE.all_dialects.values()),
         "not-supported.md": not_supported_page(NOT_SUPPORTED),
         "options.md": options_page(),
@@ -58,30 +63,45 @@ def options_page() -> str:
     return _page("Options of a plan", [intro, _table(("option", "values", *WAYS.values(), "excludes"), rows)])
 
 
-def passes_page(docs: Iterable[PassDoc]) -> str:
-    """Return the Markdown page of all passes, by name."""
+def passes_page(docs: Iterable[PassDoc], pipelines: Iterable[type[NamedPipeline]]) -> str:
+    """Return the Markdown page of all passes, by name, and of the named pipelines."""
     by_name = sorted(docs, key=lambda doc: doc.name)
     intro = "Every pass runs alone under `opt-tool --pass-pipeline=...` and in any xDSL `PassPipeline`."
     rows = ((f"[`{doc.name}`](#{doc.name})", doc.summary) for doc in by_name)
     contents = _table(("pass", "what it does"), rows)
-    return _page("Passes", [intro, contents, *map(_pass_section, by_name)])
+    return _page("Passes", [intro, contents, *_pipelines_section(pipelines), *map(_pass_section, by_name)])
+
+
+def _pipelines_section(pipelines: Iterable[type[NamedPipeline]]) -> Iterator[str]:
+    yield "## Named pipelines"
+    yield (
+        "`opt-tool` and `Pipeline.parse` replace each of these names by its passes, which then run one by one. The"
+        " usual pipeline is `prepare,search-strategy,program,finish`. The passes are shown here for the default"
+        " options; `program{parts=4}` runs four parts of the batch one after the other, and"
+        " `program{mode=pipeline parts=4}` runs them through stages."
+    )
+    for pipeline in pipelines:
+        yield f"### {pipeline.name}\n\n{inspect.getdoc(pipeline)}\n\n`{Pipeline.parse(pipeline.name)}`"
+        if options := option_docs(pipeline):
+            yield _options_table(options)
+
+
+def _options_table(options: Iterable[tuple[PassOption, str]]) -> str:
+    rows = (
+        (f"`{option.name}`", f"`{option.type}`", _code(option.default or "required"), meaning)
+        for option, meaning in options
+    )
+    return _table(("option", "type", "default", "meaning"), rows)
 
 
 def _pass_section(doc: PassDoc) -> str:
-    options = _table(
-        ("option", "type", "default", "meaning"),
-        (
-            (f"`{option.name}`", f"`{option.type}`", _code(option.default or "required"), option.description)
-            for option in doc.options
-        ),
-    )
     parts = [
         f"## {doc.name}",
         doc.summary,
         doc.explanation,
         f"**Requires**: {doc.requires}",
         f"**Ensures**: {doc.ensures}",
-        options if doc.options else "",
+        _options_table(doc.options) if doc.options else "",
         f"Before `{doc.pipeline}`:",
         f"```mlir\n{doc.before}```",
         "After:",

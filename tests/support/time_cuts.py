@@ -9,7 +9,6 @@ import torch
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase
-from shardwright.api.compile import BEGIN
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 
@@ -33,7 +32,7 @@ class Form:
         first: str = "",
     ) -> CheckCase:
         """A step cut so; `first` are passes in front of all others."""
-        mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}{BEGIN},{self.passes},{_REST}"
+        mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}prepare,{self.passes},{_REST}"
         return CheckCase(step, mesh, None, dtype, "sgd", steps, split_cluster(mesh), pipeline=pipeline)
 
 

@@ -14,7 +14,7 @@ from xdsl.context import Context
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import AtenOp
 from shardwright.dialects.compute import ComputeOp, shape_of
 from shardwright.dialects.spmd import CollectiveOp
@@ -44,7 +44,7 @@ def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name:
     parameters = {tuple(value.shape) for value in step.model.parameters()}  # type: ignore[union-attr]
     module = import_training_step(step)
     add_cluster(module, split_cluster(MESH))
-    run_pipeline(Context(), module, f"{BEGIN},{DATA_PARALLEL},{CHANGES}")
+    run_pipeline(Context(), module, f"prepare,{DATA_PARALLEL},communicate")
     sent = [op.operand for op in module.walk() if isinstance(op, CollectiveOp) and not op.KIND.is_local]
     tensors = [value for value in sent if shape_of(value)]
     assert len(tensors) == len(list(step.model.parameters()))  # type: ignore[union-attr]
@@ -63,7 +63,7 @@ def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["multihead", "vision"])
 def test_the_program_is_equal_to_one_device(name: str, form: str, dtype: torch.dtype):
-    pipeline = f"{BEGIN},{FORMS[form]}"
+    pipeline = f"prepare,{FORMS[form]}"
     case = CheckCase(STEPS[name], MESH, dtype=dtype, steps=2, cluster=split_cluster(MESH), pipeline=pipeline)
     result = check_interpreted(case)
     assert result.passed, str(result)

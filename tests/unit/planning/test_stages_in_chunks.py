@@ -10,7 +10,7 @@ import pytest
 from ir_files import context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.pipe import FragmentOp, TransferOp
 from shardwright.dialects.stage_program import schedule_of
 from shardwright.dialects.text import module_text
@@ -47,7 +47,7 @@ def cluster(beta: float, ranks: int = 2) -> Cluster:
 @cache
 def _unet() -> ModuleOp:
     module = import_training_step(unet_step(UNetConfig(widths=(8, 16, 32), image=16, attention=1), batch=16))
-    run_pipeline(context(), module, BEGIN)
+    run_pipeline(context(), module, "prepare")
     return module
 
 
