@@ -30,8 +30,8 @@ H100, HAP = find_cluster("h100-8x8"), find_cluster("hap-8x8")
 def _sent(pins: str, where: str) -> ModuleOp:
     module = import_training_step(gpt2_step(GPT2, batch=256, length=256))
     add_cluster(module, find_cluster(where))
-    strategy = f"decompose-mean,canonicalize,cse,dce,search-strategy{{algorithm=fixed pins={pins}}}"
-    run_pipeline(Context(), module, f"{strategy},insert-resharding,select-collectives", verify_each=False)
+    passes = f"prepare,search-strategy{{algorithm=fixed pins={pins}}},communicate"
+    run_pipeline(Context(), module, passes, verify_each=False)
     return module
 
 

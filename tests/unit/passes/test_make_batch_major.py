@@ -26,15 +26,11 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.batch_places import BatchPlace, place_in, regrouping
 
 MESH = Mesh.of(gpu=2)
-CHANGES, REST = "insert-resharding,select-collectives", "check-order,reuse-buffers,check-memory,insert-frees"
 FORMS = {
-    "dp": f"{DATA_PARALLEL},{CHANGES},overlap,join-updates,{REST}",
-    "duplex": f"{DATA_PARALLEL},split-batch{{parts=2 unrolled=true}},{CHANGES},duplex,overlap,join-updates,{REST}",
-    "accumulation": f"{DATA_PARALLEL},split-batch{{parts=4}},{CHANGES},accumulate,overlap,join-updates,{REST}",
-    "stages": (
-        f"partition-stages{{stages=2}},{DATA_PARALLEL},split-batch{{parts=4}},{CHANGES},overlap,join-updates,"
-        f"schedule-pipeline{{schedule=1f1b}},plan-transfers,{REST}"
-    ),
+    "dp": f"{DATA_PARALLEL},program,finish",
+    "duplex": f"{DATA_PARALLEL},program{{mode=duplex parts=2}},finish",
+    "accumulation": f"{DATA_PARALLEL},program{{parts=4}},finish",
+    "stages": (f"partition-stages{{stages=2}},{DATA_PARALLEL},program{{mode=pipeline parts=4 schedule=1f1b}},finish"),
 }
 
 

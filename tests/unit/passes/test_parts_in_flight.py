@@ -28,11 +28,8 @@ HELD = {
 def compiled(schedule: str) -> tuple[ModuleOp, str]:
     """GPT-2 in three stages: the planned step and its program."""
     mesh = Mesh.of(gpu=STAGES)
-    passes = (
-        f"decompose-mean,cse,dce,partition-stages{{stages={STAGES}}},search-strategy,split-batch{{parts={PARTS}}},"
-        f"insert-resharding,select-collectives,schedule-pipeline{{schedule={schedule}}},plan-transfers,reuse-buffers,"
-        "check-memory,insert-frees"
-    )
+    program = f"program{{mode=pipeline parts={PARTS} schedule={schedule}}}"
+    passes = f"prepare,partition-stages{{stages={STAGES}}},search-strategy,{program},finish"
     case = CheckCase("gpt2-tiny", mesh, pipeline=passes)
     module = imported(case)
     return module, compile_case(case, module).program

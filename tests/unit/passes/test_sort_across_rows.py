@@ -57,5 +57,5 @@ def test_a_second_search_has_the_choices_of_the_first(parts: str):
     add_cluster(module, split_cluster(mesh))
     run_pipeline(Context(), module, f"prepare,search-strategy{{algorithm=fixed pins=dp}},{parts}sort-across-rows")
     assert lists_of(module) == {4 if parts else 2}
-    run_pipeline(Context(), module, "insert-resharding,select-collectives,overlap,strip-resharding")
+    run_pipeline(Context(), module, "communicate,overlap,strip-resharding")
     assert lists_of(module) == {ROWS}
