@@ -1,4 +1,4 @@
-"""The pass `choose-overlap`."""
+"""Choose the options of `overlap` by simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `draw-independently`."""
+"""Let each device draw random numbers of its own."""
 
 from __future__ import annotations
 

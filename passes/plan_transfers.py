@@ -1,4 +1,4 @@
-"""The pass `plan-transfers`."""
+"""Decide which ranks send which slices of a transfer between stages, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `schedule-pipeline`."""
+"""Decide in which order each stage of a pipeline runs its fragments and transfers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `set-reduce-dtype`."""
+"""Set the dtype in which devices reduce gradients before the updates."""
 
 from __future__ import annotations
 
