@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from operator import call
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any, Literal, TypeAlias
@@ -358,14 +359,10 @@ def lower(
         else:
             # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
             jobs: list[Callable[[], Any]] = [checked_report, emitted, lambda: _text(given), lambda: _text(module)]
-            about, (program, spent), before, planned = side_by_side(_called, jobs, options.processes)
+            about, (program, spent), before, planned = side_by_side(call, jobs, options.processes)
             texts = planned, before
     about["pass_seconds"]["emit"] = spent
     return CompiledStep(module, program, about, began, given, texts)
-
-
-def _called(job: Callable[[], Any]) -> Any:
-    return job()
 
 
 def _text(module: ModuleOp | None) -> str | None:

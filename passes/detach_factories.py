@@ -47,7 +47,7 @@ class _Detach(RewritePattern):
 
 
 def _adds_into(use: Use) -> bool:
-    """Whether an op adds to the value, once on all devices, what it has of a sum."""
+    """Say whether an op adds its part of a sum to the value, once on all devices."""
     user = use.operation
     return isinstance(user, ComputeOp) and use.index in user.rule().additive
 

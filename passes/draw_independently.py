@@ -1,4 +1,4 @@
-"""Let each device draw random numbers of its own."""
+"""Draw random numbers on each device by itself."""
 
 from __future__ import annotations
 

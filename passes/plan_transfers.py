@@ -1,4 +1,4 @@
-"""Decide which ranks send which slices of a transfer between stages, and in which order."""
+"""Plan the slices of a transfer between stages: their senders, receivers and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide in which order each stage of a pipeline runs its fragments and transfers."""
+"""Order the fragments and transfers of each stage of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set the dtype in which devices reduce gradients before the updates."""
+"""Set the dtype that gradients have while devices reduce them."""
 
 from __future__ import annotations
 
