@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -14,7 +14,8 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from .errors import OpFailure, PassError
-from .pipeline_spec import Available, parse_pipeline, pass_text
+from .pipeline_spec import parse_pipeline, pass_text
+from .registry import PassFactory
 from .verification import first_fault
 
 Observer: TypeAlias = Callable[[ModulePass, ModuleOp], None]
@@ -32,7 +33,7 @@ class Pipeline:
         return Pipeline(tuple(each for part in parts for each in _passes_of(part)))
 
     @staticmethod
-    def parse(text: str, available: Available | None = None) -> Pipeline:
+    def parse(text: str, available: Mapping[str, PassFactory] | None = None) -> Pipeline:
         """
         The passes that `text` names, from `available`, by default ours, xDSL's own and the named pipelines.
 
@@ -95,7 +96,7 @@ def run_pipeline(
     module: ModuleOp,
     pipeline: str | Pipeline,
     *,
-    available: Available | None = None,
+    available: Mapping[str, PassFactory] | None = None,
     verify_each: bool = True,
     on_before: Observer | None = None,
     on_after: Observer | None = None,

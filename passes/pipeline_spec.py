@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ParameterListType, PipelineLexer, SpecTokenKind
@@ -16,10 +16,8 @@ from xdsl.utils.hints import isa
 
 from ..dialects.cluster_attrs import float_text
 from .errors import nearest, sentence
-from .registry import NamedPipeline, PassFactory, PipelineFactory, available_passes, our_passes, our_pipelines
-
-Available: TypeAlias = Mapping[str, PassFactory | PipelineFactory]
-"""The passes and named pipelines that a text may name."""
+from .pipelines import PIPELINES, NamedPipeline
+from .registry import PassFactory, available_passes, our_passes
 
 
 class PipelineError(ValueError):
@@ -50,7 +48,7 @@ class PassOption:
         return f"{self.name}: {self.type}" + ("" if self.default is None else f" = {self.default}")
 
 
-def parse_pipeline(text: str, available: Available | None = None) -> tuple[ModulePass, ...]:
+def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:
     """
     Return the passes that `text` names, with their options set; a named pipeline stands for its passes.
 
@@ -212,12 +210,12 @@ _SYNTAX_HINTS = {
 }
 
 
-def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Available) -> ModulePass | NamedPipeline:
+def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassFactory]) -> ModulePass | NamedPipeline:
     """Return one pass or named pipeline with its options set. The PipelineError points at its name or option."""
-    if spec.name not in known:
+    if spec.name not in known and spec.name not in PIPELINES:
         raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, _pass_hint(spec.name, known))
     try:
-        pass_type = known[spec.name]()
+        pass_type = known[spec.name]() if spec.name in known else PIPELINES[spec.name]
     except ImportError as error:
         raise PipelineError(f"pass '{spec.name}' cannot be loaded: {error}", text, *place.span) from error
     options = {option.name: option for option in options_of(pass_type)}
@@ -249,9 +247,9 @@ def _fits(value: ParameterListType, hint: Any) -> bool:
     return (len(value) == 1 and isa(value[0], hint)) or isa(value, hint)
 
 
-def _pass_hint(name: str, known: Available) -> str:
-    ours = f"shardwright's passes are {', '.join(sorted(our_passes()))}; its pipelines are {', '.join(our_pipelines())}"
-    return f"{nearest(name, known)} {ours}".strip()
+def _pass_hint(name: str, known: Mapping[str, PassFactory]) -> str:
+    ours = f"shardwright's passes are {', '.join(sorted(our_passes()))}; its pipelines are {', '.join(PIPELINES)}"
+    return f"{nearest(name, [*known, *PIPELINES])} {ours}".strip()
 
 
 def _option_hint(name: str, options: Mapping[str, PassOption]) -> str:

@@ -10,9 +10,10 @@ whatever runs them sees them one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from .registry import NamedPipeline
+from xdsl.utils.arg_spec import ArgSpecConvertible
+
 from .stages.schedules import ScheduleName
 
 AXIS = "micro"
@@ -26,28 +27,31 @@ Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
 
 
 @dataclass(frozen=True)
+class NamedPipeline(ArgSpecConvertible):
+    """Passes under one name; fields of a subclass are options, as those of a pass are."""
+
+    passes: ClassVar[str] = ""
+
+    @property
+    def text(self) -> str:
+        """The passes that the name stands for, as a pipeline names them; it may name other pipelines."""
+        return self.passes
+
+
 class PreparePipeline(NamedPipeline):
     """Rewrite an imported step so that its batch can be split, and remove ops that compute nothing new."""
 
     name = "prepare"
-
-    @property
-    def text(self) -> str:
-        """The passes."""
-        rewrites = "decompose-mean,decompose-cross-entropy,make-batch-major,sort-within-rows"
-        return f"{rewrites},canonicalize,cse,detach-factories,dce"
+    passes = (
+        "decompose-mean,decompose-cross-entropy,make-batch-major,sort-within-rows,canonicalize,cse,detach-factories,dce"
+    )
 
 
-@dataclass(frozen=True)
 class CommunicatePipeline(NamedPipeline):
     """Make each change of sharding a collective, in a step whose ops have signatures."""
 
     name = "communicate"
-
-    @property
-    def text(self) -> str:
-        """The passes."""
-        return "sort-across-rows,insert-resharding,agree-on-choices,select-collectives"
+    passes = "sort-across-rows,insert-resharding,agree-on-choices,select-collectives"
 
 
 @dataclass(frozen=True)
@@ -97,13 +101,14 @@ class ProgramPipeline(NamedPipeline):
         return ",".join(passes)
 
 
-@dataclass(frozen=True)
 class FinishPipeline(NamedPipeline):
     """Check a program, and write into it which buffers are reused and when values are freed."""
 
     name = "finish"
+    passes = "check-order,reuse-buffers,check-memory,insert-frees"
 
-    @property
-    def text(self) -> str:
-        """The passes."""
-        return "check-order,reuse-buffers,check-memory,insert-frees"
+
+PIPELINES: dict[str, type[NamedPipeline]] = {
+    each.name: each for each in (PreparePipeline, CommunicatePipeline, ProgramPipeline, FinishPipeline)
+}
+"""The pipelines by name, the first to run first."""

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from xdsl.passes import ModulePass
-from xdsl.utils.arg_spec import ArgSpecConvertible
-
-
-class NamedPipeline(ArgSpecConvertible):
-    """Passes under one name; a subclass is a frozen dataclass of options, as a pass is."""
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The passes that the name stands for, as a pipeline names them; it may name other pipelines."""
-
 
 PassFactory: TypeAlias = Callable[[], type[ModulePass]]
-PipelineFactory: TypeAlias = Callable[[], type[NamedPipeline]]
 
 _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
@@ -70,32 +57,19 @@ _HOMES: dict[str, str] = {
 }
 """Pass -> "module:Class", both named as the pass is."""
 
-_PIPELINES: dict[str, str] = {
-    "prepare": "pipelines:PreparePipeline",
-    "communicate": "pipelines:CommunicatePipeline",
-    "program": "pipelines:ProgramPipeline",
-    "finish": "pipelines:FinishPipeline",
-}
-"""Named pipeline -> "module:Class", the first to run first."""
-
 
 def our_passes() -> dict[str, PassFactory]:
     """Return the passes of this package by name."""
     return {name: partial(_load, home) for name, home in _HOMES.items()}
 
 
-def our_pipelines() -> dict[str, PipelineFactory]:
-    """Return the named pipelines of this package."""
-    return {name: partial(_load, home) for name, home in _PIPELINES.items()}
-
-
-def available_passes() -> dict[str, PassFactory | PipelineFactory]:
-    """Return all that a pipeline may name: our passes, xDSL's own, and the named pipelines."""
+def available_passes() -> dict[str, PassFactory]:
+    """Return every pass that a pipeline may name: ours and xDSL's own."""
     from xdsl.transforms import get_all_passes
 
-    return {**get_all_passes(), **our_passes(), **our_pipelines()}
+    return {**get_all_passes(), **our_passes()}
 
 
-def _load(home: str) -> Any:
+def _load(home: str) -> type[ModulePass]:
     module, _, name = home.partition(":")
     return getattr(import_module(f".{module}", __package__), name)

@@ -12,7 +12,7 @@ from xdsl.universe import XDSL_UNIVERSE
 
 from ..passes.pipeline import Pipeline
 from ..passes.pipeline_spec import PassOption
-from ..passes.registry import our_pipelines
+from ..passes.pipelines import PIPELINES
 from .opt_arguments import options_text
 from .pass_doc import option_docs, pass_doc
 from .universe import UNIVERSE
@@ -22,13 +22,13 @@ def help_text() -> str:
     """Return the text of --help: the tool's options, then every pass and named pipeline of ours with its own."""
     passes = map(pass_doc, (UNIVERSE.all_passes[name]() for name in sorted(UNIVERSE.all_passes)))
     own = "\n".join(_help(doc.name, doc.summary, doc.options) for doc in passes)
-    named = "\n".join(_pipeline_help(name) for name in our_pipelines())
+    named = "\n".join(_pipeline_help(name) for name in PIPELINES)
     return f"{options_text()}\npipelines:\n{named}\npasses:\n{own}\n{_xdsl_passes()}"
 
 
 def passes_text() -> str:
     """Return the text of --list-passes: named pipelines with their passes, our passes, and xDSL's by name."""
-    pipelines = (f"  {name}\n{_wrapped(str(Pipeline.parse(name)), 6)}\n" for name in our_pipelines())
+    pipelines = (f"  {name}\n{_wrapped(str(Pipeline.parse(name)), 6)}\n" for name in PIPELINES)
     names = sorted(UNIVERSE.all_passes)
     width = max(map(len, names), default=0)
     rows = (f"  {name:{width}}  {pass_doc(UNIVERSE.all_passes[name]()).summary}\n" for name in names)
@@ -54,7 +54,7 @@ def _help(name: str, summary: str, options: Iterable[tuple[PassOption, str]]) ->
 
 
 def _pipeline_help(name: str) -> str:
-    pipeline = our_pipelines()[name]()
+    pipeline = PIPELINES[name]
     return _help(f"{name} = {Pipeline.parse(name)}", inspect.getdoc(pipeline) or "", option_docs(pipeline))
 
 

@@ -19,7 +19,7 @@ from ..ir.ops.table import op_table
 from ..ir.plan_options import OPTIONS, WAYS, ways_of
 from ..passes.pipeline import Pipeline
 from ..passes.pipeline_spec import PassOption
-from ..passes.registry import NamedPipeline, our_pipelines
+from ..passes.pipelines import PIPELINES
 from .pass_doc import PassDoc, option_docs, pass_doc
 from .universe import UNIVERSE
 
@@ -37,9 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def pages() -> dict[str, str]:
     """Map each generated page's name to its text. ValueError names a pass whose docstring lacks a part."""
     return {
-        "passes.md": passes_page(
-            (pass_doc(load()) for load in UNIVERSE.all_passes.values()), (load() for load in our_pipelines().values())
-        ),
+        "passes.md": passes_page(pass_doc(load()) for load in UNIVERSE.all_passes.values()),
         "dialects.md": dialects_page(load() for load in UNIVERSE.all_dialects.values()),
         "not-supported.md": not_supported_page(NOT_SUPPORTED),
         "options.md": options_page(),
@@ -63,16 +61,16 @@ def options_page() -> str:
     return _page("Options of a plan", [intro, _table(("option", "values", *WAYS.values(), "excludes"), rows)])
 
 
-def passes_page(docs: Iterable[PassDoc], pipelines: Iterable[type[NamedPipeline]]) -> str:
+def passes_page(docs: Iterable[PassDoc]) -> str:
     """Return the Markdown page of all passes, by name, and of the named pipelines."""
     by_name = sorted(docs, key=lambda doc: doc.name)
     intro = "Every pass runs alone under `opt-tool --pass-pipeline=...` and in any xDSL `PassPipeline`."
     rows = ((f"[`{doc.name}`](#{doc.name})", doc.summary) for doc in by_name)
     contents = _table(("pass", "what it does"), rows)
-    return _page("Passes", [intro, contents, *_pipelines_section(pipelines), *map(_pass_section, by_name)])
+    return _page("Passes", [intro, contents, *_pipelines_section(), *map(_pass_section, by_name)])
 
 
-def _pipelines_section(pipelines: Iterable[type[NamedPipeline]]) -> Iterator[str]:
+def _pipelines_section() -> Iterator[str]:
     yield "## Named pipelines"
     yield (
         "`opt-tool` and `Pipeline.parse` replace each of these names by its passes, which then run one by one. The"
@@ -80,7 +78,7 @@ def _pipelines_section(pipelines: Iterable[type[NamedPipeline]]) -> Iterator[str
         " options; `program{parts=4}` runs four parts of the batch one after the other, and"
         " `program{mode=pipeline parts=4}` runs them through stages."
     )
-    for pipeline in pipelines:
+    for pipeline in PIPELINES.values():
         yield f"### {pipeline.name}\n\n{inspect.getdoc(pipeline)}\n\n`{Pipeline.parse(pipeline.name)}`"
         if options := option_docs(pipeline):
             yield _options_table(options)

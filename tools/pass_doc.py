@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from xdsl.passes import ModulePass
 
 from ..passes.pipeline_spec import PassOption, options_of
-from ..passes.registry import NamedPipeline
+from ..passes.pipelines import NamedPipeline
 
 _PARTS = ("Requires", "Ensures", "Before", "After", "Source")
 _HEADER = re.compile(rf"^(?P<part>{'|'.join(_PARTS)}|Pipeline):[ \t]*(?P<rest>.*)$")

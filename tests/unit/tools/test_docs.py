@@ -51,7 +51,7 @@ def test_page_is_up_to_date(name: str):
 
 
 def test_pass_section_holds_every_part():
-    page = passes_page([pass_doc(TwicePass)], [])
+    page = passes_page([pass_doc(TwicePass)])
     assert "| [`twice`](#twice) | Do it twice. |" in page
     assert "| `how-often` | `int` | `2` | How often it is done. |" in page
     assert r"| `by-whom` | `me \| you` | `me` |  |" in page
