@@ -14,9 +14,6 @@ from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.transforms.canonicalize import CanonicalizePass
-from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
-from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
@@ -30,24 +27,13 @@ from ..lowering.importer.step import import_step
 from ..lowering.probe.at_use import inferred_uses, narrow_rules, refuted_rules
 from ..passes.add_cluster import add_cluster
 from ..passes.add_pins import AddPinsPass
-from ..passes.agree_on_choices import AgreeOnChoicesPass
 from ..passes.balance_ratios import BalanceRatiosPass
-from ..passes.check_memory import CheckMemoryPass
-from ..passes.check_order import CheckOrderPass
 from ..passes.clip_gradients import ClipGradientsPass
-from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
-from ..passes.decompose_mean import DecomposeMeanPass
-from ..passes.detach_factories import DetachFactoriesPass
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.fit_memory import FitMemoryPass
 from ..passes.fixed_point import FixedPointPass
-from ..passes.insert_frees import InsertFreesPass
-from ..passes.insert_resharding import InsertReshardingPass
-from ..passes.join_updates import JoinUpdatesPass
-from ..passes.make_batch_major import MakeBatchMajorPass
 from ..passes.mark_compiled import MarkCompiledPass
-from ..passes.overlap import OverlapPass
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
 from ..passes.recompute import RecomputePass
@@ -57,32 +43,14 @@ from ..passes.search.algorithms.table import AlgorithmName
 from ..passes.search.pin_file import load_pins, verify_names
 from ..passes.search_plan import SearchPlanPass
 from ..passes.search_strategy import SearchStrategyPass, WholePlan
-from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
-from ..passes.sort_across_rows import SortAcrossRowsPass
-from ..passes.sort_within_rows import SortWithinRowsPass
 from ..passes.verification import first_fault
 from ..runtime.plan import PlanError
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
 from .plan_report import PlanReport, report, versions
 from .training_step import LossScaling, TrainingStep
-
-BEGIN = Pipeline.of(
-    DecomposeMeanPass(),
-    DecomposeCrossEntropyPass(),
-    MakeBatchMajorPass(),
-    SortWithinRowsPass(),
-    CanonicalizePass(),
-    CommonSubexpressionElimination(),
-    DetachFactoriesPass(),
-    DeadCodeElimination(),
-)
-"""What is run on every step that was imported, before anything is decided."""
-
-END = Pipeline.of(CheckOrderPass(), ReuseBuffersPass(), CheckMemoryPass(), InsertFreesPass())
-"""What is run on every program, behind the passes that decide."""
 
 PlanAlgorithm: TypeAlias = AlgorithmName | WholePlan
 """How a plan is found; see `PlanOptions`."""
@@ -174,8 +142,7 @@ class PlanOptions:
         """
         marks = [MarkCompiledPass()] if self.compile else []
         if self.pipeline is not None:
-            given = Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
-            given = Pipeline.of(marks, given)
+            given = Pipeline.of(marks, self.pipeline)
             # The program needs to know what it may write over.
             decides = any(isinstance(each, ReuseBuffersPass) for each in given)
             return given if decides else Pipeline.of(given, ReuseBuffersPass())
@@ -185,11 +152,11 @@ class PlanOptions:
         made = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
             marks,
-            BEGIN,
+            "prepare",
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],
             self._search_plan(whole) if whole is not None else self._flat(cluster, SearchStrategyPass(algorithm)),
-            END,
+            "finish",
         )
         # Read from its text, which names an option that has no such value: types are not checked where passes are made.
         return Pipeline.parse(str(made))
@@ -209,23 +176,17 @@ class PlanOptions:
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """The passes that decide on a strategy and its ratios on the cluster's own mesh, without micro-batches."""
-        program = Pipeline.of(
-            SortAcrossRowsPass(),
-            InsertReshardingPass(),
-            AgreeOnChoicesPass(),
-            SelectCollectivesPass(),
-            OverlapPass(),
-        )
+        program = "communicate,overlap"
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
             # Other algorithms are chosen by name, and ratios find the limits of memory themselves.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []
-            return Pipeline.of(search, program, fits, JoinUpdatesPass())
+            return Pipeline.of(search, program, fits, "join-updates")
         if self.ratios in ("auto", "balanced"):
             strategy = Pipeline.of(FixedPointPass(str(Pipeline.of(search, BalanceRatiosPass()))))
         else:
             # The second search is for the ratios that are given.
             strategy = Pipeline.of(search, BalanceRatiosPass(self.ratios), search)
-        return Pipeline.of(strategy, program, JoinUpdatesPass())
+        return Pipeline.of(strategy, "program")
 
 
 @dataclass(frozen=True)

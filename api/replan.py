@@ -11,10 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.cluster import Cluster
 from ..ir.state_moves import Moves, SpreadState, kept_ranks, state_moves
-from ..passes.check_order import CheckOrderPass
-from ..passes.insert_frees import InsertFreesPass
 from ..passes.pipeline import Pipeline
-from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.search_plan import SearchPlanPass
 from .compile import CompiledStep, PlanOptions, lower
 from .plan_record import PlanRecord
@@ -92,10 +89,9 @@ def replan(
     _verify_same_step({name: (shape, element) for name, shape, element in lasting_values(undecided)}, old)
     # Before anything is planned: it may be one that there was not.
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
-    # On what the first passes were run already; `search-plan` has made sure that the plan fits.
+    # The step has been through `prepare`.
     search = SearchPlanPass(candidate=json.dumps(old.candidate), adapt=True)
-    pipeline = Pipeline.of(search, CheckOrderPass(), ReuseBuffersPass(), InsertFreesPass())
-    options = PlanOptions(pipeline=pipeline, processes=processes)
+    options = PlanOptions(pipeline=Pipeline.of(search, "finish"), processes=processes)
     made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
     state = transition(old, made.module, cluster, remaining)
     return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)

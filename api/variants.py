@@ -35,7 +35,7 @@ from ..runtime.plan import PlanError
 from ..runtime.stages import Stage, connect
 from ..runtime.transfers import Lines
 from .batch_form import BatchForm, Shapes, shapes_text
-from .compile import BEGIN, END, import_training_step, versions
+from .compile import import_training_step, versions
 from .training_step import TrainingStep
 
 MOST = 64
@@ -81,12 +81,12 @@ class Planner:
         """Return the program of an imported module, planned again if an inferred rule fails at its use."""
         with collector_paused():
             module, first = imported.clone(), [DrawIndependentlyPass()] if self.draws_independently else []
-            run_pipeline(Context(), module, Pipeline.of(first, BEGIN), verify_each=False)
+            run_pipeline(Context(), module, Pipeline.of(first, "prepare"), verify_each=False)
             module = plan(module)
             if refuted := refuted_rules(module):
                 narrow_rules(imported, refuted)
                 return self._planned(imported, plan)
-            run_pipeline(Context(), module, END, verify_each=False)
+            run_pipeline(Context(), module, "finish", verify_each=False)
             if fault := first_fault(module):
                 raise PassError("plan", "invalid", fault.message, fault.op)
             return emit_python(module, name=self.name, step_spec=None, versions=versions())

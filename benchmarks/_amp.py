@@ -15,7 +15,7 @@ from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.collectives import CollectiveKind
@@ -219,7 +219,7 @@ def _kept(cache_file: Path | None) -> dict[object, Outline]:
 def imported(workload: Workload, *, written_out: bool = False) -> ModuleOp:
     """Import a model at AMP's sizes, and prepare it for decisions."""
     module = import_training_step(workload.make(written_out))
-    run_pipeline(Context(), module, BEGIN, verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     return module
 
 
@@ -227,8 +227,7 @@ def planned(setup: Setup, *, written_out: bool = False) -> ModuleOp:
     """The scheduled step, on a cluster that only gives its mesh."""
     axes = tuple(setup.axes.items())
     module = _searched(setup.workload, axes, setup.begins, written_out).clone()
-    passes = f"split-batch{{parts={setup.parts}}},insert-resharding,select-collectives,"
-    passes += "schedule-pipeline{schedule=1f1b},plan-transfers"
+    passes = f"split-batch{{parts={setup.parts}}},communicate,schedule-pipeline{{schedule=1f1b}},plan-transfers"
     run_pipeline(Context(), module, passes, verify_each=False)
     return module
 

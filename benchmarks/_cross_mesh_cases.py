@@ -19,7 +19,7 @@ from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.portschedule import Order, _schedule
+from shardwright.ir.port_schedule import Order, schedule
 from shardwright.ir.sharding import Sharding
 from shardwright.ir.submesh import subcluster
 from shardwright.ir.topology import Host

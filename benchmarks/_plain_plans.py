@@ -29,12 +29,8 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import StepView, step_views
 
-WHOLE = "insert-resharding,select-collectives,overlap,join-updates"
-ACCUMULATED = "split-batch{{parts={parts}}},insert-resharding,select-collectives,accumulate,overlap,join-updates"
-PIPELINED = (
-    "split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap,join-updates,"
-    "schedule-pipeline{{schedule={schedule}}},plan-transfers"
-)
+ACCUMULATED = "program{{parts={parts}}}"
+PIPELINED = "program{{mode=pipeline parts={parts} schedule={schedule}}}"
 SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
 MOST_PARTS = 64
 
@@ -60,7 +56,7 @@ class Plain:
     name: str
     mesh: Mesh
     pins: Pins
-    finish: str = WHOLE
+    finish: str = "program"
     before: str = ""
     after: str = ""
     is_fused: bool = False
@@ -358,7 +354,7 @@ class Workshop:
         add_cluster(module, placed)
         pins = "".join(_pin(preset, axes) for preset, axes in plan.pins)
         search = SearchStrategyPass("fixed", pins) if pins else SearchStrategyPass()
-        passes = Pipeline.of(Pipeline.parse(plan.before.rstrip(",")), search, Pipeline.parse(plan.after))
+        passes = Pipeline.of(plan.before.rstrip(","), search, plan.after)
         try:
             run_pipeline(Context(), module, passes, verify_each=False)
         except PassError as error:

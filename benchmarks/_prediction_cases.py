@@ -9,11 +9,6 @@ from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
 
-_FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,dce"
-_SHARDED = "insert-resharding,select-collectives"
-_TAIL = "reuse-buffers,check-memory,insert-frees"
-_HALVES = "split-batch{parts=2}"
-
 
 @dataclass(frozen=True)
 class Form:
@@ -38,8 +33,8 @@ def _preset(name: str, axis: str = "") -> str:
     return f'[[pin]]\npreset = "{name}"\n{axes}'
 
 
-def _pinned(preset: str, *passes: str) -> str:
-    return ",".join((_FIRST, f"search-strategy{{algorithm=fixed pins={preset}}}", *passes, _TAIL))
+def _pinned(preset: str, program: str) -> str:
+    return f"prepare,search-strategy{{algorithm=fixed pins={preset}}},{program},finish"
 
 
 _HOSTS = "node=2,gpu=2"
@@ -51,9 +46,9 @@ FORMS: dict[str, Form] = {
     "uneven": Form(_preset("dp"), ratios="0.625,0.375"),
     "hybrid": Form(_preset("dp", "node") + _preset("tp", "gpu"), mesh=_HOSTS),
     "grid": Form(mesh=_HOSTS),
-    "no overlap": Form(pipeline=_pinned("zero3", _SHARDED)),
-    "micro": Form(pipeline=_pinned("dp", _HALVES, _SHARDED, "accumulate", "overlap")),
-    "duplex": Form(pipeline=_pinned("tp", _HALVES, _SHARDED, "duplex", "overlap")),
+    "no overlap": Form(pipeline=_pinned("zero3", "communicate,join-updates")),
+    "micro": Form(pipeline=_pinned("dp", "program{parts=2}")),
+    "duplex": Form(pipeline=_pinned("tp", "program{mode=duplex parts=2}")),
 }
 """The ways by name."""
 

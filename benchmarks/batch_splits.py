@@ -31,22 +31,18 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.compute import ComputeOp, shape_of
 from shardwright.dialects.spmd import CollectiveOp
 from shardwright.dialects.step import BACKWARD
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError, place_in_model
-from shardwright.passes.make_batch_major import MakeBatchMajorPass
 from shardwright.passes.pipeline import Pipeline, run_pipeline
 
 MESH = Mesh.of(gpu=2)
-WITHOUT = Pipeline.of(*(each for each in BEGIN if not isinstance(each, MakeBatchMajorPass)))
+WITHOUT = Pipeline.of(each for each in Pipeline.parse("prepare") if each.name != "make-batch-major")
 DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
-CHANGES = "insert-resharding,select-collectives"
-PARTS = f"split-batch{{parts=2}},{CHANGES},accumulate"
-REST = "overlap,join-updates,check-order,reuse-buffers,check-memory,insert-frees"
 
 
 @dataclass(frozen=True)
@@ -83,14 +79,14 @@ def outcome_of(number: int, *, check: bool = False) -> Outcome:
     imported = import_training_step(make())
     add_cluster(imported, split_cluster(MESH))
     found: list[tuple[int, PassError | None]] = []
-    for begin in (BEGIN, WITHOUT):
+    for begin in (Pipeline.parse("prepare"), WITHOUT):
         module = imported.clone()
-        run_pipeline(Context(), module, Pipeline.of(begin, Pipeline.parse(DATA_PARALLEL)), verify_each=False)
+        run_pipeline(Context(), module, Pipeline.of(begin, DATA_PARALLEL), verify_each=False)
         found.append((_activations_sent(module.clone()), _refusal(module)))
     (gathers, refusal), (gathered, refused) = found
     differs = ""
     if check and refusal is None:
-        pipeline = f"{BEGIN},{DATA_PARALLEL},{PARTS},{REST}"
+        pipeline = f"prepare,{DATA_PARALLEL},program{{parts=2}},finish"
         case = CheckCase(make, MESH, dtype=torch.float64, steps=2, cluster=split_cluster(MESH), pipeline=pipeline)
         result = check_interpreted(case)
         differs = "" if result.passed else str(result)
@@ -102,7 +98,7 @@ def outcome_of(number: int, *, check: bool = False) -> Outcome:
 
 def _activations_sent(module: ModuleOp) -> int:
     """How many collectives of forward send more than a number."""
-    run_pipeline(Context(), module, CHANGES, verify_each=False)
+    run_pipeline(Context(), module, "communicate", verify_each=False)
     sent = (op for op in module.walk() if isinstance(op, CollectiveOp) and not op.KIND.is_local)
     made = (op.operand for op in sent if shape_of(op.operand))
     return sum(isinstance(value.owner, ComputeOp) and BACKWARD not in value.owner.attributes for value in made)
@@ -111,7 +107,7 @@ def _activations_sent(module: ModuleOp) -> int:
 def _refusal(module: ModuleOp) -> PassError | None:
     """Why the batch cannot be split; None where it can."""
     try:
-        run_pipeline(Context(), module, PARTS, verify_each=False)
+        run_pipeline(Context(), module, "program{parts=2}", verify_each=False)
     except PassError as error:
         return error
     return None

@@ -49,10 +49,7 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
     "blocks": lambda: mlp_step((256, 1024, 256, 1024, 16), batch=1024),
 }
-_HEAD = "decompose-mean,canonicalize,cse,dce"
-_TAIL = "reuse-buffers,check-memory,insert-frees"
 _TENSOR_PARALLEL, _DATA_PARALLEL = (f"search-strategy{{algorithm=fixed pins={preset}}}" for preset in ("tp", "dp"))
-_FLAT = "insert-resharding,select-collectives"
 
 
 @dataclass(frozen=True)
@@ -77,16 +74,17 @@ class Comparison:
 
 
 def _pipeline(schedule: str, count: int = 2) -> str:
-    stages = f"{_HEAD},partition-stages{{stages={count}}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
-    return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
+    program = f"program{{mode=pipeline parts=8 schedule={schedule}}}"
+    return f"prepare,partition-stages{{stages={count}}},search-strategy,{program},finish"
 
 
-_WHOLE = f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT}"
+_SPLIT = f"prepare,{_TENSOR_PARALLEL}"
+_WHOLE = f"{_SPLIT},program,finish"
 _PARTS = {
-    "whole products": f"{_WHOLE},overlap,{_TAIL}",
-    "in 2 parts": f"{_WHOLE},chunk-collectives{{parts=2}},overlap,{_TAIL}",
-    "in 4 parts": f"{_WHOLE},chunk-collectives{{parts=4}},overlap,{_TAIL}",
-    "by cost": f"{_WHOLE},chunk-collectives,overlap,{_TAIL}",
+    "whole products": _WHOLE,
+    "in 2 parts": f"{_SPLIT},communicate,chunk-collectives{{parts=2}},overlap,join-updates,finish",
+    "in 4 parts": f"{_SPLIT},communicate,chunk-collectives{{parts=4}},overlap,join-updates,finish",
+    "by cost": f"{_SPLIT},program{{chunked=true}},finish",
 }
 """Tensor parallelism with its products whole, and with their reductions in parts."""
 
@@ -94,17 +92,17 @@ COMPARISONS: dict[str, Comparison] = {
     "duplex": Comparison(
         "gpt2",
         {
-            "no duplex": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
-            "duplex": f"{_HEAD},{_TENSOR_PARALLEL},split-batch{{parts=2}},{_FLAT},duplex,overlap,{_TAIL}",
+            "no duplex": _WHOLE,
+            "duplex": f"{_SPLIT},program{{mode=duplex parts=2}},finish",
         },
     ),
     "orders": Comparison(
         "gpt2",
         {
-            "no duplex": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            "no duplex": _WHOLE,
             **{
-                f"duplex, {parts} parts, {order}": f"{_HEAD},{_TENSOR_PARALLEL},split-batch{{parts={parts}}},{_FLAT},"
-                f"duplex{{order={order}}},overlap,{_TAIL}"
+                f"duplex, {parts} parts, {order}": f"{_SPLIT},split-batch{{parts={parts} unrolled=true}},communicate,"
+                f"duplex{{order={order}}},overlap,join-updates,finish"
                 for parts, order in ((2, "phases"), (2, "list"), (4, "list"))
             },
         },
@@ -122,8 +120,8 @@ COMPARISONS: dict[str, Comparison] = {
     "shares": Comparison(
         "mlp",
         {
-            "even": f"{_HEAD},{_DATA_PARALLEL},{_FLAT},overlap,{_TAIL}",
-            "balanced": f"{_HEAD},{_DATA_PARALLEL},balance-ratios,{_FLAT},overlap,{_TAIL}",
+            "even": f"prepare,{_DATA_PARALLEL},program,finish",
+            "balanced": f"prepare,{_DATA_PARALLEL},balance-ratios,program,finish",
         },
         shares={1: 0.4},
         speeds=(1.0, 0.4),

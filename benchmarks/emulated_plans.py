@@ -42,7 +42,7 @@ from _emulated_cases import CASES, Case, Measured, cluster_of
 from _machine import busy_seconds
 from _plain_plans import PIPELINED, Plain, Prepared, Workshop, step_seconds
 from _report import RESULTS, interval, parsed, plot_intervals, publish, skip
-from plan_quality import FIRST, LAST, TOLERANCE
+from plan_quality import TOLERANCE
 from xdsl.context import Context
 from xdsl.utils.exceptions import DiagnosticException
 
@@ -106,11 +106,11 @@ def planned_by_hand(step: TrainingStep, plan: Plain, cluster: Cluster) -> Planne
         DiagnosticException, ValueError: it cannot be made.
     """
     module = import_training_step(step)
-    run_pipeline(Context(), module, FIRST, verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     made = Workshop(Prepared(module, module, False, 0), cluster).program(plan)
     if plan.ranks is not None:
         leave_idle(made, cluster, plan.ranks)
-    run_pipeline(Context(), made, LAST, verify_each=False)
+    run_pipeline(Context(), made, "finish", verify_each=False)
     program = emit_python(made, name=plan.name, step_spec=None, versions={})
     return Planned(plan.name, step_seconds(made), program)
 

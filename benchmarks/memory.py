@@ -37,9 +37,8 @@ _STEPS: dict[str, Callable[[], TrainingStep]] = {
     "resnet": lambda: resnet_step(ResNetConfig(blocks=(2, 2, 2), width=32, image=64, classes=100), batch=16),
 }
 _PIPELINE = (
-    'decompose-mean,canonicalize,cse,dce,recompute{{keep={keep}}},partition-stages{{stages={stages} ranks="{ranks}"}},'
-    "search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,overlap,"
-    "schedule-pipeline{{schedule={schedule}}},plan-transfers,reuse-buffers,check-memory,insert-frees"
+    'prepare,recompute{{keep={keep}}},partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy,'
+    "program{{mode=pipeline parts=4 schedule={schedule}}},finish"
 )
 
 

@@ -55,15 +55,10 @@ from shardwright.models.registry import MODELS
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.pipelines import SUM_BATCH_NORMS
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
-
-FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,dce"
-"""What `shardwright plan` runs before it decides."""
-
-LAST = "check-order,reuse-buffers,check-memory,insert-frees"
-"""And after."""
 
 TOLERANCE = 1e-6
 """By how much, relative, the same program may seem faster under another name."""
@@ -145,11 +140,11 @@ def prepared_step(name: str) -> Prepared:
     """The step, imported and in the form that the search gets it in."""
     step = find_step(name)
     module = import_training_step(step)
-    run_pipeline(Context(), module, FIRST, verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     decomposed = module.clone()
     has_batch_norm = any(op.name == "aten._native_batch_norm_legit_functional" for op in module.walk())
     if has_batch_norm:
-        run_pipeline(Context(), decomposed, "decompose-batch-norm,canonicalize,cse,dce", verify_each=False)
+        run_pipeline(Context(), decomposed, SUM_BATCH_NORMS, verify_each=False)
     return Prepared(decomposed, module, has_batch_norm, _rows(module))
 
 
@@ -203,7 +198,7 @@ def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
             row.failure = f"says {summary.step:.6g} s, is {seconds:.6g} s"
         if peak > memory:
             row.failure = f"needs {peak} bytes of {memory:.0f}"
-        run_pipeline(Context(), module, LAST, verify_each=False)
+        run_pipeline(Context(), module, "finish", verify_each=False)
         if fault := first_fault(module):
             row.failure = f"invalid: {fault.message}"
     except PassError as error:

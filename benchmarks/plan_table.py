@@ -29,7 +29,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _plain_plans import ACCUMULATED, PIPELINED, WHOLE, Judged, Pins, Plain, Workshop
+from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
 from _report import RESULTS, parsed, publish
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
@@ -60,7 +60,7 @@ class Hand:
         """As a pipeline of passes."""
         mesh = parse_mesh(self.mesh) if self.mesh is not None else own
         before = f"partition-stages{{stages={self.stages} micro_batches={self.parts}}}," if self.stages > 1 else ""
-        finish = PIPELINED.format(parts=self.parts, schedule=self.schedule) if before else WHOLE
+        finish = PIPELINED.format(parts=self.parts, schedule=self.schedule) if before else "program"
         if not before and self.parts > 1:
             finish = ACCUMULATED.format(parts=self.parts)
         return Plain("by hand", self.name, mesh, self.pins, finish, before)

@@ -40,11 +40,8 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "bert": partial(bert_step, BertConfig(vocabulary=101, positions=24, **SIZES), batch=8, length=16),
     "vit": partial(vit_step, ViTConfig(image=32, patch=8, classes=10, **SIZES), batch=8),
 }
-HEAD, TAIL = "decompose-mean,canonicalize,cse,dce", "overlap,reuse-buffers,check-memory,insert-frees"
-MADE = "insert-resharding,select-collectives"
 SHARES = 'search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"}'
-STAGES = 'partition-stages{stages=2 ranks="2,2"},search-strategy,split-batch{parts=4}'
-RUN = "overlap,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,reuse-buffers,check-memory,insert-frees"
+STAGES = 'partition-stages{stages=2 ranks="2,2"},search-strategy,program{mode=pipeline parts=4 schedule=1f1b}'
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,10 @@ FORMS = {
     "data-parallel": Form("4", "dp"),
     "tensor-parallel": Form("4", "tp"),
     "zero3": Form("4", "zero3"),
-    "uneven shares": Form("4", None, f"{HEAD},{SHARES},{MADE},{TAIL}"),
-    "duplex, 2x2": Form("2x2", None, f"{HEAD},search-strategy,split-batch{{parts=2}},{MADE},duplex,{TAIL}"),
-    "four parts, uneven": Form("4", None, f"{HEAD},{SHARES},split-batch{{parts=4}},{MADE},accumulate,{TAIL}"),
-    "two stages, four parts": Form("4", None, f"{HEAD},{STAGES},{MADE},{RUN}"),
+    "uneven shares": Form("4", None, f"prepare,{SHARES},program,finish"),
+    "duplex, 2x2": Form("2x2", None, "prepare,search-strategy,program{mode=duplex parts=2},finish"),
+    "four parts, uneven": Form("4", None, f"prepare,{SHARES},program{{parts=4}},finish"),
+    "two stages, four parts": Form("4", None, f"prepare,{STAGES},finish"),
 }
 
 

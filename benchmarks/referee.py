@@ -21,7 +21,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from time import perf_counter
@@ -32,7 +32,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
 from xdsl.utils.exceptions import PassFailedException
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.step import SEARCH
 from shardwright.ir.cluster import Cluster
@@ -47,12 +47,10 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.analysis.tightest import tightest_ranks
 from shardwright.passes.errors import PassError
-from shardwright.passes.pipeline import run_passes
-from shardwright.passes.planning.candidates import Layout
-from shardwright.passes.planning.finishes import passes_beside, passes_to_collectives
+from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.search_strategy import SearchStrategyPass
-from shardwright.passes.step.step_view import mesh_of_module, step_functions
+from shardwright.passes.step.step_view import step_functions
 
 WIDTHS = (32768, 16384, 4096, 2048, 512)
 """The features of AutoDDL's MLP (section 4.6)."""
@@ -153,7 +151,7 @@ def imported(name: str) -> ModuleOp:
 def prepared(step: TrainingStep) -> ModuleOp:
     """Return a step after the passes that come before any decision."""
     module = import_training_step(step)
-    run_passes(Context(), module, list(BEGIN), verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     return module
 
 
@@ -200,11 +198,9 @@ def run(
     if not judge:
         return Outcome(spent, cost, bound, statistics=statistics)
     if algorithm not in WHOLE_PLANS:
-        layout = Layout(mesh_of_module(module))
-        if algorithm in DUPLEX:
-            layout = replace(layout, mode="duplex", parts=2)
+        program = "program{mode=duplex parts=2}" if algorithm in DUPLEX else "program"
         try:
-            run_passes(Context(), module, [*passes_to_collectives(layout), *passes_beside(layout)], verify_each=False)
+            run_pipeline(Context(), module, program, verify_each=False)
         except (PassError, PassFailedException) as error:
             return Outcome(spent, cost, bound, statistics=statistics, why_none=str(error))
     simulated = sum(each.seconds for each in simulate_module(module))

@@ -35,9 +35,8 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.tools.ir_input import full_context
 
 _STAGES = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=8},"
-    "search-strategy{algorithm=fixed pins=zero3},split-batch{parts=16},insert-resharding,select-collectives,overlap,"
-    "schedule-pipeline{schedule=1f1b},plan-transfers,reuse-buffers,insert-frees"
+    "prepare,partition-stages{stages=8},search-strategy{algorithm=fixed pins=zero3},"
+    "program{mode=pipeline parts=16 schedule=1f1b},finish"
 )
 _H100 = Device("h100", (("float32", 494e12),), 3.35e12, 80e9, 4e-6)
 

@@ -27,7 +27,7 @@ func.func @step(%w: tensor<512x512xf32> {train.param = "w"}, %x: tensor<64x512xf
   func.return %y : tensor<64x512xf32>
 }
 """
-SEARCH = 'add-cluster{file="local-4"},search-strategy,insert-resharding,select-collectives'
+SEARCH = 'add-cluster{file="local-4"},search-strategy,communicate'
 BIN = Path(sys.executable).parent
 
 

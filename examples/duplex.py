@@ -22,10 +22,8 @@ HERE = Path(__file__).parent
 BATCH, LENGTH, STEPS = 16, 32, 5
 MODEL = partial(GPT2, GPT2Config(layers=2, width=64, heads=4, vocabulary=256, positions=LENGTH))
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-PIPELINE = (
-    f'decompose-mean,canonicalize,cse,dce,search-strategy{{algorithm=fixed pins="{HERE}/duplex/pins.toml"}},'
-    "split-batch{parts=2},insert-resharding,select-collectives,duplex,overlap,check-order,reuse-buffers,check-memory,insert-frees"
-)
+SEARCH = f'search-strategy{{algorithm=fixed pins="{HERE}/duplex/pins.toml"}}'
+PIPELINE = f"prepare,{SEARCH},program{{mode=duplex parts=2}},finish"
 
 
 def main() -> None:

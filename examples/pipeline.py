@@ -24,9 +24,7 @@ BATCH, LENGTH, STEPS = 16, 32, 5
 MODEL = partial(GPT2, GPT2Config(layers=4, width=64, heads=4, vocabulary=256, positions=LENGTH))
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=4},"
-    "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=eager-1f1b},plan-transfers,"
-    "check-order,reuse-buffers,check-memory,insert-frees"
+    "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=4 schedule=eager-1f1b},finish"
 )
 
 

@@ -1,4 +1,4 @@
-"""The pass `accumulate`."""
+"""Run the parts of the batch in a loop that accumulates their gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `add-cluster`."""
+"""Add the mesh and the cluster of a cluster file to a module."""
 
 from __future__ import annotations
 

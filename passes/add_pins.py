@@ -1,4 +1,4 @@
-"""The pass `add-pins`."""
+"""Add pins, the decisions of the user, to a step."""
 
 from __future__ import annotations
 

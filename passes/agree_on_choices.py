@@ -1,4 +1,4 @@
-"""The pass `agree-on-choices`."""
+"""Make devices of different kinds agree on choices that depend on rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `annotate-costs`."""
+"""Annotate ops with their predicted costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `balance-ratios`."""
+"""Balance the shares of devices that differ."""
 
 from __future__ import annotations
 

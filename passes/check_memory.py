@@ -1,4 +1,4 @@
-"""The pass `check-memory`."""
+"""Check that a program fits in the memory of its devices."""
 
 from __future__ import annotations
 

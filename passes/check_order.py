@@ -1,4 +1,4 @@
-"""The pass `check-order`."""
+"""Check that the ranks of a program cannot block one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `chunk-collectives`."""
+"""Cut products and their collectives in parts that overlap."""
 
 from __future__ import annotations
 

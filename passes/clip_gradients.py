@@ -1,4 +1,4 @@
-"""The pass `clip-gradients`."""
+"""Clip gradients by their norm or by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `decompose-batch-norm`."""
+"""Decompose batch-norms in training into sums over the batch."""
 
 from __future__ import annotations
 
@@ -25,78 +25,6 @@ from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 
 _FORWARD, _BACKWARD = "_native_batch_norm_legit_functional", "native_batch_norm_backward"
-
-
-@dataclass(frozen=True)
-class DecomposeBatchNormPass(ModulePass):
-    """
-    Write batch-norms in training as sums over the batch, so that their statistics are those of the full batch however
-    it is split.
-
-    Split over devices, the sums become partial and are reduced: synchronised batch-norm. Split over time, an unrolled
-    axis (`duplex`) can wait for them half way. The variance is the mean square distance from the mean, in a second
-    pass over the input, which keeps its digits; running statistics are updated as torch does.
-
-    Requires: nothing; run it before the search.
-    Ensures: no batch-norm that takes its statistics from the batch is left, forward or backward.
-
-    Before:
-    ```mlir
-    func.func @f(%x: tensor<4x3x2x2xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>)
-        -> (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>) {
-      %y, %mean, %invstd, %m.new, %v.new = aten._native_batch_norm_legit_functional %x, %m, %v
-        {training = true, momentum = 0.25 : f64, eps = 0.5 : f64, absent = ["weight", "bias"]}
-        : (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>)
-        -> (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>)
-      func.return %y, %m.new, %v.new : tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>
-    }
-    ```
-
-    After:
-    ```mlir
-    func.func @f(%x: tensor<4x3x2x2xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>)
-        -> (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>) {
-      %y.sum = aten.sum.dim_IntList %x {dim = [0 : i64, 2 : i64, 3 : i64]} : (tensor<4x3x2x2xf32>) -> tensor<3xf32>
-      %mean = aten.div.Scalar %y.sum {other = 1.600000e+01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
-      %y.mean.broad = aten.view %mean {size = [1 : i64, 3 : i64, 1 : i64, 1 : i64]}
-        : (tensor<3xf32>) -> tensor<1x3x1x1xf32>
-      %y.centred = aten.sub.Tensor %x, %y.mean.broad
-        : (tensor<4x3x2x2xf32>, tensor<1x3x1x1xf32>) -> tensor<4x3x2x2xf32>
-      %y.squares = aten.mul.Tensor %y.centred, %y.centred
-        : (tensor<4x3x2x2xf32>, tensor<4x3x2x2xf32>) -> tensor<4x3x2x2xf32>
-      %y.squares.sum = aten.sum.dim_IntList %y.squares {dim = [0 : i64, 2 : i64, 3 : i64]}
-        : (tensor<4x3x2x2xf32>) -> tensor<3xf32>
-      %y.variance = aten.div.Scalar %y.squares.sum {other = 1.600000e+01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
-      %y.padded = aten.add.Scalar %y.variance {other = 5.000000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
-      %invstd = aten.rsqrt %y.padded : (tensor<3xf32>) -> tensor<3xf32>
-      %y.invstd.broad = aten.view %invstd {size = [1 : i64, 3 : i64, 1 : i64, 1 : i64]}
-        : (tensor<3xf32>) -> tensor<1x3x1x1xf32>
-      %y = aten.mul.Tensor %y.centred, %y.invstd.broad
-        : (tensor<4x3x2x2xf32>, tensor<1x3x1x1xf32>) -> tensor<4x3x2x2xf32>
-      %y.running_mean.kept = aten.mul.Scalar %m {other = 7.500000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
-      %y.running_mean.added = aten.mul.Scalar %mean {other = 2.500000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
-      %m.new = aten.add.Tensor %y.running_mean.kept, %y.running_mean.added
-        : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
-      %y.running_var.kept = aten.mul.Scalar %v {other = 7.500000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
-      %y.running_var.added = aten.mul.Scalar %y.variance {other = 0.26666666666666666 : f64}
-        : (tensor<3xf32>) -> tensor<3xf32>
-      %v.new = aten.add.Tensor %y.running_var.kept, %y.running_var.added
-        : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
-      func.return %y, %m.new, %v.new : tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>
-    }
-    ```
-
-    Source: Ioffe and Szegedy 2015, algorithm 1, and its gradient; HiDup 3 (a batch-norm is what duplex cannot split).
-    """
-
-    name = "decompose-batch-norm"
-
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrite all batch-norms of the module."""
-        for func in step_functions(op):
-            require_not_lowered(func, self.name)
-        patterns: list[RewritePattern] = [BatchNormToSums(), BatchNormGradient()]
-        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)
 
 
 @dataclass
@@ -235,3 +163,75 @@ class BatchNormGradient(RewritePattern):
 
 def _integers(numbers: Sequence[int]) -> ArrayAttr[IntegerAttr]:
     return ArrayAttr([IntegerAttr(number, i64) for number in numbers])
+
+
+@dataclass(frozen=True)
+class DecomposeBatchNormPass(ModulePass):
+    """
+    Write batch-norms in training as sums over the batch, so that their statistics are those of the full batch however
+    it is split.
+
+    Split over devices, the sums become partial and are reduced: synchronised batch-norm. Split over time, an unrolled
+    axis (`duplex`) can wait for them half way. The variance is the mean square distance from the mean, in a second
+    pass over the input, which keeps its digits; running statistics are updated as torch does.
+
+    Requires: nothing; run it before the search.
+    Ensures: no batch-norm that takes its statistics from the batch is left, forward or backward.
+
+    Before:
+    ```mlir
+    func.func @f(%x: tensor<4x3x2x2xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>)
+        -> (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>) {
+      %y, %mean, %invstd, %m.new, %v.new = aten._native_batch_norm_legit_functional %x, %m, %v
+        {training = true, momentum = 0.25 : f64, eps = 0.5 : f64, absent = ["weight", "bias"]}
+        : (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>)
+        -> (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>)
+      func.return %y, %m.new, %v.new : tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @f(%x: tensor<4x3x2x2xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>)
+        -> (tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>) {
+      %y.sum = aten.sum.dim_IntList %x {dim = [0 : i64, 2 : i64, 3 : i64]} : (tensor<4x3x2x2xf32>) -> tensor<3xf32>
+      %mean = aten.div.Scalar %y.sum {other = 1.600000e+01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
+      %y.mean.broad = aten.view %mean {size = [1 : i64, 3 : i64, 1 : i64, 1 : i64]}
+        : (tensor<3xf32>) -> tensor<1x3x1x1xf32>
+      %y.centred = aten.sub.Tensor %x, %y.mean.broad
+        : (tensor<4x3x2x2xf32>, tensor<1x3x1x1xf32>) -> tensor<4x3x2x2xf32>
+      %y.squares = aten.mul.Tensor %y.centred, %y.centred
+        : (tensor<4x3x2x2xf32>, tensor<4x3x2x2xf32>) -> tensor<4x3x2x2xf32>
+      %y.squares.sum = aten.sum.dim_IntList %y.squares {dim = [0 : i64, 2 : i64, 3 : i64]}
+        : (tensor<4x3x2x2xf32>) -> tensor<3xf32>
+      %y.variance = aten.div.Scalar %y.squares.sum {other = 1.600000e+01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
+      %y.padded = aten.add.Scalar %y.variance {other = 5.000000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
+      %invstd = aten.rsqrt %y.padded : (tensor<3xf32>) -> tensor<3xf32>
+      %y.invstd.broad = aten.view %invstd {size = [1 : i64, 3 : i64, 1 : i64, 1 : i64]}
+        : (tensor<3xf32>) -> tensor<1x3x1x1xf32>
+      %y = aten.mul.Tensor %y.centred, %y.invstd.broad
+        : (tensor<4x3x2x2xf32>, tensor<1x3x1x1xf32>) -> tensor<4x3x2x2xf32>
+      %y.running_mean.kept = aten.mul.Scalar %m {other = 7.500000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
+      %y.running_mean.added = aten.mul.Scalar %mean {other = 2.500000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
+      %m.new = aten.add.Tensor %y.running_mean.kept, %y.running_mean.added
+        : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
+      %y.running_var.kept = aten.mul.Scalar %v {other = 7.500000e-01 : f64} : (tensor<3xf32>) -> tensor<3xf32>
+      %y.running_var.added = aten.mul.Scalar %y.variance {other = 0.26666666666666666 : f64}
+        : (tensor<3xf32>) -> tensor<3xf32>
+      %v.new = aten.add.Tensor %y.running_var.kept, %y.running_var.added
+        : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
+      func.return %y, %m.new, %v.new : tensor<4x3x2x2xf32>, tensor<3xf32>, tensor<3xf32>
+    }
+    ```
+
+    Source: Ioffe and Szegedy 2015, algorithm 1, and its gradient; HiDup 3 (a batch-norm is what duplex cannot split).
+    """
+
+    name = "decompose-batch-norm"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite all batch-norms of the module."""
+        for func in step_functions(op):
+            require_not_lowered(func, self.name)
+        patterns: list[RewritePattern] = [BatchNormToSums(), BatchNormGradient()]
+        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)

@@ -1,4 +1,4 @@
-"""The pass `decompose-cross-entropy`."""
+"""Decompose cross-entropies so that their classes can be split."""
 
 from __future__ import annotations
 
@@ -30,78 +30,6 @@ _NONE, _SUM = 0, 2
 """ATen's numbers for how a loss is reduced."""
 
 _LOSS_BACKWARD, _SOFTMAX_BACKWARD = "nll_loss_backward", "_log_softmax_backward_data"
-
-
-@dataclass(frozen=True)
-class DecomposeCrossEntropyPass(ModulePass):
-    """
-    Write every cross-entropy as the logarithm of a sum over classes and one score of each row, so that the classes can
-    be split.
-
-    A log-softmax needs all classes of a row in one place; a vocabulary that is split over devices would be gathered for
-    it. Here what crosses devices is a maximum, a sum and a score per row. The gradient needs none of them again, for
-    it keeps the logarithm of the sum. Where nothing is split it does without the logarithms of all probabilities, but
-    takes longer than the fused ops on a CPU: half as long again with 50,257 classes, twice as long with a thousand.
-
-    Requires: `decompose-mean`, for a mean over labels stays as it is.
-    Ensures: a cross-entropy over the last dim of [rows, classes] in single or double precision, reduced by a sum or not
-    at all, is `aten.amax`, `aten.sum_exp` and an `aten.nll_loss_forward` of the scores; its gradient is one
-    `aten.cross_entropy_backward`. A log-softmax with other users stays.
-
-    Before:
-    ```mlir
-    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>)
-        -> (tensor<f32>, tensor<8x10xf32>) {
-      %log = aten._log_softmax %scores {dim = 1 : i64, half_to_float = false}
-        : (tensor<8x10xf32>) -> tensor<8x10xf32>
-      %loss, %count = aten.nll_loss_forward %log, %labels
-        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
-        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
-      %log.grad = aten.nll_loss_backward %g, %log, %labels, %count
-        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
-        : (tensor<f32>, tensor<8x10xf32>, tensor<8xi64>, tensor<f32>) -> tensor<8x10xf32>
-      %grad = aten._log_softmax_backward_data %log.grad, %log {dim = 1 : i64, input_dtype = f32}
-        : (tensor<8x10xf32>, tensor<8x10xf32>) -> tensor<8x10xf32>
-      func.return %loss, %grad : tensor<f32>, tensor<8x10xf32>
-    }
-    ```
-
-    After:
-    ```mlir
-    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>)
-        -> (tensor<f32>, tensor<8x10xf32>) {
-      %log.max = aten.amax %scores {dim = [1 : i64]} : (tensor<8x10xf32>) -> tensor<8xf32>
-      %log.sum = aten.sum_exp %scores, %log.max : (tensor<8x10xf32>, tensor<8xf32>) -> tensor<8xf32>
-      %log.log = aten.log %log.sum : (tensor<8xf32>) -> tensor<8xf32>
-      %log.logsumexp = aten.add.Tensor %log.log, %log.max : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
-      %loss.ignored = aten.eq.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
-      %loss.kept = aten.masked_fill.Scalar %log.logsumexp, %loss.ignored {value = 0.000000e+00 : f64}
-        : (tensor<8xf32>, tensor<8xi1>) -> tensor<8xf32>
-      %loss.picked, %count = aten.nll_loss_forward %scores, %labels
-        {reduction = 0 : i64, ignore_index = -100 : i64, absent = ["weight"]}
-        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<8xf32>, tensor<f32>)
-      %loss.rows = aten.add.Tensor %loss.kept, %loss.picked : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
-      %loss = aten.sum %loss.rows : (tensor<8xf32>) -> tensor<f32>
-      %grad.expanded = aten.expand %g {size = [8 : i64]} : (tensor<f32>) -> tensor<8xf32>
-      %grad.ignored = aten.eq.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
-      %grad.rows = aten.masked_fill.Scalar %grad.expanded, %grad.ignored {value = 0.000000e+00 : f64}
-        : (tensor<8xf32>, tensor<8xi1>) -> tensor<8xf32>
-      %grad = aten.cross_entropy_backward %grad.rows, %scores, %log.logsumexp, %labels
-        : (tensor<8xf32>, tensor<8x10xf32>, tensor<8xf32>, tensor<8xi64>) -> tensor<8x10xf32>
-      func.return %loss, %grad : tensor<f32>, tensor<8x10xf32>
-    }
-    ```
-
-    Source: Megatron-LM (Shoeybi et al. 2019), section 3; AutoDDL 4.2 finds the split.
-    """
-
-    name = "decompose-cross-entropy"
-
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrite all cross-entropies of the module."""
-        for func in step_functions(op):
-            require_not_lowered(func, self.name)
-        PatternRewriteWalker(SplitClasses(), apply_recursively=False).rewrite_module(op)
 
 
 @dataclass(frozen=True)
@@ -246,3 +174,75 @@ def _only_user(of_loss: AtenOp) -> AtenOp | None:
 
 def _integers(*numbers: int) -> ArrayAttr[IntegerAttr]:
     return ArrayAttr([IntegerAttr(number, i64) for number in numbers])
+
+
+@dataclass(frozen=True)
+class DecomposeCrossEntropyPass(ModulePass):
+    """
+    Write every cross-entropy as the logarithm of a sum over classes and one score of each row, so that the classes can
+    be split.
+
+    A log-softmax needs all classes of a row in one place; a vocabulary that is split over devices would be gathered for
+    it. Here what crosses devices is a maximum, a sum and a score per row. The gradient needs none of them again, for
+    it keeps the logarithm of the sum. Where nothing is split it does without the logarithms of all probabilities, but
+    takes longer than the fused ops on a CPU: half as long again with 50,257 classes, twice as long with a thousand.
+
+    Requires: `decompose-mean`, for a mean over labels stays as it is.
+    Ensures: a cross-entropy over the last dim of [rows, classes] in single or double precision, reduced by a sum or not
+    at all, is `aten.amax`, `aten.sum_exp` and an `aten.nll_loss_forward` of the scores; its gradient is one
+    `aten.cross_entropy_backward`. A log-softmax with other users stays.
+
+    Before:
+    ```mlir
+    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>)
+        -> (tensor<f32>, tensor<8x10xf32>) {
+      %log = aten._log_softmax %scores {dim = 1 : i64, half_to_float = false}
+        : (tensor<8x10xf32>) -> tensor<8x10xf32>
+      %loss, %count = aten.nll_loss_forward %log, %labels
+        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
+      %log.grad = aten.nll_loss_backward %g, %log, %labels, %count
+        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<f32>, tensor<8x10xf32>, tensor<8xi64>, tensor<f32>) -> tensor<8x10xf32>
+      %grad = aten._log_softmax_backward_data %log.grad, %log {dim = 1 : i64, input_dtype = f32}
+        : (tensor<8x10xf32>, tensor<8x10xf32>) -> tensor<8x10xf32>
+      func.return %loss, %grad : tensor<f32>, tensor<8x10xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>)
+        -> (tensor<f32>, tensor<8x10xf32>) {
+      %log.max = aten.amax %scores {dim = [1 : i64]} : (tensor<8x10xf32>) -> tensor<8xf32>
+      %log.sum = aten.sum_exp %scores, %log.max : (tensor<8x10xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %log.log = aten.log %log.sum : (tensor<8xf32>) -> tensor<8xf32>
+      %log.logsumexp = aten.add.Tensor %log.log, %log.max : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss.ignored = aten.eq.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
+      %loss.kept = aten.masked_fill.Scalar %log.logsumexp, %loss.ignored {value = 0.000000e+00 : f64}
+        : (tensor<8xf32>, tensor<8xi1>) -> tensor<8xf32>
+      %loss.picked, %count = aten.nll_loss_forward %scores, %labels
+        {reduction = 0 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<8xf32>, tensor<f32>)
+      %loss.rows = aten.add.Tensor %loss.kept, %loss.picked : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss = aten.sum %loss.rows : (tensor<8xf32>) -> tensor<f32>
+      %grad.expanded = aten.expand %g {size = [8 : i64]} : (tensor<f32>) -> tensor<8xf32>
+      %grad.ignored = aten.eq.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
+      %grad.rows = aten.masked_fill.Scalar %grad.expanded, %grad.ignored {value = 0.000000e+00 : f64}
+        : (tensor<8xf32>, tensor<8xi1>) -> tensor<8xf32>
+      %grad = aten.cross_entropy_backward %grad.rows, %scores, %log.logsumexp, %labels
+        : (tensor<8xf32>, tensor<8x10xf32>, tensor<8xf32>, tensor<8xi64>) -> tensor<8x10xf32>
+      func.return %loss, %grad : tensor<f32>, tensor<8x10xf32>
+    }
+    ```
+
+    Source: Megatron-LM (Shoeybi et al. 2019), section 3; AutoDDL 4.2 finds the split.
+    """
+
+    name = "decompose-cross-entropy"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite all cross-entropies of the module."""
+        for func in step_functions(op):
+            require_not_lowered(func, self.name)
+        PatternRewriteWalker(SplitClasses(), apply_recursively=False).rewrite_module(op)

@@ -1,4 +1,4 @@
-"""The pass `decompose-mean`."""
+"""Decompose means and mean losses into a sum and a count."""
 
 from __future__ import annotations
 
@@ -30,53 +30,6 @@ _MEAN, _SUM = 1, 2
 
 _FORWARD = ("nll_loss_forward", "nll_loss2d_forward")
 _BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
-
-
-@dataclass(frozen=True)
-class DecomposeMeanPass(ModulePass):
-    """
-    Write every mean as a sum and a count, so that its parts add up however they are split.
-
-    Requires: nothing.
-    Ensures: no `aten.mean` and no cross-entropy of mean reduction is left. The count of a cross-entropy (of
-    the labels that are not ignored) is computed from the labels alone, so that it can be taken before any
-    loop over micro-batches: a mean of the means of parts is not the mean.
-
-    Before:
-    ```mlir
-    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> tensor<f32> {
-      %loss, %weight = aten.nll_loss_forward %scores, %labels
-        {reduction = 1 : i64, ignore_index = -100 : i64, absent = ["weight"]}
-        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
-      func.return %loss : tensor<f32>
-    }
-    ```
-
-    After:
-    ```mlir
-    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> tensor<f32> {
-      %valid = aten.ne.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
-      %labels.counted = aten.sum %valid : (tensor<8xi1>) -> tensor<i64>
-      %count = aten._to_copy %labels.counted {dtype = f32} : (tensor<i64>) -> tensor<f32>
-      %loss.sum, %weight = aten.nll_loss_forward %scores, %labels
-        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
-        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
-      %loss = aten.div.Tensor %loss.sum, %count : (tensor<f32>, tensor<f32>) -> tensor<f32>
-      func.return %loss : tensor<f32>
-    }
-    ```
-
-    Source: HAP 5.1 (uneven shares need it) and HiDup 3 (micro-batches do).
-    """
-
-    name = "decompose-mean"
-
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrite all means of the module."""
-        for func in step_functions(op):
-            require_not_lowered(func, self.name)
-        patterns: list[RewritePattern] = [MeanToSum(), CrossEntropyToSum(), CrossEntropyGradient()]
-        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)
 
 
 class MeanToSum(RewritePattern):
@@ -182,3 +135,50 @@ def _count_labels(op: AtenOp) -> list[AtenOp]:
     kept = make("masked_fill.Scalar", [weights, left_out], shape, hint, value=FloatAttr(0.0, 64))
     make("sum", [kept], (), "count", **({"dtype": ELEMENTS[dtype]} if dtype != dtype_of(weight) else {}))
     return made
+
+
+@dataclass(frozen=True)
+class DecomposeMeanPass(ModulePass):
+    """
+    Write every mean as a sum and a count, so that its parts add up however they are split.
+
+    Requires: nothing.
+    Ensures: no `aten.mean` and no cross-entropy of mean reduction is left. The count of a cross-entropy (of
+    the labels that are not ignored) is computed from the labels alone, so that it can be taken before any
+    loop over micro-batches: a mean of the means of parts is not the mean.
+
+    Before:
+    ```mlir
+    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> tensor<f32> {
+      %loss, %weight = aten.nll_loss_forward %scores, %labels
+        {reduction = 1 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
+      func.return %loss : tensor<f32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> tensor<f32> {
+      %valid = aten.ne.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
+      %labels.counted = aten.sum %valid : (tensor<8xi1>) -> tensor<i64>
+      %count = aten._to_copy %labels.counted {dtype = f32} : (tensor<i64>) -> tensor<f32>
+      %loss.sum, %weight = aten.nll_loss_forward %scores, %labels
+        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
+      %loss = aten.div.Tensor %loss.sum, %count : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      func.return %loss : tensor<f32>
+    }
+    ```
+
+    Source: HAP 5.1 (uneven shares need it) and HiDup 3 (micro-batches do).
+    """
+
+    name = "decompose-mean"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite all means of the module."""
+        for func in step_functions(op):
+            require_not_lowered(func, self.name)
+        patterns: list[RewritePattern] = [MeanToSum(), CrossEntropyToSum(), CrossEntropyGradient()]
+        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)

@@ -1,4 +1,4 @@
-"""The pass `detach-factories`."""
+"""Detach constant tensors from the tensors whose sizes they copy."""
 
 from __future__ import annotations
 
@@ -31,6 +31,41 @@ _MADE = {
     **dict.fromkeys(_FILLED, "full"),
 }
 """By op that reads of an operand its shape and dtype alone, the one that takes both as arguments."""
+
+
+class _Detach(RewritePattern):
+    """new_zeros(x, sizes) -> zeros(sizes)."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, AtenOp) or op.overload not in _MADE or len(op.args) != 1:
+            return
+        result = op.outs[0]
+        given = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
+        if (filled := _FILLED.get(op.overload)) is not None:
+            given["fill_value"] = op.attributes[filled]
+        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **given))
+
+
+def _adds_into(use: Use) -> bool:
+    """Say whether an op adds its part of a sum to the value, once on all devices."""
+    user = use.operation
+    return isinstance(user, ComputeOp) and use.index in user.rule().additive
+
+
+class _MakeForEach(RewritePattern):
+    """z = zeros(sizes), add_into(z, a), add_into(z, b) -> add_into(zeros(sizes), a), add_into(zeros(sizes), b)."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, AtenOp) or op.args or frozenset[int]() not in op.rule().linear:
+            return
+        uses = list(op.outs[0].uses)
+        into = [use for use in uses if _adds_into(use)]
+        for use in into if len(into) < len(uses) else into[1:]:
+            own = op.clone()
+            own.results[0].name_hint = op.outs[0].name_hint
+            rewriter.insert(own, InsertPoint.before(use.operation))
+            use.operation.operands[use.index] = own.results[0]
+            rewriter.notify_op_modified(use.operation)
 
 
 @dataclass(frozen=True)
@@ -77,38 +112,3 @@ class DetachFactoriesPass(ModulePass):
             require_undecided(func, self.name)
         PatternRewriteWalker(_Detach(), apply_recursively=False).rewrite_module(op)
         PatternRewriteWalker(_MakeForEach(), apply_recursively=False).rewrite_module(op)
-
-
-class _Detach(RewritePattern):
-    """new_zeros(x, sizes) -> zeros(sizes)."""
-
-    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, AtenOp) or op.overload not in _MADE or len(op.args) != 1:
-            return
-        result = op.outs[0]
-        given = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
-        if (filled := _FILLED.get(op.overload)) is not None:
-            given["fill_value"] = op.attributes[filled]
-        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **given))
-
-
-def _adds_into(use: Use) -> bool:
-    """Whether an op adds to the value, once on all devices, what it has of a sum."""
-    user = use.operation
-    return isinstance(user, ComputeOp) and use.index in user.rule().additive
-
-
-class _MakeForEach(RewritePattern):
-    """z = zeros(sizes), add_into(z, a), add_into(z, b) -> add_into(zeros(sizes), a), add_into(zeros(sizes), b)."""
-
-    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, AtenOp) or op.args or frozenset[int]() not in op.rule().linear:
-            return
-        uses = list(op.outs[0].uses)
-        into = [use for use in uses if _adds_into(use)]
-        for use in into if len(into) < len(uses) else into[1:]:
-            own = op.clone()
-            own.results[0].name_hint = op.outs[0].name_hint
-            rewriter.insert(own, InsertPoint.before(use.operation))
-            use.operation.operands[use.index] = own.results[0]
-            rewriter.notify_op_modified(use.operation)

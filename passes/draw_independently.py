@@ -1,4 +1,4 @@
-"""The pass `draw-independently`."""
+"""Draw random numbers on each device by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `duplex`."""
+"""Interleave two parts of the batch, so that one communicates while the other computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `fit-memory`."""
+"""Repeat a search with a smaller memory budget until the program fits."""
 
 from __future__ import annotations
 

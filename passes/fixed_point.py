@@ -1,4 +1,4 @@
-"""The pass `fixed-point`."""
+"""Repeat a pipeline until the step that it leaves is no faster."""
 
 from __future__ import annotations
 

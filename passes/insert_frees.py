@@ -1,4 +1,4 @@
-"""The pass `insert-frees`."""
+"""Insert frees after the last uses of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `insert-resharding`."""
+"""Insert an op at every change of sharding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `join-updates`."""
+"""Join the updates of several parameters in calls of multi-tensor functions."""
 
 from __future__ import annotations
 

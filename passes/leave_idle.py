@@ -1,4 +1,4 @@
-"""The pass `leave-idle`."""
+"""Place a program on some ranks of a cluster, while the others idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `make-batch-major`."""
+"""Reorder the elements of values so that the batch comes first in every merged dim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `mark-compiled`."""
+"""Mark a step whose computation will be compiled, so that costs count fused kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `overlap`."""
+"""Overlap collectives with computation."""
 
 from __future__ import annotations
 

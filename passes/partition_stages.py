@@ -1,4 +1,4 @@
-"""The pass `partition-stages`."""
+"""Divide a step into the stages of a pipeline."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 from typing import TypeAlias
 
@@ -27,19 +28,19 @@ class Pipeline:
     passes: tuple[ModulePass, ...]
 
     @staticmethod
-    def of(*passes: ModulePass | Iterable[ModulePass]) -> Pipeline:
-        """The pipeline of some passes, and of sequences of passes."""
-        return Pipeline(tuple(p for each in passes for p in ((each,) if isinstance(each, ModulePass) else each)))
+    def of(*parts: ModulePass | str | Iterable[ModulePass]) -> Pipeline:
+        """Return the pipeline of passes, of texts that name passes, and of sequences of passes, in this order."""
+        return Pipeline(tuple(each for part in parts for each in _passes_of(part)))
 
     @staticmethod
     def parse(text: str, available: Mapping[str, PassFactory] | None = None) -> Pipeline:
         """
-        The passes that `text` names, from `available`, by default ours and xDSL's own.
+        The passes that `text` names, from `available`, by default ours, xDSL's own and the named pipelines.
 
         Raises:
             PipelineError: `text` names no pipeline; the error points at what is wrong.
         """
-        return Pipeline(parse_pipeline(text, available))
+        return Pipeline(_parsed(text) if available is None else parse_pipeline(text, available))
 
     def __iter__(self) -> Iterator[ModulePass]:
         return iter(self.passes)
@@ -47,6 +48,18 @@ class Pipeline:
     def __str__(self) -> str:
         """The text form, which `parse` reads; options that are the default are left out."""
         return ",".join(map(pass_text, self.passes))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> tuple[ModulePass, ...]:
+    """Parse a text once, however many candidates of a search are finished by it."""
+    return parse_pipeline(text)
+
+
+def _passes_of(part: ModulePass | str | Iterable[ModulePass]) -> Iterable[ModulePass]:
+    if isinstance(part, str):
+        return _parsed(part)
+    return (part,) if isinstance(part, ModulePass) else part
 
 
 def run_passes(

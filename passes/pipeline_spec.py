@@ -16,6 +16,7 @@ from xdsl.utils.hints import isa
 
 from ..dialects.cluster_attrs import float_text
 from .errors import nearest, sentence
+from .pipelines import PIPELINES, NamedPipeline
 from .registry import PassFactory, available_passes, our_passes
 
 
@@ -49,7 +50,7 @@ class PassOption:
 
 def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:
     """
-    Return the passes that `text` names, with their options set.
+    Return the passes that `text` names, with their options set; a named pipeline stands for its passes.
 
     The grammar is xDSL's: passes parted by commas, options in braces parted by one blank, lists by commas,
     any other text quoted, nested pipelines too: `fixed-point{pipeline="a{x=1},b" max=3}`. PipelineError
@@ -62,7 +63,12 @@ def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None
         raise _syntax_error(str(error), text) from error
     except ParseError as error:
         raise PipelineError(sentence(error.msg), text, error.span.start, error.span.end) from error
-    return tuple(_build(spec, places, text, known) for spec, places in zip(specs, _places(text), strict=True))
+    named = (_build(spec, places, text, known) for spec, places in zip(specs, _places(text), strict=True))
+    return tuple(
+        each
+        for part in named
+        for each in ((part,) if isinstance(part, ModulePass) else parse_pipeline(part.text, available))
+    )
 
 
 def quoted(text: str) -> str:
@@ -109,8 +115,8 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 
 
-def options_of(pass_type: type[ModulePass]) -> tuple[PassOption, ...]:
-    """Return the options of a pass in the order it declares them."""
+def options_of(pass_type: type[ModulePass | NamedPipeline]) -> tuple[PassOption, ...]:
+    """Return the options of a pass, or of a named pipeline, in the order it declares them."""
     hints, required = get_type_hints(pass_type), pass_type.required_fields()
     return tuple(
         PassOption(
@@ -204,12 +210,12 @@ _SYNTAX_HINTS = {
 }
 
 
-def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassFactory]) -> ModulePass:
-    """Return one pass with its options set, or raise the PipelineError that points at its name or option."""
-    if spec.name not in known:
+def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassFactory]) -> ModulePass | NamedPipeline:
+    """Return one pass or named pipeline with its options set. The PipelineError points at its name or option."""
+    if spec.name not in known and spec.name not in PIPELINES:
         raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, _pass_hint(spec.name, known))
     try:
-        pass_type = known[spec.name]()
+        pass_type = known[spec.name]() if spec.name in known else PIPELINES[spec.name]
     except ImportError as error:
         raise PipelineError(f"pass '{spec.name}' cannot be loaded: {error}", text, *place.span) from error
     options = {option.name: option for option in options_of(pass_type)}
@@ -228,7 +234,7 @@ def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassF
         message = f"pass '{spec.name}' needs its option '{missing[0]}'"
         raise PipelineError(message, text, *place.span, _option_hint("", options))
     try:
-        return pass_type.from_pass_spec(spec)
+        return pass_type.from_spec(spec)
     except ValueError as error:
         message = f"pass '{spec.name}' refuses its options: {error}"
         raise PipelineError(message, text, *place.span, _option_hint("", options)) from error
@@ -242,8 +248,8 @@ def _fits(value: ParameterListType, hint: Any) -> bool:
 
 
 def _pass_hint(name: str, known: Mapping[str, PassFactory]) -> str:
-    ours = ", ".join(sorted(our_passes()))
-    return " ".join(filter(None, [nearest(name, known), f"shardwright's passes are {ours}" if ours else ""]))
+    ours = f"shardwright's passes are {', '.join(sorted(our_passes()))}; its pipelines are {', '.join(PIPELINES)}"
+    return f"{nearest(name, [*known, *PIPELINES])} {ours}".strip()
 
 
 def _option_hint(name: str, options: Mapping[str, PassOption]) -> str:

@@ -1,4 +1,4 @@
-"""The pass `plan-transfers`."""
+"""Plan the slices of a transfer between stages: their senders, receivers and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `recompute`."""
+"""Recompute values of forward in backward, for less memory: activation checkpointing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `reuse-buffers`."""
+"""Decide which results are written into the memory of an operand."""
 
 from __future__ import annotations
 

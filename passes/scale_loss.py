@@ -1,4 +1,4 @@
-"""The pass `scale-loss`."""
+"""Scale the loss and unscale the gradients of steps in float16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `schedule-pipeline`."""
+"""Order the fragments and transfers of each stage of a pipeline."""
 
 from __future__ import annotations
 

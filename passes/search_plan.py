@@ -1,4 +1,4 @@
-"""The pass `search-plan`."""
+"""Search for the whole plan of a step: its mesh, stages, parts of the batch and strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `search-strategy`."""
+"""Search for the signatures of all ops that make the predicted step the shortest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `select-collectives`."""
+"""Replace each change of sharding by a collective, with the cheapest method on the cluster."""
 
 from __future__ import annotations
 
@@ -28,6 +28,50 @@ from .errors import fail
 from .step.step_view import cluster_on
 
 Selection = Literal["auto", "padded", "grouped_broadcast", "hierarchical"]
+
+
+def clusters_of(module: ModuleOp) -> dict[str, Cluster]:
+    """The clusters of a module by the names of their meshes."""
+    meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
+    described = {op.mesh.data for op in module.ops if isinstance(op, ClusterOp)}
+    return {mesh.name: cluster_on(module, mesh) for mesh in meshes if mesh.name in described}
+
+
+@dataclass(frozen=True)
+class ReshardToCollective(RewritePattern):
+    """One resharding -> one collective."""
+
+    selection: Selection
+    clusters: Mapping[str, Cluster]
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: ReshardOp, rewriter: PatternRewriter) -> None:
+        """Match `spmd.reshard`."""
+        mesh_name = op.out_sharding.data.mesh
+        mesh = find_mesh(op, mesh_name)
+        source = sharding_of(op.operand)
+        step = single_step(source, op.sharding, mesh)
+        if step is None:
+            fail(op, f"no single collective converts {source} to {op.sharding}; run insert-resharding first")
+        method = None if step.kind.is_local else self._method(op, step, mesh)
+        new: CollectiveOp = COLLECTIVES[step.kind](
+            op.operand, mesh_name, step, method=method, regather=op.regather is not None
+        )
+        new.location = op.location
+        if BACKWARD in op.attributes:
+            new.attributes[BACKWARD] = op.attributes[BACKWARD]
+        rewriter.replace(op, new)
+
+    def _method(self, op: ReshardOp, step: Step, mesh: Mesh) -> Method:
+        cluster = self.clusters.get(mesh.name)
+        shape = shape_of(op.operand)
+        if self.selection != "auto":
+            possible = methods_in_one_phase(step, shape, mesh)
+            phases = self.selection == "hierarchical" and may_have_phases(step, mesh)
+            return self.selection if phases or self.selection in possible else possible[0]
+        if cluster is None:
+            return methods_in_one_phase(step, shape, mesh)[0]
+        return cheapest_method(cluster, step, value_bytes(op.operand), methods_for(cluster, step, shape))
 
 
 @dataclass(frozen=True)
@@ -78,47 +122,3 @@ class SelectCollectivesPass(ModulePass):
         """Rewrite every resharding of the module."""
         pattern = ReshardToCollective(self.method, clusters_of(op))
         PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
-
-
-def clusters_of(module: ModuleOp) -> dict[str, Cluster]:
-    """The clusters of a module by the names of their meshes."""
-    meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
-    described = {op.mesh.data for op in module.ops if isinstance(op, ClusterOp)}
-    return {mesh.name: cluster_on(module, mesh) for mesh in meshes if mesh.name in described}
-
-
-@dataclass(frozen=True)
-class ReshardToCollective(RewritePattern):
-    """One resharding -> one collective."""
-
-    selection: Selection
-    clusters: Mapping[str, Cluster]
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: ReshardOp, rewriter: PatternRewriter) -> None:
-        """Match `spmd.reshard`."""
-        mesh_name = op.out_sharding.data.mesh
-        mesh = find_mesh(op, mesh_name)
-        source = sharding_of(op.operand)
-        step = single_step(source, op.sharding, mesh)
-        if step is None:
-            fail(op, f"no single collective converts {source} to {op.sharding}; run insert-resharding first")
-        method = None if step.kind.is_local else self._method(op, step, mesh)
-        new: CollectiveOp = COLLECTIVES[step.kind](
-            op.operand, mesh_name, step, method=method, regather=op.regather is not None
-        )
-        new.location = op.location
-        if BACKWARD in op.attributes:
-            new.attributes[BACKWARD] = op.attributes[BACKWARD]
-        rewriter.replace(op, new)
-
-    def _method(self, op: ReshardOp, step: Step, mesh: Mesh) -> Method:
-        cluster = self.clusters.get(mesh.name)
-        shape = shape_of(op.operand)
-        if self.selection != "auto":
-            possible = methods_in_one_phase(step, shape, mesh)
-            phases = self.selection == "hierarchical" and may_have_phases(step, mesh)
-            return self.selection if phases or self.selection in possible else possible[0]
-        if cluster is None:
-            return methods_in_one_phase(step, shape, mesh)[0]
-        return cheapest_method(cluster, step, value_bytes(op.operand), methods_for(cluster, step, shape))

@@ -1,4 +1,4 @@
-"""The pass `set-reduce-dtype`."""
+"""Set the dtype that gradients have while devices reduce them."""
 
 from __future__ import annotations
 

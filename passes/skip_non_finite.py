@@ -1,4 +1,4 @@
-"""The pass `skip-non-finite`."""
+"""Make a step leave everything as it was where its loss or gradients are not finite."""
 
 from __future__ import annotations
 

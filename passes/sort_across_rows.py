@@ -1,4 +1,4 @@
-"""The pass `sort-across-rows`."""
+"""Sort the rows that share a device together again, after `sort-within-rows` took them apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `sort-within-rows`."""
+"""Sort the elements of each row of the batch by themselves, where a step sorts all rows together."""
 
 from __future__ import annotations
 

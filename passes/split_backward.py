@@ -1,4 +1,4 @@
-"""The pass `split-backward`."""
+"""Split the ops of backward that compute two gradients, so that a pipeline can delay gradients of weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass `split-batch`."""
+"""Split the batch of a step into parts along a temporal axis of its meshes."""
 
 from __future__ import annotations
 

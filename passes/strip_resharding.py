@@ -1,4 +1,4 @@
-"""The pass `strip-resharding`."""
+"""Remove changes of sharding from a lowered step, so that it can be searched again."""
 
 from __future__ import annotations
 

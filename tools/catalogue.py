@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import textwrap
+from collections.abc import Iterable
 from importlib.metadata import version
 
 from xdsl.universe import XDSL_UNIVERSE
 
-from ..passes.pipeline_spec import options_of
+from ..passes.pipeline import Pipeline
+from ..passes.pipeline_spec import PassOption
+from ..passes.pipelines import PIPELINES
 from .opt_arguments import options_text
-from .pass_doc import pass_doc
+from .pass_doc import option_docs, pass_doc
 from .universe import UNIVERSE
 
 
 def help_text() -> str:
-    """Return the text of --help: the tool's options, then every pass of ours with its own."""
-    own = "\n".join(_pass_help(name) for name in sorted(UNIVERSE.all_passes))
-    return f"{options_text()}\npasses:\n{own}\n{_xdsl_passes()}"
+    """Return the text of --help: the tool's options, then every pass and named pipeline of ours with its own."""
+    passes = map(pass_doc, (UNIVERSE.all_passes[name]() for name in sorted(UNIVERSE.all_passes)))
+    own = "\n".join(_help(doc.name, doc.summary, doc.options) for doc in passes)
+    named = "\n".join(_pipeline_help(name) for name in PIPELINES)
+    return f"{options_text()}\npipelines:\n{named}\npasses:\n{own}\n{_xdsl_passes()}"
 
 
 def passes_text() -> str:
-    """Return the text of --list-passes: ours with what they do, xDSL's by name."""
+    """Return the text of --list-passes: named pipelines with their passes, our passes, and xDSL's by name."""
+    pipelines = (f"  {name}\n{_wrapped(str(Pipeline.parse(name)), 6)}\n" for name in PIPELINES)
     names = sorted(UNIVERSE.all_passes)
     width = max(map(len, names), default=0)
     rows = (f"  {name:{width}}  {pass_doc(UNIVERSE.all_passes[name]()).summary}\n" for name in names)
-    return f"Shardwright's passes:\n{''.join(rows)}\n{_xdsl_passes()}"
+    return f"Named pipelines:\n{''.join(pipelines)}\nShardwright's passes:\n{''.join(rows)}\n{_xdsl_passes()}"
 
 
 def dialects_text() -> str:
@@ -41,12 +48,14 @@ def version_text() -> str:
     return f"opt-tool (shardwright {version('shardwright')}), xDSL {version('xdsl')}, Python {python}\n"
 
 
-def _pass_help(name: str) -> str:
-    pass_type = UNIVERSE.all_passes[name]()
-    doc = pass_doc(pass_type)
-    meanings = {option.name: option.description for option in doc.options}
-    options = (f"      {each}\n{_wrapped(meanings[each.name], 10)}\n" for each in options_of(pass_type))
-    return f"  {name}\n{_wrapped(doc.summary, 6)}\n{''.join(options)}"
+def _help(name: str, summary: str, options: Iterable[tuple[PassOption, str]]) -> str:
+    lines = (f"      {option}\n{_wrapped(meaning, 10)}\n" for option, meaning in options)
+    return f"  {name}\n{_wrapped(summary, 6)}\n{''.join(lines)}"
+
+
+def _pipeline_help(name: str) -> str:
+    pipeline = PIPELINES[name]
+    return _help(f"{name} = {Pipeline.parse(name)}", inspect.getdoc(pipeline) or "", option_docs(pipeline))
 
 
 def _xdsl_passes() -> str:

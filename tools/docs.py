@@ -17,7 +17,10 @@ from ..ir.not_supported import NOT_SUPPORTED, Refusal
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from ..ir.plan_options import OPTIONS, WAYS, ways_of
-from .pass_doc import PassDoc, pass_doc
+from ..passes.pipeline import Pipeline
+from ..passes.pipeline_spec import PassOption
+from ..passes.pipelines import PIPELINES
+from .pass_doc import PassDoc, option_docs, pass_doc
 from .universe import UNIVERSE
 
 NOTICE = "<!-- Written by `make docs` from the code; change it there. -->"
@@ -59,29 +62,44 @@ def options_page() -> str:
 
 
 def passes_page(docs: Iterable[PassDoc]) -> str:
-    """Return the Markdown page of all passes, by name."""
+    """Return the Markdown page of all passes, by name, and of the named pipelines."""
     by_name = sorted(docs, key=lambda doc: doc.name)
     intro = "Every pass runs alone under `opt-tool --pass-pipeline=...` and in any xDSL `PassPipeline`."
     rows = ((f"[`{doc.name}`](#{doc.name})", doc.summary) for doc in by_name)
     contents = _table(("pass", "what it does"), rows)
-    return _page("Passes", [intro, contents, *map(_pass_section, by_name)])
+    return _page("Passes", [intro, contents, *_pipelines_section(), *map(_pass_section, by_name)])
+
+
+def _pipelines_section() -> Iterator[str]:
+    yield "## Named pipelines"
+    yield (
+        "`opt-tool` and `Pipeline.parse` replace each of these names by its passes, which then run one by one. The"
+        " usual pipeline is `prepare,search-strategy,program,finish`. The passes are shown here for the default"
+        " options; `program{parts=4}` runs four parts of the batch one after the other, and"
+        " `program{mode=pipeline parts=4}` runs them through stages."
+    )
+    for pipeline in PIPELINES.values():
+        yield f"### {pipeline.name}\n\n{inspect.getdoc(pipeline)}\n\n`{Pipeline.parse(pipeline.name)}`"
+        if options := option_docs(pipeline):
+            yield _options_table(options)
+
+
+def _options_table(options: Iterable[tuple[PassOption, str]]) -> str:
+    rows = (
+        (f"`{option.name}`", f"`{option.type}`", _code(option.default or "required"), meaning)
+        for option, meaning in options
+    )
+    return _table(("option", "type", "default", "meaning"), rows)
 
 
 def _pass_section(doc: PassDoc) -> str:
-    options = _table(
-        ("option", "type", "default", "meaning"),
-        (
-            (f"`{option.name}`", f"`{option.type}`", _code(option.default or "required"), option.description)
-            for option in doc.options
-        ),
-    )
     parts = [
         f"## {doc.name}",
         doc.summary,
         doc.explanation,
         f"**Requires**: {doc.requires}",
         f"**Ensures**: {doc.ensures}",
-        options if doc.options else "",
+        _options_table(doc.options) if doc.options else "",
         f"Before `{doc.pipeline}`:",
         f"```mlir\n{doc.before}```",
         "After:",

@@ -29,7 +29,10 @@ import re
 import textwrap
 from dataclasses import dataclass
 
-from xdsl.passes import ModulePass, get_pass_option_infos
+from xdsl.passes import ModulePass
+
+from ..passes.pipeline_spec import PassOption, options_of
+from ..passes.pipelines import NamedPipeline
 
 _PARTS = ("Requires", "Ensures", "Before", "After", "Source")
 _HEADER = re.compile(rf"^(?P<part>{'|'.join(_PARTS)}|Pipeline):[ \t]*(?P<rest>.*)$")
@@ -37,18 +40,8 @@ _FENCED = re.compile(r"```mlir\n(?P<ir>.*?)^[ \t]*```", re.DOTALL | re.MULTILINE
 
 
 @dataclass(frozen=True)
-class OptionDoc:
-    """One option of a pass as the pipeline string spells it; `default` is None where it must be given."""
-
-    name: str
-    type: str
-    default: str | None
-    description: str
-
-
-@dataclass(frozen=True)
 class PassDoc:
-    """The parts of one pass's docstring; `before` and `after` are IR, the others Markdown."""
+    """The parts of one pass's docstring, and its options with their meanings; `before` and `after` are IR."""
 
     name: str
     summary: str
@@ -59,7 +52,7 @@ class PassDoc:
     before: str
     after: str
     source: str
-    options: tuple[OptionDoc, ...]
+    options: tuple[tuple[PassOption, str], ...]
 
 
 def pass_doc(pass_class: type[ModulePass]) -> PassDoc:
@@ -82,7 +75,7 @@ def pass_doc(pass_class: type[ModulePass]) -> PassDoc:
         before=_fenced(pass_class, "Before", parts["Before"]),
         after=_fenced(pass_class, "After", parts["After"]),
         source=parts["Source"],
-        options=_options(pass_class),
+        options=option_docs(pass_class),
     )
 
 
@@ -111,15 +104,13 @@ def _place(pass_class: type[ModulePass]) -> str:
     return f"{inspect.getsourcefile(pass_class)}:{inspect.getsourcelines(pass_class)[1]}"
 
 
-def _options(pass_class: type[ModulePass]) -> tuple[OptionDoc, ...]:
-    described = _field_docstrings(pass_class)
-    return tuple(
-        OptionDoc(option.replace("_", "-"), kind.replace("typing.", ""), default, described.get(option, ""))
-        for option, kind, default in get_pass_option_infos(pass_class)
-    )
+def option_docs(pass_class: type[ModulePass | NamedPipeline]) -> tuple[tuple[PassOption, str], ...]:
+    """Return the options of a pass, or of a named pipeline, each with its meaning."""
+    meanings = _field_docstrings(pass_class)
+    return tuple((option, meanings.get(option.name.replace("-", "_"), "")) for option in options_of(pass_class))
 
 
-def _field_docstrings(pass_class: type[ModulePass]) -> dict[str, str]:
+def _field_docstrings(pass_class: type[ModulePass | NamedPipeline]) -> dict[str, str]:
     """Map each field to the string that stands under it in the source, which Python itself throws away."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(pass_class))).body
     assert isinstance(definition, ast.ClassDef)

@@ -28,13 +28,8 @@ TINY = "-tiny"
 FAMILIES = tuple(name.removesuffix(TINY) for name in MODELS if name.endswith(TINY))
 """Every family of shipped models, by the name of its smallest one without `TINY`."""
 
-_FRONT = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
-_SHARDED = "insert-resharding,select-collectives,"
-_END = ",check-order,reuse-buffers,check-memory,insert-frees"
-_TP = "search-strategy{algorithm=fixed pins=tp},"
-
-DUPLEX = f"{_FRONT}{_TP}split-batch{{parts=2}},{_SHARDED}duplex,overlap{_END}"
-PARTS = f"{_FRONT}search-strategy,split-batch{{parts=2}},{_SHARDED}accumulate,overlap{_END}"
+DUPLEX = "prepare,search-strategy{algorithm=fixed pins=tp},program{mode=duplex parts=2},finish"
+PARTS = "prepare,search-strategy,program{parts=2},finish"
 HYBRID = '[[pin]]\npreset = "dp"\naxes = ["node"]\n[[pin]]\npreset = "tp"\naxes = ["gpu"]\n'
 """Data-parallel over the first axis of a grid, tensor-parallel over the second."""
 
@@ -84,8 +79,7 @@ def forms(job: Job) -> dict[str, Form]:
 def stages(ranks: Sequence[int], schedule: str) -> str:
     """The passes of a pipeline of stages of so many ranks, with four micro-batches."""
     given = f'partition-stages{{stages={len(ranks)} ranks="{",".join(map(str, ranks))}"}}'
-    ending = f"schedule-pipeline{{schedule={schedule}}},plan-transfers"
-    return f"{_FRONT}{given},search-strategy,split-batch{{parts=4}},{_SHARDED}overlap,{ending}{_END}"
+    return f"prepare,{given},search-strategy,program{{mode=pipeline parts=4 schedule={schedule}}},finish"
 
 
 def _divided(ranks: int, parts: int) -> list[int]:

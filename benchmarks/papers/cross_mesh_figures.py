@@ -34,7 +34,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.stage_program import schedule_of
 from shardwright.dialects.staged import Stages, transfers
@@ -192,9 +192,9 @@ def planned(model: Model, parts: int, rate: float, chunks: int = 1) -> ModuleOp:
     add_cluster(module, cluster(model.sizes, rate))
     search = SearchStrategyPass("fixed", pins=model.pins) if model.pins else SearchStrategyPass()
     cut = "stages=2" + (f" chunks={chunks} micro_batches={parts}" if chunks > 1 else "")
-    begin = Pipeline.parse(f"{BEGIN},partition-stages{{{cut}}}")
-    rest = Pipeline.parse(f"split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap")
-    run_pipeline(Context(), module, Pipeline.of(begin, search, rest), verify_each=False)
+    rest = f"split-batch{{parts={parts}}},communicate,overlap"
+    passes = Pipeline.of(f"prepare,partition-stages{{{cut}}}", search, rest)
+    run_pipeline(Context(), module, passes, verify_each=False)
     return module
 
 

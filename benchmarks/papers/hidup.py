@@ -38,18 +38,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _report import parsed, plot_grouped, publish
 from hidup_figures import bandwidth, batch, placement, plot_figure, plot_placement, scale, single
-from hidup_plans import COLLECTIVES, HALVES, Planner, Setting, expert_parallel
+from hidup_plans import HALVES, Planner, Setting, expert_parallel
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import training_step as shipped_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.pipeline import run_passes, run_pipeline
+from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout
 from shardwright.passes.planning.explore import FIRST
 from shardwright.passes.planning.workbench import good_solution
@@ -162,12 +162,7 @@ def _by_wrong_times(planner: Planner, choice: Choice, is_random: bool, noise: fl
     strategy = strategy_of(given, good_solution(wrong), saves_memory=False)
     module = bench.solve(candidate).step.written([strategy])
     assert view.stage is None
-    run_pipeline(
-        Context(),
-        module,
-        f"{HALVES},duplex,overlap,join-updates",
-        verify_each=False,
-    )
+    run_pipeline(Context(), module, "program{mode=duplex parts=2}", verify_each=False)
     return simulate_module(module)[0].seconds
 
 
@@ -176,7 +171,7 @@ def orders(models: Sequence[str], clusters: Sequence[str]) -> Rows:
     rows: Rows = []
     for name in models:
         step = import_training_step(shipped_step(name))
-        run_passes(Context(), step, list(BEGIN), verify_each=False)
+        run_pipeline(Context(), step, "prepare", verify_each=False)
         for each in clusters:
             for strategy in ("search-strategy{algorithm=fixed pins=tp}", "search-strategy"):
                 rows.append({"step": name, "cluster": each, "strategy": strategy} | _by_order(step, each, strategy))
@@ -191,8 +186,7 @@ def _by_order(step: ModuleOp, name: str, strategy: str) -> dict[str, float]:
     run_pipeline(Context(), decided, strategy, verify_each=False)
     halves, found = decided.clone(), dict[str, float]()
     run_pipeline(Context(), halves, HALVES, verify_each=False)
-    whole = f"{COLLECTIVES},overlap,join-updates"
-    ways = {"whole": (decided, whole)}
+    ways = {"whole": (decided, "program")}
     ways |= {order: (halves, f"duplex{{order={order}}},overlap,join-updates") for order in ("phases", "list", "best")}
     for way, (module, passes) in ways.items():
         made = module.clone()

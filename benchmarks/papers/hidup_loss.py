@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from _report import plot_curves
 from hidup_figures import by_way
-from hidup_plans import COLLECTIVES, HALVES, Setting
+from hidup_plans import HALVES, Setting
 
-from shardwright.api.compile import BEGIN, END, PlanOptions, compile_step
+from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
@@ -47,7 +47,7 @@ value = "layers.*.mlp.experts.*"
 sharding = '[{"gpu"}, {}, {}]'
 """
 WAYS = {
-    "DeepSpeed's way": f"{COLLECTIVES},overlap,join-updates",
+    "DeepSpeed's way": "program",
     "HiDup's way": f"{HALVES},duplex{{order=phases}},overlap,join-updates",
 }
 
@@ -129,7 +129,7 @@ def losses(steps: int, text: Path | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for way, passes in WAYS.items():
         search = SearchStrategyPass(pins=EXPERTS_APART)
-        pipeline = Pipeline.of(BEGIN, search, Pipeline.parse(passes), END)
+        pipeline = Pipeline.of("prepare", search, passes, "finish")
         made = compile_step(step, cluster, PlanOptions(dtype=torch.float64, pipeline=pipeline))
         found, *_ = run_ranks(on_ranks, 2, made.program, batches, timeout=1200)
         a_step = 1e-3 * seconds[f"{way} ms"]

@@ -24,7 +24,7 @@ from functools import cached_property, lru_cache
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects import train
 from shardwright.dialects.compute import shape_of
@@ -44,14 +44,13 @@ from shardwright.passes.analysis.simulation.names import category
 from shardwright.passes.analysis.simulation.overlap_report import overlaps
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.pipeline import run_passes, run_pipeline
+from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset
 from shardwright.passes.planning.explore import FIRST
 from shardwright.passes.planning.notes import Refused
 from shardwright.passes.planning.workbench import Workbench
 
-COLLECTIVES = "insert-resharding,agree-on-choices,select-collectives"
-HALVES = f"split-batch{{parts=2 unrolled=true}},{COLLECTIVES}"
+HALVES = "split-batch{parts=2 unrolled=true},communicate"
 BLOCKING = "overlap{gradients=false gathers=false activations=false},join-updates"
 TENSOR_BY_TENSOR = "overlap{activations=false bucket_mb=0.0001},join-updates"
 """Gathers of parameters and reductions of gradients beside computation, in buckets that no two tensors share."""
@@ -91,7 +90,7 @@ def training_step(model: str, gpus: int, a_card: int) -> TrainingStep:
 def imported(model: str, gpus: int, a_card: int) -> ModuleOp:
     """The step as passes that decide get it."""
     module = import_training_step(training_step(model, gpus, a_card))
-    run_passes(Context(), module, list(BEGIN), verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     return module
 
 
@@ -165,7 +164,7 @@ class Planner:
     def in_deepspeeds_way(self) -> Outcome:
         """GShard's strategy with the batch whole, all of whose collectives block."""
         module = self.bench.written(self.bench.solve(Candidate(Layout(self.mesh), self.gshard)))
-        run_pipeline(Context(), module, f"{COLLECTIVES},{BLOCKING}", verify_each=False)
+        run_pipeline(Context(), module, f"communicate,{BLOCKING}", verify_each=False)
         return Outcome("GShard", simulate_module(module)[0], module)
 
     def _tried(self, layout: Layout, choices: Sequence[Choice]) -> Iterator[Outcome]:

@@ -35,6 +35,7 @@ from ...ir.submesh import on_mesh
 from ..analysis.compute import ONCE, has_tables, op_work, seconds_by_signature
 from ..analysis.fusion import least_parts
 from ..analysis.linear_program import LinearProgram
+from ..pipelines import AXIS
 from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.objective import BatchLoop
@@ -60,7 +61,6 @@ from .bound_terms import (
 )
 from .bound_wires import wires_of
 from .candidates import Layout
-from .finishes import AXIS
 from .workbench import Workbench
 
 LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)

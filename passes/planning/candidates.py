@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal
 
 from ...ir.mesh import Mesh
 from ...ir.pins import Pin
+from ..pipelines import Mode, ProgramPipeline
 from ..search.objective import COMPLETION, Weights
 from ..stages.schedules import ScheduleName
-
-Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,11 @@ class Layout:
                 order = f", {self.schedule}" if self.schedule != "auto" else ""
                 chunks = f" in up to {self.chunks} chunks" if self.chunks > 1 else ""
                 return f"{self.stages} stages of {sizes}{chunks}, {self.parts} micro-batches{order}{also}"
+
+    @property
+    def program(self) -> ProgramPipeline:
+        """Return the passes that make a program of a step with signatures."""
+        return ProgramPipeline(self.mode, self.parts, self.schedule, self.chunked)
 
     @property
     def without_time(self) -> Layout:

@@ -15,9 +15,9 @@ from ...ir.collectives import CollectiveKind
 from ..analysis.durations import communication_of
 from ..overlapping.chunks import PRODUCTS, REDUCED, VIEWS, ChunkTimes, sites_of
 from ..overlapping.flow import OpFlow
+from ..pipeline import Pipeline
 from ..step.loop import communicates
 from ..step.step_view import step_views
-from .finishes import passes_beside, passes_to_collectives
 from .solutions import Finished, Solved
 from .workbench import Workbench
 
@@ -40,11 +40,11 @@ def chunked(bench: Workbench, solved: Solved, best: Finished) -> Finished | None
     candidate = replace(best.candidate, layout=layout)
     try:
         module = bench.written(replace(solved, candidate=candidate))
-        for each in passes_to_collectives(layout):
+        for each in Pipeline.parse(layout.program.collectives):
             each.apply(bench.ctx, module)
         if _expected(module) < worth:
             return None
-        for each in passes_beside(layout):
+        for each in Pipeline.parse(layout.program.overlapped):
             each.apply(bench.ctx, module)
         return bench.judged(candidate, module)
     except PassFailedException:

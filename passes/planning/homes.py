@@ -14,7 +14,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument
-from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from ...dialects import train
@@ -35,7 +34,8 @@ from ..analysis.compute import local_bytes
 from ..errors import PassError, fail
 from ..leave_idle import leave_idle
 from ..partition_stages import add_stages
-from ..pipeline import run_passes
+from ..pipeline import run_pipeline
+from ..pipelines import SUM_BATCH_NORMS, ProgramPipeline
 from ..recompute import RecomputePass
 from ..search.algorithms.run import search_within
 from ..search.constraints import Constraints
@@ -46,10 +46,8 @@ from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, batch_rows, mesh_of_module, step_functions, step_views
-from .candidates import Layout, Mode
-from .finishes import passes_beside, passes_to_collectives
 from .records import CandidateRecord
-from .workbench import BATCH_NORMS, decompositions
+from .workbench import BATCH_NORMS
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
 PLANNED = "planned"
@@ -154,8 +152,7 @@ class Homes:
             PassError: it cannot be, or does not fit in memory.
         """
         self._place(module)
-        run_passes(self._context, module, self._finishing(1), verify_each=False)
-        return self._in_job(module)
+        return self._finish(module, 1)
 
     def plan_step(self, module: ModuleOp) -> ModuleOp:
         """
@@ -168,31 +165,25 @@ class Homes:
             PassError: there is none.
         """
         if not self.fused and any(op.name in BATCH_NORMS for op in module.walk()):
-            run_passes(self._context, module, decompositions(), verify_each=False)
+            run_pipeline(self._context, module, SUM_BATCH_NORMS, verify_each=False)
         self._place(module)
         rows = batch_rows(StepView(step_functions(module)[0], self.cluster.mesh).inputs) or 1
         first: PassError | None = None
         for parts in _parts(self.parts, rows):
-            made = module.clone()
             try:
-                run_passes(self._context, made, self._finishing(parts), verify_each=False)
-                return self._in_job(made)
+                return self._finish(module.clone(), parts)
             except PassError as error:
                 first = first or error
         assert first is not None
         raise first
 
-    def _in_job(self, module: ModuleOp) -> ModuleOp:
-        """Leave the ranks idle that idle in the plan."""
+    def _finish(self, module: ModuleOp, parts: int) -> ModuleOp:
+        """Make the program of a strategy, and leave the ranks idle that idle in the plan."""
+        program = ProgramPipeline("pipeline" if self.stages else None, parts, self.schedule)
+        run_pipeline(self._context, module, program.text, verify_each=False)
         if self.job is not None:
             leave_idle(module, self.job, self.used)
         return module
-
-    def _finishing(self, parts: int) -> list[ModulePass]:
-        """Return the passes that make a program of a strategy."""
-        mode: Mode = "pipeline" if self.stages else "accumulate" if parts > 1 else "whole"
-        layout = Layout(self.cluster.mesh, mode, parts, max(len(self.stages), 1), self.schedule)
-        return [*passes_to_collectives(layout), *passes_beside(layout)]
 
     def _place(self, module: ModuleOp) -> None:
         """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""

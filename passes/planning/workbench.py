@@ -9,10 +9,6 @@ from functools import cached_property, partial
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
-from xdsl.transforms.canonicalize import CanonicalizePass
-from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
-from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
@@ -26,9 +22,9 @@ from ..add_cluster import add_cluster
 from ..analysis.simulation.results import time_spent
 from ..analysis.simulation.simulate import simulate_module
 from ..balance_ratios import BalanceRatiosPass
-from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..partition_stages import PartitionStagesPass
-from ..pipeline import run_passes
+from ..pipeline import Pipeline, run_pipeline
+from ..pipelines import AXIS, SUM_BATCH_NORMS
 from ..recompute import RecomputePass
 from ..search.constraints import Constraints, constraints_of, pin_entries, pins_places
 from ..search.decided import Counterparts, strategy_of, unpacked
@@ -48,7 +44,6 @@ from ..step.factors import Factors
 from ..step.layers import find_layers
 from ..step.step_view import StepView, batch_rows, mesh_of_module, step_functions, step_views
 from .candidates import Candidate, Layout
-from .finishes import AXIS, passes_beside, passes_to_collectives
 from .fold import Folder, Folding
 from .fold import folding as folding_of
 from .layout_times import LayoutTimes
@@ -94,7 +89,7 @@ class Workbench:
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
         if self.has_batch_norm:
-            run_passes(self.ctx, self.module, decompositions(), verify_each=False)
+            run_pipeline(self.ctx, self.module, SUM_BATCH_NORMS, verify_each=False)
         if keep < 1:
             self.fused = module.clone()
             for each in (self.fused, self.module):
@@ -316,7 +311,7 @@ class Workbench:
     def _finished(self, candidate: Candidate, module: ModuleOp) -> Finished:
         """Return the program that the passes make of a module with signatures."""
         try:
-            for each in (*passes_to_collectives(candidate.layout), *passes_beside(candidate.layout)):
+            for each in Pipeline.parse(candidate.layout.program.text):
                 each.apply(self.ctx, module)
             return self.judged(candidate, module)
         except PassFailedException as error:
@@ -421,8 +416,3 @@ def good_solution(problem: Problem) -> Solution:
 
 def _solved(problem: StrategyProblem, allowance: float) -> Solution:
     return solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
-
-
-def decompositions() -> list[ModulePass]:
-    """What writes batch-norms as sums over the batch, so that it can be split."""
-    return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]

@@ -21,10 +21,7 @@ from shardwright.api.checking.interpreted import InterpretedRun
 from shardwright.api.checking.reference import EagerRun
 from shardwright.ir.mesh import parse_mesh
 
-FOUR_PARTS = (
-    'decompose-mean,canonicalize,cse,dce,search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"},split-batch{parts=4},'
-    "insert-resharding,select-collectives,accumulate,overlap,reuse-buffers,check-memory,insert-frees"
-)
+FOUR_PARTS = 'prepare,search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"},program{parts=4},finish'
 MESH = parse_mesh("4")
 CASE = CheckCase(
     dropout_steps.noisy, MESH, None, torch.float64, "adamw", steps=2, cluster=split_cluster(MESH), pipeline=FOUR_PARTS

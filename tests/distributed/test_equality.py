@@ -44,18 +44,15 @@ HIERARCHICAL = replace(case("mlp-tiny", "2x2", "dp", torch.float64, "adamw"), cl
 
 IN_PHASES = replace(
     case("mixtral-tiny", "2x2", None, torch.float64, "adamw"),
-    pipeline="make-batch-major,decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
-    "search-strategy{algorithm=eliminate},insert-resharding,select-collectives{method=hierarchical},overlap,"
-    "check-order,reuse-buffers,check-memory,insert-frees",
+    pipeline="prepare,search-strategy{algorithm=eliminate},sort-across-rows,insert-resharding,"
+    "select-collectives{method=hierarchical},overlap,finish",
 )
 """All that is over both axes goes inside hosts and across: gathers, scatters, and the tokens of experts."""
 
 
 IN_PARTS = replace(
     case("mlp-tiny", "2x2", None, torch.float64, "adamw"),
-    pipeline="make-batch-major,decompose-mean,canonicalize,cse,dce,search-strategy{algorithm=eliminate},"
-    "insert-resharding,select-collectives,chunk-collectives{parts=2},overlap,check-order,reuse-buffers,check-memory,"
-    "insert-frees",
+    pipeline="prepare,search-strategy{algorithm=eliminate},communicate,chunk-collectives{parts=2},overlap,finish",
 )
 """Products with what is gathered for them, or reduced of them, a part after the other."""
 

@@ -19,15 +19,8 @@ from shardwright.api.checking.reference import EagerRun
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.scale_loss import SCALE
 
-BEGIN = "decompose-mean,canonicalize,cse,dce"
-END = "reuse-buffers,check-memory,insert-frees"
-ACCUMULATED = (
-    f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,overlap,{END}"
-)
-IN_STAGES = (
-    f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,"
-    f"overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}"
-)
+ACCUMULATED = "prepare,search-strategy,program{parts=4},finish"
+IN_STAGES = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=4 schedule=1f1b},finish"
 STEPS = 7
 CLOSE = 5e-3
 """A few roundings to float16; an update that is not skipped leaves no finite number."""

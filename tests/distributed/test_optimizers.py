@@ -22,16 +22,11 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 
 SCHEDULE = (0.5, 1.0, 0.7, 0.3)
-BEGIN = "decompose-mean,canonicalize,cse,dce"
-END = "reuse-buffers,check-memory,insert-frees"
 PIPELINES = {
-    "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
-    f"overlap,join-updates,{END}",
-    "duplex": f"{BEGIN},search-strategy,split-batch{{parts=2 unrolled=true}},insert-resharding,select-collectives,"
-    f"duplex,overlap,join-updates,{END}",
-    "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
-    "select-collectives,overlap,join-updates,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,"
-    f"{END}",
+    "accumulated": "prepare,search-strategy,program{parts=4},finish",
+    "duplex": "prepare,search-strategy,program{mode=duplex parts=2},finish",
+    "in stages": "prepare,partition-stages{stages=2},search-strategy,"
+    "program{mode=pipeline parts=4 schedule=1f1b},finish",
 }
 
 

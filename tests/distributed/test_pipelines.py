@@ -52,12 +52,10 @@ PLAIN = (["split-batch{parts=4}"], ["overlap"])
 def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PLAIN, chunks: str = "") -> str:
     """The passes from an imported step to a pipeline of four micro-batches."""
     stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}"{chunks}}}'
-    passes = ["decompose-mean", "canonicalize", "cse", "dce", stages, "search-strategy", *inside[0]]
-    passes += ["insert-resharding", "select-collectives", *inside[1]]
+    passes = ["prepare", stages, "search-strategy", *inside[0], "communicate", *inside[1]]
     # Also of ops that are slower in two, for there are no others in these models.
     passes += ["split-backward{slowdown=9.0}"] if schedule in ("zero-bubble", "auto") else []
-    passes += [f"schedule-pipeline{{schedule={schedule} axis=micro}}", "plan-transfers"]
-    passes += ["reuse-buffers", "check-memory", "insert-frees"]
+    passes += ["plan-transfers", f"schedule-pipeline{{schedule={schedule} axis=micro}}", "finish"]
     return ",".join(passes)
 
 

@@ -21,13 +21,10 @@ from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import Mesh, parse_mesh
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
-BEGIN = "decompose-mean,canonicalize,cse,dce"
-END = "reuse-buffers,check-memory,insert-frees"
 PIPELINES = {
-    "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
-    f"overlap,{END}",
-    "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
-    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+    "accumulated": "prepare,search-strategy,program{parts=4},finish",
+    "in stages": "prepare,partition-stages{stages=2},search-strategy,"
+    "program{mode=pipeline parts=4 schedule=1f1b},finish",
 }
 
 

@@ -26,18 +26,12 @@ from shardwright.dialects.step import RECOMPUTED
 from shardwright.ir.mesh import parse_mesh
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
-CLEAN = "decompose-mean,canonicalize,cse,dce,recompute{{keep={keep}}}"
-END = "reuse-buffers,check-memory,insert-frees"
-ACCUMULATED = (
-    f"{CLEAN},search-strategy,split-batch{{{{parts=4}}}},insert-resharding,select-collectives,accumulate,overlap,{END}"
-)
-DUPLEX = (
-    f"{CLEAN},search-strategy,split-batch{{{{parts=2 unrolled=true}}}},insert-resharding,select-collectives,duplex,"
-    f"overlap,{END}"
-)
+CLEAN = "prepare,recompute{{keep={keep}}}"
+ACCUMULATED = f"{CLEAN},search-strategy,program{{{{parts=4}}}},finish"
+DUPLEX = f"{CLEAN},search-strategy,program{{{{mode=duplex parts=2}}}},finish"
 IN_STAGES = (
-    f"{CLEAN},partition-stages{{{{stages=2}}}},search-strategy,split-batch{{{{parts=4}}}},insert-resharding,"
-    f"select-collectives,overlap,schedule-pipeline{{{{schedule=1f1b axis=micro}}}},plan-transfers,{END}"
+    f"{CLEAN},partition-stages{{{{stages=2}}}},search-strategy,"
+    "program{{mode=pipeline parts=4 schedule=1f1b}},finish"
 )
 
 

@@ -43,10 +43,7 @@ PRECISIONS = {"float32": (torch.float32, "sgd"), "float64": (torch.float64, "ada
 def case(model: str, form: str, spread: str, precision: str) -> CheckCase:
     mesh, passes = SPREADS[spread]
     split, loop = {**FORMS, **LISTED}[form]
-    pipeline = (
-        f"decompose-mean,canonicalize,cse,dce,{passes},{split},insert-resharding,select-collectives,{loop},overlap,"
-        "reuse-buffers,check-memory,insert-frees"
-    )
+    pipeline = f"prepare,{passes},{split},communicate,{loop},overlap,finish"
     dtype, optimizer = PRECISIONS[precision]
     parsed, step = parse_mesh(mesh), getattr(time_steps, model)
     return CheckCase(step, parsed, None, dtype, optimizer, cluster=split_cluster(parsed), pipeline=pipeline)
@@ -65,10 +62,8 @@ def batch_norm(*, synchronised: bool) -> CheckCase:
     """VGG19 with batch-norms under duplex."""
     mesh = parse_mesh("2")
     first, option = ("decompose-batch-norm,", " unrolled=true") if synchronised else ("", "")
-    pipeline = (
-        f"{first}decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{{parts=2{option}}},insert-resharding,"
-        "select-collectives,duplex,overlap,reuse-buffers,check-memory,insert-frees"
-    )
+    split = f"split-batch{{parts=2{option}}}"
+    pipeline = f"{first}prepare,search-strategy,{split},communicate,duplex,overlap,finish"
     return CheckCase("vgg19-bn-tiny", mesh, None, torch.float64, "sgd", cluster=split_cluster(mesh), pipeline=pipeline)
 
 

@@ -25,7 +25,6 @@ from shardwright.passes.errors import PassError
 MODELS = ("mlp-tiny", "gpt2-tiny", "vgg19-tiny", "vit-tiny")
 FIXED = {4: ("0.4,0.3,0.2,0.1", "0.7,0.1,0.1,0.1", "0.5,0.0,0.3,0.2"), 3: ("0.5,0.3,0.2", "0.8,0.1,0.1", "0.6,0.0,0.4")}
 RANDOM = 10
-MEANS = "decompose-mean,canonicalize,cse,dce"
 
 
 def random_ratios(parts: int, seed: int) -> str:
@@ -42,8 +41,7 @@ def uneven(model: str, ratios: str, pins: str | None, dtype: torch.dtype = torch
 def found(model: str, segments: str = "1") -> CheckCase:
     """Shares that `balance-ratios` finds for a cluster of three fast devices and a slow one."""
     mesh, ratios = Mesh.of(gpu=4), f"balance-ratios{{segments={segments}}}"
-    lower = "insert-resharding,select-collectives,reuse-buffers,insert-frees"
-    passes = f"{MEANS},search-strategy,{ratios},search-strategy,{lower}"
+    passes = f"prepare,search-strategy,{ratios},search-strategy,program,finish"
     pipeline = None if segments == "1" else passes
     return CheckCase(model, mesh, None, torch.float64, "sgd", cluster=mixed_cluster(mesh), pipeline=pipeline)
 

@@ -22,9 +22,7 @@ from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import Mesh
 
 FILE = Path(__file__).parents[1] / "support" / "vocabulary_pins.toml"
-HEAD = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
 SEARCH = f'search-strategy{{algorithm=fixed pins="{FILE}"}}'
-LOWER = "insert-resharding,select-collectives"
 TIED = {"gpt2": "wte.weight", "bert": "embeddings.tokens.weight"}
 MESHES = {"2": Mesh.of(gpu=2), "4": Mesh.of(gpu=4), "2x2": Mesh.of(node=2, gpu=2)}
 
@@ -32,10 +30,10 @@ SPLIT = ("embedding_part", "nll_loss_forward_part", "embedding_dense_backward_pa
 """What programs call on a part of the vocabulary."""
 
 PIPELINES = {
-    "accumulate": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},accumulate,overlap,reuse-buffers,insert-frees",
-    "duplex": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},duplex,overlap,reuse-buffers,insert-frees",
-    "stages": f'{HEAD},partition-stages{{stages=2 ranks="2,2"}},{SEARCH},split-batch{{parts=2}},{LOWER},overlap,'
-    "schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,reuse-buffers,insert-frees",
+    "accumulate": f"prepare,{SEARCH},program{{parts=2}},finish",
+    "duplex": f"prepare,{SEARCH},program{{mode=duplex parts=2}},finish",
+    "stages": f'prepare,partition-stages{{stages=2 ranks="2,2"}},{SEARCH},'
+    "program{mode=pipeline parts=2 schedule=1f1b},finish",
 }
 
 

@@ -96,10 +96,7 @@ def test_a_step_of_the_users_own_is_planned_run_and_resumed_on_another_number_of
     assert "resumed after step 2" in done.stdout
 
 
-PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=2},"
-    "insert-resharding,select-collectives,schedule-pipeline{schedule=1f1b},plan-transfers"
-)
+PIPELINE = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=2 schedule=1f1b}"
 
 
 def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path, expected: list[str]):

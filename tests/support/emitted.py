@@ -59,9 +59,14 @@ def _in_place(function: Any, *operands: Any, **settings: Any) -> list[torch.Tens
     """The parameters and states of a joined update, all lists but that of gradients, updated in place."""
     gradients = 1
     lists = [each for index, each in enumerate(operands) if isinstance(each, tuple) and index != gradients]
-    lists += [each for each in settings.values() if isinstance(each, tuple) and each and torch.is_tensor(each[0])]
-    news = function(*operands, **settings)
+    lists += [each for each in settings.values() if isinstance(_listed(each), list)]
+    news = function(*map(_listed, operands), **{name: _listed(each) for name, each in settings.items()})
     return [old.copy_(new) for old, new in zip((old for each in lists for old in each), news, strict=True)]
+
+
+def _listed(given: Any) -> Any:
+    """Return tensors as the list that the plain functions take; programs write tuples."""
+    return list(given) if isinstance(given, tuple) and given and torch.is_tensor(given[0]) else given
 
 
 VERSIONS = {"shardwright": "0.1.0", "torch": "2.13.0"}

@@ -309,16 +309,12 @@ def all_checked(cases: Mapping[str, Case]) -> dict[str, list[str]]:
     return found
 
 
-BEGIN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
-END = "reuse-buffers,check-memory,insert-frees"
 PIPELINES = {
-    "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
-    f"overlap,{END}",
-    "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
-    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
-    "in stages of two chunks": f"{BEGIN},partition-stages{{stages=2 chunks=2}},search-strategy,split-batch{{parts=4}},"
-    "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=interleaved-1f1b axis=micro},"
-    f"plan-transfers,{END}",
+    "accumulated": "prepare,search-strategy,program{parts=4},finish",
+    "in stages": "prepare,partition-stages{stages=2},search-strategy,"
+    "program{mode=pipeline parts=4 schedule=1f1b},finish",
+    "in stages of two chunks": "prepare,partition-stages{stages=2 chunks=2},search-strategy,"
+    "program{mode=pipeline parts=4 schedule=interleaved-1f1b},finish",
 }
 
 

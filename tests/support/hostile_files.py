@@ -217,8 +217,8 @@ def _planned(cluster: object, options: str) -> None:
     assert isinstance(cluster, Cluster)
     module = load_module(str(STEP))
     add_cluster(module, cluster)
-    passes = f"search-strategy{{algorithm=eliminate{options}}},insert-resharding,select-collectives,overlap"
-    run_pipeline(Context(), module, f"{passes},check-order,reuse-buffers,check-memory,insert-frees", verify_each=False)
+    passes = f"search-strategy{{algorithm=eliminate{options}}},program,finish"
+    run_pipeline(Context(), module, passes, verify_each=False)
     if fault := first_fault(module):
         raise AssertionError(f"the plan is not valid: {fault.message}")
     (simulation,) = simulate_module(module, cluster)

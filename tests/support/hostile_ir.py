@@ -36,14 +36,14 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.text import module_text, parse_module
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.passes.errors import PassError
-from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.pipeline_spec import pass_text
 from shardwright.passes.verification import first_fault
 from shardwright.tools.diagnostics import DiagnosticError
 from shardwright.tools.explain import pass_diagnostic
 from shardwright.tools.ir_input import read
 
 _CLUSTERS = ROOT / "examples" / "clusters"
-_FRONT = "decompose-mean,canonicalize,cse,dce"
 _LOCAL = f'add-cluster{{file="{_CLUSTERS / "local-4.toml"}"}}'
 _MIXED = f'add-cluster{{file="{_CLUSTERS / "mixed-4.toml"}"}}'
 _BACK = "overlap{bucket_mb=0},reuse-buffers,insert-frees,check-order,check-memory"
@@ -52,17 +52,17 @@ _FIRST = "dtype = f32, train.backward, train.loss_gradient}"
 """How import marks the first op of backward today; the step was written by an older one."""
 
 ROADS: tuple[str, ...] = (
-    f"{_LOCAL},{_FRONT},search-strategy,insert-resharding,select-collectives,join-updates,{_BACK}",
-    f"{_MIXED},{_FRONT},search-strategy,balance-ratios,insert-resharding,select-collectives,{_BACK}",
+    f"{_LOCAL},prepare,search-strategy,communicate,join-updates,{_BACK}",
+    f"{_MIXED},prepare,search-strategy,balance-ratios,communicate,{_BACK}",
     f"{_LOCAL},scale-loss,clip-gradients{{norm=1.0}},search-strategy{{parameters=0.1}},insert-resharding,{_BACK}",
-    f"{_LOCAL},{_FRONT},search-strategy,split-batch{{parts=2}},insert-resharding,select-collectives,duplex,{_BACK}",
-    f"{_LOCAL},{_FRONT},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,{_BACK}",
-    f"{_LOCAL},{_FRONT},search-strategy,recompute{{keep=0.5}},insert-resharding,select-collectives,{_BACK}",
-    f"{_MIXED},{_FRONT},partition-stages{{stages=2}},search-strategy,balance-ratios,split-batch{{parts=4}},"
-    'split-batch{parts=2 axis="half"},insert-resharding,select-collectives,duplex{axis="half"},overlap,'
+    f"{_LOCAL},prepare,search-strategy,split-batch{{parts=2}},communicate,duplex,{_BACK}",
+    f"{_LOCAL},prepare,search-strategy,split-batch{{parts=4}},communicate,accumulate,{_BACK}",
+    f"{_LOCAL},prepare,search-strategy,recompute{{keep=0.5}},communicate,{_BACK}",
+    f"{_MIXED},prepare,partition-stages{{stages=2}},search-strategy,balance-ratios,split-batch{{parts=4}},"
+    'split-batch{parts=2 axis="half"},communicate,duplex{axis="half"},overlap,'
     "schedule-pipeline{schedule=eager-1f1b},plan-transfers,reuse-buffers,insert-frees,check-order,check-memory",
-    f"{_LOCAL},{_FRONT},partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},insert-resharding,"
-    "select-collectives,schedule-pipeline{schedule=gpipe},plan-transfers{method=local_allgather},annotate-costs",
+    f"{_LOCAL},prepare,partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},communicate,"
+    "schedule-pipeline{schedule=gpipe},plan-transfers{method=local_allgather},annotate-costs",
 )
 """What real steps are taken through; each pass of them leaves one more text to mutate."""
 
@@ -97,11 +97,8 @@ PASSES: tuple[str, ...] = (
 )
 
 
-_PREPARED = (
-    "decompose-mean,canonicalize,cse,dce,make-batch-major,detach-factories,dce,decompose-batch-norm,"
-    "decompose-cross-entropy,canonicalize,cse,dce,sort-within-rows,sort-across-rows"
-)
-_ENDED = "join-updates,check-order,reuse-buffers,check-memory,insert-frees"
+_PREPARED = "prepare,decompose-batch-norm,canonicalize,cse,dce"
+_ENDED = "join-updates,finish"
 
 
 def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:
@@ -111,31 +108,30 @@ def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:
     words = nn.Sequential(nn.Embedding(9, 8), nn.Flatten(), nn.Linear(24, 8), nn.LayerNorm(8), nn.Linear(8, 4))
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
     adamw, sgd = partial(torch.optim.AdamW, lr=0.1), partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    rounds = f"{_LOCAL},{_FRONT},partition-stages{{stages=2 chunks=2}},search-strategy,split-batch{{parts=2}}"
-    cut = f"{_LOCAL},{_FRONT},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}}"
-    sent = "insert-resharding,select-collectives,agree-on-choices"
+    rounds = f"{_LOCAL},prepare,partition-stages{{stages=2 chunks=2}},search-strategy,split-batch{{parts=2}}"
+    cut = f"{_LOCAL},prepare,partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}}"
     return {
         "norms": (
             TrainingStep(norms, F.cross_entropy, adamw, (rows, labels), precision="fp16-mixed", clip_norm=1.0),
             (
-                f"{_LOCAL},{_PREPARED},add-pins{{pins=dp}},search-strategy,{sent},overlap,{_ENDED}",
-                f"{_MIXED},{_PREPARED},search-strategy,split-batch{{parts=2 unrolled=true}},"
-                f"insert-resharding,select-collectives,duplex,overlap,{_ENDED}",
+                f"{_LOCAL},{_PREPARED},add-pins{{pins=dp}},search-strategy,communicate,overlap,{_ENDED}",
+                f"{_MIXED},{_PREPARED},search-strategy,split-batch{{parts=2 unrolled=true}},communicate,duplex,overlap,"
+                f"{_ENDED}",
             ),
         ),
         "words": (
             TrainingStep(words, F.cross_entropy, adamw, (torch.randint(0, 9, (8, 3)), labels), precision="bf16-mixed"),
             (
                 f"{_LOCAL},skip-non-finite,clip-gradients{{value=1.0}},{_PREPARED},add-pins{{pins=tp}},search-strategy,"
-                f"set-reduce-dtype{{dtype=bfloat16}},{sent},chunk-collectives{{parts=2}},overlap,{_ENDED}",
+                f"set-reduce-dtype{{dtype=bfloat16}},communicate,chunk-collectives{{parts=2}},overlap,{_ENDED}",
             ),
         ),
         "layers": (
             TrainingStep(layers, F.mse_loss, sgd, (rows, torch.randn(8, 6))),
             (
-                f"{rounds},{sent},overlap,schedule-pipeline{{schedule=interleaved-1f1b}},plan-transfers,{_ENDED}",
-                f"{cut},{sent},split-backward,overlap,schedule-pipeline{{schedule=zero-bubble}},plan-transfers,{_ENDED}",
-                f"{cut},{sent},overlap,schedule-pipeline{{schedule=auto}},mark-compiled,{_ENDED}",
+                f"{rounds},communicate,overlap,schedule-pipeline{{schedule=interleaved-1f1b}},plan-transfers,{_ENDED}",
+                f"{cut},communicate,split-backward,overlap,schedule-pipeline{{schedule=zero-bubble}},plan-transfers,{_ENDED}",
+                f"{cut},communicate,overlap,schedule-pipeline{{schedule=auto}},mark-compiled,{_ENDED}",
             ),
         ),
     }
@@ -215,7 +211,7 @@ def _seeds_along(name: str, imported: ModuleOp, roads: Sequence[str]) -> Iterato
 
 def split_passes(pipeline: str) -> list[str]:
     """The passes of a pipeline, each with its options."""
-    return re.findall(r"[\w-]+(?:\{(?:\"[^\"]*\"|[^}\"])*\})?", pipeline)
+    return list(map(pass_text, Pipeline.parse(pipeline)))
 
 
 def mutants(seeds: Sequence[Seed], seed: int, count: int) -> Iterator[Mutant]:

@@ -44,14 +44,14 @@ class RandomStrategies:
         self.case, self.mesh = CheckCase(step, mesh, dtype=torch.float64), mesh
         self.module = imported(self.case)
         add_cluster(self.module, on_mesh(find_cluster("local-4"), mesh))
-        run_pipeline(Context(), self.module, "decompose-mean,canonicalize,cse,dce")
+        run_pipeline(Context(), self.module, "prepare")
         self.batch = next(self.case.batches())
         self.expected = EagerRun(self.case.training_step(), torch.float64, SEED).step(self.batch)
 
     def error(self, seed: int) -> Worst:
         """The largest error of loss, gradients, states and parameters after one step of the strategy of `seed`."""
         module = with_random_signatures(self.module, self.mesh, seed)
-        run_pipeline(Context(), module, "insert-resharding,select-collectives,reuse-buffers,insert-frees")
+        run_pipeline(Context(), module, "program,finish")
         model = EagerRun(self.case.training_step(), torch.float64, SEED).model
         found = InterpretedRun(module, model, explicit=True).step(self.batch)
         return max(measure(found, self.expected, 1).values(), key=lambda worst: worst.error)

@@ -11,10 +11,9 @@ from shardwright.passes.pipeline import run_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROAD_PASSES = (
-    f'add-cluster{{file="{EXAMPLES / "clusters" / "mixed-4.toml"}"}},decompose-mean,canonicalize,cse,dce,'
+    f'add-cluster{{file="{EXAMPLES / "clusters" / "mixed-4.toml"}"}},prepare,'
     'partition-stages{stages=2},search-strategy,balance-ratios,split-batch{parts=4},split-batch{parts=2 axis="half"},'
-    'insert-resharding,select-collectives,duplex{axis="half"},overlap,schedule-pipeline{schedule=eager-1f1b},'
-    "plan-transfers,reuse-buffers,insert-frees,check-memory"
+    'communicate,duplex{axis="half"},overlap,join-updates,plan-transfers,schedule-pipeline{schedule=eager-1f1b},finish'
 )
 
 

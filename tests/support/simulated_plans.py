@@ -16,21 +16,16 @@ from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.registry import MODELS, training_step
 from shardwright.runtime import Stage
 
-_FRONT = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
-_SEARCH = "search-strategy{algorithm=eliminate}"
-_SHARDED = "insert-resharding,select-collectives,"
-_END = "check-order,reuse-buffers,insert-frees"
-_PHASES = f"{_FRONT}{_SEARCH},insert-resharding,select-collectives{{method=hierarchical}},overlap,{_END}"
-_DUPLEX = f"{_FRONT}{_SEARCH},split-batch{{parts=2}},{_SHARDED}duplex,overlap,{_END}"
-_PARTS = f"{_FRONT}{_SEARCH},split-batch{{parts=2}},{_SHARDED}accumulate,overlap,{_END}"
+_SEARCHED = "prepare,search-strategy{algorithm=eliminate}"
+_PHASES = f"{_SEARCHED},insert-resharding,select-collectives{{method=hierarchical}},overlap,finish"
+_DUPLEX = f"{_SEARCHED},program{{mode=duplex parts=2}},finish"
+_PARTS = f"{_SEARCHED},program{{parts=2}},finish"
 
 
 def _stages(count: int, schedule: str, parts: int = 2) -> str:
     """A pipeline of so many stages, with so many parts of the batch."""
-    return (
-        f"{_FRONT}partition-stages{{stages={count}}},search-strategy,split-batch{{parts={parts}}},{_SHARDED}overlap,"
-        f"schedule-pipeline{{schedule={schedule}}},plan-transfers,{_END}"
-    )
+    program = f"program{{mode=pipeline parts={parts} schedule={schedule}}}"
+    return f"prepare,partition-stages{{stages={count}}},search-strategy,{program},finish"
 
 
 @dataclass(frozen=True)

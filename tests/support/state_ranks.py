@@ -28,11 +28,7 @@ dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 
 ROWS = 8
 LOSS = nn.functional.cross_entropy
-PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=2},"
-    "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,"
-    "reuse-buffers,check-memory,insert-frees"
-)
+PIPELINE = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=2 schedule=1f1b},finish"
 
 
 class Net(nn.Module):

@@ -9,13 +9,10 @@ import torch
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase
-from shardwright.api.compile import BEGIN
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 
-_CHANGES = "sort-across-rows,insert-resharding,select-collectives"
 _DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
-_REST = "reuse-buffers,check-memory,insert-frees"
 
 
 @dataclass(frozen=True)
@@ -33,19 +30,18 @@ class Form:
         first: str = "",
     ) -> CheckCase:
         """A step cut so; `first` are passes in front of all others."""
-        mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}{BEGIN},{self.passes},{_REST}"
+        mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}prepare,{self.passes},finish"
         return CheckCase(step, mesh, None, dtype, "sgd", steps, split_cluster(mesh), pipeline=pipeline)
 
 
 def _stages(count: int, schedule: str, chunks: int = 1) -> Form:
-    split = f"partition-stages{{stages={count} chunks={chunks}}},search-strategy,split-batch{{parts=4}}"
-    scheduled = f"split-backward,schedule-pipeline{{schedule={schedule} axis=micro}},plan-transfers"
-    return Form(count, f"{split},{_CHANGES},overlap,{scheduled}")
+    stages = f"partition-stages{{stages={count} chunks={chunks}}},search-strategy"
+    return Form(count, f"{stages},program{{mode=pipeline parts=4 schedule={schedule}}}")
 
 
-DUPLEX = Form(2, f"{_DATA_PARALLEL},split-batch{{parts=2 unrolled=true}},{_CHANGES},duplex,overlap")
+DUPLEX = Form(2, f"{_DATA_PARALLEL},program{{mode=duplex parts=2}}")
 FORMS = {
-    "accumulate": Form(2, f"{_DATA_PARALLEL},split-batch{{parts=2}},{_CHANGES},accumulate,overlap"),
+    "accumulate": Form(2, f"{_DATA_PARALLEL},program{{parts=2}}"),
     "duplex": DUPLEX,
     "2 stages": _stages(2, "1f1b"),
     "3 stages": _stages(3, "1f1b"),

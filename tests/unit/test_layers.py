@@ -193,10 +193,7 @@ def test_the_root_names_what_it_offers():
         _ = shardwright.parallelise  # pyright: ignore[reportAttributeAccessIssue]
 
 
-PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,search-strategy,insert-resharding,select-collectives,overlap,check-memory,"
-    "reuse-buffers,insert-frees"
-)
+PIPELINE = "prepare,search-strategy,program,finish"
 
 
 def test_opt_tool_never_imports_torch_or_scipy():

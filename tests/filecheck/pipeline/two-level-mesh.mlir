@@ -1,4 +1,4 @@
-// RUN: opt-tool %s --pass-pipeline=search-strategy,insert-resharding,select-collectives --mlir-print-debuginfo=false \
+// RUN: opt-tool %s --pass-pipeline=search-strategy,communicate --mlir-print-debuginfo=false \
 // RUN:   | filecheck %s
 
 // On nodes with a fast inside and a slow network the batch is split over all devices. Gradients are scattered inside the

@@ -16,10 +16,7 @@ import shardwright as sw
 from shardwright.ir.mesh import Mesh
 
 SGD = partial(torch.optim.SGD, lr=0.1)
-DECOMPOSED = (
-    "decompose-mean,canonicalize,cse,dce,decompose-batch-norm,canonicalize,cse,dce,search-strategy,insert-resharding,"
-    "select-collectives,overlap,reuse-buffers,check-memory,insert-frees"
-)
+DECOMPOSED = "prepare,decompose-batch-norm,canonicalize,cse,dce,search-strategy,program,finish"
 
 
 @pytest.mark.parametrize("train_scale", [True, False])

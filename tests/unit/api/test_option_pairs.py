@@ -25,10 +25,7 @@ from shardwright.tools.cli_arguments import parse_arguments, plan_arguments
 from shardwright.tools.diagnostics import DiagnosticError
 
 CLUSTER = unequal_cluster(Mesh.of(gpu=2))
-PASSES = (
-    "decompose-mean,canonicalize,cse,dce,add-pins{pins=dp},search-strategy,insert-resharding,select-collectives,"
-    "overlap,insert-frees"
-)
+PASSES = "prepare,add-pins{pins=dp},search-strategy,program,insert-frees"
 
 
 def training_step() -> TrainingStep:

@@ -30,17 +30,10 @@ CASES = {
     "dropout": ("dp=2", "dp", replace(CONFIG, dropout=0.1), launching_cluster),
 }
 
-MICRO_BATCHES = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{algorithm=eliminate},split-batch{parts=2},"
-    "insert-resharding,select-collectives,accumulate,overlap,join-updates,reuse-buffers,insert-frees"
-)
+MICRO_BATCHES = "prepare,search-strategy{algorithm=eliminate},program{parts=2},finish"
 """A loop over two parts of the batch, in a function that calls those of layers."""
 
-TWO_STAGES = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
-    "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},plan-transfers,"
-    "reuse-buffers,insert-frees"
-)
+TWO_STAGES = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=2 schedule=1f1b},finish"
 
 
 @cache

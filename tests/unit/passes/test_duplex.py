@@ -29,8 +29,8 @@ from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import step_views
 
-BEGIN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{algorithm=fixed pins=tp}"
-END = "overlap,join-updates,check-order,reuse-buffers,check-memory,insert-frees"
+BEGIN = "prepare,search-strategy{algorithm=fixed pins=tp}"
+END = "overlap,join-updates,finish"
 
 
 def mlp() -> TrainingStep:
@@ -46,7 +46,7 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {"mlp": mlp, "gpt": time_steps.gp
 
 
 def pipeline(parts: int, order: str, end: str = END) -> str:
-    split = f"split-batch{{parts={parts} unrolled=true}},insert-resharding,select-collectives"
+    split = f"split-batch{{parts={parts} unrolled=true}},communicate"
     return f"{BEGIN},{split},duplex{{order={order}}},{end}"
 
 

@@ -51,8 +51,7 @@ def planned(optimizer: str, clip_norm: float | None = None) -> ModuleOp:
     """A step up to `overlap`; not to be changed."""
     module = imported(case(optimizer, clip_norm=clip_norm))
     add_cluster(module, CLUSTER)
-    passes = "add-pins{pins=zero3},search-strategy{algorithm=fixed},insert-resharding,select-collectives,overlap"
-    run_pipeline(Context(), module, f"decompose-mean,canonicalize,cse,dce,{passes}")
+    run_pipeline(Context(), module, "prepare,add-pins{pins=zero3},search-strategy{algorithm=fixed},communicate,overlap")
     return module
 
 

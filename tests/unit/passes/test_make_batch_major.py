@@ -14,7 +14,7 @@ from xdsl.context import Context
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import AtenOp
 from shardwright.dialects.compute import ComputeOp, shape_of
 from shardwright.dialects.spmd import CollectiveOp
@@ -26,15 +26,11 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.batch_places import BatchPlace, place_in, regrouping
 
 MESH = Mesh.of(gpu=2)
-CHANGES, REST = "insert-resharding,select-collectives", "check-order,reuse-buffers,check-memory,insert-frees"
 FORMS = {
-    "dp": f"{DATA_PARALLEL},{CHANGES},overlap,join-updates,{REST}",
-    "duplex": f"{DATA_PARALLEL},split-batch{{parts=2 unrolled=true}},{CHANGES},duplex,overlap,join-updates,{REST}",
-    "accumulation": f"{DATA_PARALLEL},split-batch{{parts=4}},{CHANGES},accumulate,overlap,join-updates,{REST}",
-    "stages": (
-        f"partition-stages{{stages=2}},{DATA_PARALLEL},split-batch{{parts=4}},{CHANGES},overlap,join-updates,"
-        f"schedule-pipeline{{schedule=1f1b}},plan-transfers,{REST}"
-    ),
+    "dp": f"{DATA_PARALLEL},program,finish",
+    "duplex": f"{DATA_PARALLEL},program{{mode=duplex parts=2}},finish",
+    "accumulation": f"{DATA_PARALLEL},program{{parts=4}},finish",
+    "stages": (f"partition-stages{{stages=2}},{DATA_PARALLEL},program{{mode=pipeline parts=4 schedule=1f1b}},finish"),
 }
 
 
@@ -44,7 +40,7 @@ def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name:
     parameters = {tuple(value.shape) for value in step.model.parameters()}  # type: ignore[union-attr]
     module = import_training_step(step)
     add_cluster(module, split_cluster(MESH))
-    run_pipeline(Context(), module, f"{BEGIN},{DATA_PARALLEL},{CHANGES}")
+    run_pipeline(Context(), module, f"prepare,{DATA_PARALLEL},communicate")
     sent = [op.operand for op in module.walk() if isinstance(op, CollectiveOp) and not op.KIND.is_local]
     tensors = [value for value in sent if shape_of(value)]
     assert len(tensors) == len(list(step.model.parameters()))  # type: ignore[union-attr]
@@ -63,7 +59,7 @@ def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["multihead", "vision"])
 def test_the_program_is_equal_to_one_device(name: str, form: str, dtype: torch.dtype):
-    pipeline = f"{BEGIN},{FORMS[form]}"
+    pipeline = f"prepare,{FORMS[form]}"
     case = CheckCase(STEPS[name], MESH, dtype=dtype, steps=2, cluster=split_cluster(MESH), pipeline=pipeline)
     result = check_interpreted(case)
     assert result.passed, str(result)

@@ -12,10 +12,7 @@ from shardwright.passes.analysis.simulation.simulate import places_of, simulate
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, step_functions
 
-PASSES = (
-    "partition-stages{stages=2},search-strategy,split-batch{parts=4},insert-resharding,select-collectives,"
-    "schedule-pipeline{schedule=1f1b},plan-transfers"
-)
+PASSES = "partition-stages{stages=2},search-strategy,program{mode=pipeline parts=4 schedule=1f1b}"
 
 
 def parsed(text: str) -> ModuleOp:

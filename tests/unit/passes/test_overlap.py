@@ -51,9 +51,7 @@ def imported(model: str, cluster: Cluster) -> ModuleOp:
 def planned(model: str, cluster: Cluster, preset: str) -> ModuleOp:
     """Return a shipped model's step with collectives chosen, under a preset's pin."""
     module = imported(model, cluster)
-    search = f"add-pins{{pins={preset}}},search-strategy{{algorithm=fixed}}"
-    passes = f"decompose-mean,canonicalize,cse,dce,{search},insert-resharding,select-collectives"
-    run_pipeline(Context(), module, passes)
+    run_pipeline(Context(), module, f"prepare,add-pins{{pins={preset}}},search-strategy{{algorithm=fixed}},communicate")
     return module
 
 
@@ -92,7 +90,7 @@ def test_numbers_stay_under_any_strategy(seed: int):
     mesh = parse_mesh("dp=2,tp=2")
     before = imported("mlp-tiny", split_cluster(mesh))
     choose_at_random(before, mesh, seed)
-    run_pipeline(Context(), before, "insert-resharding,select-collectives")
+    run_pipeline(Context(), before, "communicate")
     check_pass(before, overlapped(before, OPTIONS[seed % 3]), "overlap")
 
 

@@ -52,7 +52,7 @@ def imported() -> ModuleOp:
     """A step on two axes; not to be changed."""
     module = import_training_step(training_step("gpt2-tiny"))
     add_cluster(module, cluster())
-    run_pipeline(Context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    run_pipeline(Context(), module, "prepare")
     return module
 
 

@@ -145,6 +145,42 @@ def test_passes_of_xdsl_are_known_too():
         parse_pipeline("canonicalise")
 
 
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("program", "communicate,overlap,join-updates"),
+        ("program{parts=4}", "split-batch{parts=4},communicate,accumulate,overlap,join-updates"),
+        ("program{mode=duplex parts=2}", "split-batch{unrolled=true},communicate,duplex,overlap,join-updates"),
+        ("program{chunked=true}", "communicate,chunk-collectives,overlap,join-updates"),
+        ("program{mode=pipeline}", "program,split-backward,plan-transfers"),
+        (
+            "program{mode=pipeline parts=2 schedule=1f1b}",
+            "split-batch,program,split-backward,plan-transfers,schedule-pipeline{schedule=1f1b axis=micro}",
+        ),
+        ('fixed-point{pipeline="prepare"}', "fixed-point{pipeline=prepare}"),
+    ],
+)
+def test_a_named_pipeline_is_its_passes(name: str, passes: str):
+    assert Pipeline.parse(name) == Pipeline.parse(passes)
+    assert Pipeline.of(f"cse,{name}", "dce") == Pipeline.parse(f"cse,{passes},dce")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "message", "hint"),
+    [
+        ("dce,finsh", "finsh", "unknown pass 'finsh'", "did you mean 'finish'?"),
+        ("program{part=4}", "part", "pass 'program' has no option 'part'", "did you mean 'parts'?"),
+        ("program{mode=parts}", "mode", "takes whole | accumulate | duplex | pipeline | none", "parts: int = 1"),
+    ],
+)
+def test_errors_of_named_pipelines_point_at_what_is_wrong(text: str, wrong: str, message: str, hint: str):
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline(text)
+    assert message in caught.value.message
+    assert text[caught.value.start : caught.value.end] == wrong
+    assert hint in caught.value.hint
+
+
 def test_options_are_listed_in_order():
     assert "; ".join(map(str, options_of(Search))) == SEARCH_OPTIONS
     assert [option.default for option in options_of(Repeat)] == [None, "3"]

@@ -10,10 +10,7 @@ from shardwright.passes.analysis.simulation.timeline import Timeline, longest, p
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, step_functions, step_views
 
-PASSES = (
-    "partition-stages{stages=2},search-strategy,split-batch{parts=4},insert-resharding,select-collectives,"
-    "schedule-pipeline,plan-transfers"
-)
+PASSES = "partition-stages{stages=2},search-strategy,program{mode=pipeline parts=4 schedule=eager-1f1b}"
 
 
 def timelines(alpha: str, beta: str) -> list[Timeline]:
@@ -63,8 +60,8 @@ def test_eager_hides_what_1f1b_waits_for():
     seconds: dict[str, float] = {}
     for schedule in ("gpipe", "1f1b", "eager-1f1b"):
         passes = PASSES.replace("stages=2", "stages=3").replace("parts=4", "parts=8")
-        passes = passes.replace("schedule-pipeline", f"schedule-pipeline{{schedule={schedule}}}")
-        case = CheckCase("gpt2-tiny", mesh, cluster=cluster, pipeline=f"decompose-mean,cse,dce,{passes}")
+        passes = passes.replace("eager-1f1b", schedule)
+        case = CheckCase("gpt2-tiny", mesh, cluster=cluster, pipeline=f"prepare,{passes}")
         plan_case(case, module := imported(case))
         (func,) = step_functions(module)
         found = predict_pipeline(func, [each for _, each in step_views(module)], cluster_of_module(module))

@@ -88,7 +88,7 @@ def deep() -> ModuleOp:
     config = GPT2Config(layers=6, width=32, heads=4, vocabulary=101, positions=24)
     module = import_training_step(gpt2_step(config, batch=8, length=16))
     add_cluster(module, find_cluster("local-4"))
-    run_pipeline(Context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    run_pipeline(Context(), module, "prepare")
     return module
 
 

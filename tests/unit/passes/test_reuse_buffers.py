@@ -21,14 +21,9 @@ from shardwright.passes.step.step_view import stage_meshes, step_functions
 
 GOLDEN = Path(__file__).parents[1] / "lowering" / "golden"
 CONFIG = GPT2Config(layers=2, width=32, heads=4, vocabulary=52, positions=16)
-SEARCHED = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{algorithm=eliminate},"
-STAGES = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
 PIPELINES = {
-    "micro-batches": SEARCHED
-    + "split-batch{parts=2},insert-resharding,select-collectives,accumulate,overlap,join-updates",
-    "two stages": STAGES
-    + "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},"
-    "plan-transfers",
+    "micro-batches": "prepare,search-strategy{algorithm=eliminate},program{parts=2}",
+    "two stages": "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=2 schedule=1f1b}",
 }
 
 

@@ -30,8 +30,8 @@ def planned() -> Mapping[str, ModuleOp]:
     mesh = Mesh.of(gpu=STAGES)
     device = Device("cpu", (("float32", 1e9),), 1e10, 1e10, 0.0)
     cluster = Cluster("three", mesh, (device,), (0,) * STAGES, (Link("gpu", *LINKS["free"]),))
-    passes = f"decompose-mean,cse,dce,partition-stages{{stages={STAGES}}},search-strategy,split-batch{{parts={PARTS}}}"
-    case = CheckCase("gpt2-tiny", mesh, cluster=cluster, pipeline=f"{passes},insert-resharding,select-collectives")
+    passes = f"prepare,partition-stages{{stages={STAGES}}},search-strategy,split-batch{{parts={PARTS}}}"
+    case = CheckCase("gpt2-tiny", mesh, cluster=cluster, pipeline=f"{passes},communicate")
     plan_case(case, module := imported(case))
     found: dict[str, ModuleOp] = {}
     for name, link in LINKS.items():

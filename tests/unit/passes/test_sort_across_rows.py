@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.checking.cases import CheckCase, imported, plan_case
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.compile import BEGIN
 from shardwright.dialects.aten import AtenOp
 from shardwright.dialects.compute import shape_of
 from shardwright.ir.mesh import Mesh
@@ -56,7 +55,7 @@ def test_a_second_search_has_the_choices_of_the_first(parts: str):
     case = CheckCase("mixtral-tiny", mesh, None, torch.float64, "sgd", 2, split_cluster(mesh))
     module = imported(case).clone()
     add_cluster(module, split_cluster(mesh))
-    run_pipeline(Context(), module, f"{BEGIN},search-strategy{{algorithm=fixed pins=dp}},{parts}sort-across-rows")
+    run_pipeline(Context(), module, f"prepare,search-strategy{{algorithm=fixed pins=dp}},{parts}sort-across-rows")
     assert lists_of(module) == {4 if parts else 2}
-    run_pipeline(Context(), module, "insert-resharding,select-collectives,overlap,strip-resharding")
+    run_pipeline(Context(), module, "communicate,overlap,strip-resharding")
     assert lists_of(module) == {ROWS}

@@ -8,10 +8,7 @@ from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import parse_mesh
 
-PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{{parts={parts}}},insert-resharding,"
-    "select-collectives,reuse-buffers,insert-frees"
-)
+PIPELINE = "prepare,search-strategy,split-batch{{parts={parts}}},communicate,finish"
 
 
 @pytest.mark.parametrize("parts", [2, 4])

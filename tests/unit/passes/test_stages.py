@@ -8,15 +8,15 @@ from shardwright.api.checking.check import check_interpreted
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
+from shardwright.passes.pipeline import Pipeline
 
-FRONT = "decompose-mean,canonicalize,cse,dce"
-BACK = "insert-resharding,select-collectives,overlap,reuse-buffers,check-memory,insert-frees"
+BACK = str(Pipeline.parse("program,finish"))
 
 
 def agrees(ranks: int, pipeline: str, step: str = "gpt2-tiny") -> None:
     """Check a pipeline of passes on some ranks against eager PyTorch."""
     result = check_interpreted(
-        CheckCase(step, Mesh.of(gpu=ranks), dtype=torch.float64, steps=2, pipeline=f"{FRONT},{pipeline}")
+        CheckCase(step, Mesh.of(gpu=ranks), dtype=torch.float64, steps=2, pipeline=f"prepare,{pipeline}")
     )
     assert result.passed, str(result)
 
@@ -45,7 +45,7 @@ def test_other_models_have_stages(step: str):
     agrees(2, f"partition-stages{{stages=2}},search-strategy,{BACK}", step)
 
 
-SCHEDULED = "split-batch{parts=4},insert-resharding,select-collectives,overlap"
+PROGRAM = "program{mode=pipeline parts=4 schedule=eager-1f1b}"
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b"])
@@ -55,7 +55,7 @@ def test_scheduled_stages_train(schedule: str, ranks: str):
     agrees(
         4,
         f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins=dp}},'
-        f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,reuse-buffers,check-memory,insert-frees",
+        f"program{{mode=pipeline parts=4 schedule={schedule}}},finish",
     )
 
 
@@ -63,14 +63,14 @@ def test_stages_have_ratios_of_their_own():
     kinds = [Device(f"{rate}", (("float64", rate),), 5 * rate, 1e10, 1e-7) for rate in (1e9, 3e9)]
     mesh = Mesh.of(gpu=3)
     cluster = Cluster("mixed", mesh, tuple(kinds), (0, 1, 0), (Link("gpu", 1e-7, 1e-12),))
-    passes = f"search-strategy,balance-ratios,{SCHEDULED},schedule-pipeline,plan-transfers,check-memory"
+    passes = f"search-strategy,balance-ratios,{PROGRAM},check-memory"
     case = CheckCase(
         "gpt2-tiny",
         mesh,
         dtype=torch.float64,
         steps=2,
         cluster=cluster,
-        pipeline=f'{FRONT},partition-stages{{stages=2 ranks="1,2"}},{passes}',
+        pipeline=f'prepare,partition-stages{{stages=2 ranks="1,2"}},{passes}',
     )
     module = imported(case)
     plan_case(case, module)
@@ -80,5 +80,4 @@ def test_stages_have_ratios_of_their_own():
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_skips_cross_stages(stages: int):
-    passes = f"search-strategy,{SCHEDULED},schedule-pipeline,plan-transfers,reuse-buffers,check-memory,insert-frees"
-    agrees(stages + 1, f"partition-stages{{stages={stages}}},{passes}", "unet-tiny")
+    agrees(stages + 1, f"partition-stages{{stages={stages}}},search-strategy,{PROGRAM},finish", "unet-tiny")

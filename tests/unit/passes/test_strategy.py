@@ -89,7 +89,7 @@ def test_a_second_run_decides_the_same(step: str, rate: float, nodes: int):
     text = head(rate, nodes=nodes) + step
     ctx = context()
     module = parse(text, ctx)
-    lower = "search-strategy,insert-resharding,select-collectives,reuse-buffers,insert-frees"
+    lower = "search-strategy,program,finish"
     run_pipeline(ctx, module, lower)
     once = report(module)
     run_pipeline(ctx, module, lower)

@@ -19,23 +19,16 @@ from shardwright.passes.strip_resharding import strip_resharding
 from shardwright.tools.ir_input import load_module
 
 STEP = Path(shardwright.__file__).parent / "examples" / "road" / "step.mlir"
-FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,detach-factories,dce"
-LAST = "overlap,join-updates,check-order,reuse-buffers,check-memory,insert-frees"
-CHANGES = "insert-resharding,select-collectives"
 PIPELINES = {
-    "flat": f"search-strategy,{CHANGES}",
-    "accumulated": f"search-strategy,split-batch{{parts=2}},{CHANGES},accumulate",
-    "duplex": f"search-strategy,split-batch{{parts=2 unrolled=true}},{CHANGES},duplex",
-    "stages": (
-        f"partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},{CHANGES},schedule-pipeline,plan-transfers"
-    ),
-    "stages-duplex": (
-        f"partition-stages{{stages=2}},search-strategy,split-batch{{parts=2 unrolled=true}},{CHANGES},duplex"
-    ),
+    "flat": "search-strategy,program",
+    "accumulated": "search-strategy,program{parts=2}",
+    "duplex": "search-strategy,program{mode=duplex parts=2}",
+    "stages": "partition-stages{stages=2},search-strategy,program{mode=pipeline parts=2 schedule=eager-1f1b}",
+    "stages-duplex": "partition-stages{stages=2},search-strategy,program{mode=duplex parts=2}",
 }
 
 
-def begun(pipeline: str = FIRST) -> ModuleOp:
+def begun(pipeline: str = "prepare") -> ModuleOp:
     """The step with a cluster, after the passes of `pipeline`."""
     module = load_module(str(STEP))
     add_cluster(module, parse_cluster(shipped_clusters()["local-4"]))
@@ -59,9 +52,9 @@ def test_texts_are_equal_after_every_pass_and_a_plan_can_be_searched_again(name:
             assert module_text(again, generic=True) == generic, each.name
 
     module = begun()
-    run_pipeline(context(), module, f"{PIPELINES[name]},{LAST},canonicalize", on_before=on_before)
+    run_pipeline(context(), module, f"{PIPELINES[name]},finish,canonicalize", on_before=on_before)
 
     searched = f"{PIPELINES[name].partition('search-strategy')[0]}search-strategy"
     strip_resharding(module)
-    assert ops_of(module) == ops_of(begun(f"{FIRST},{searched}"))
-    run_pipeline(context(), module, f"search-strategy,{CHANGES},{LAST}", verify_each=True)
+    assert ops_of(module) == ops_of(begun(f"prepare,{searched}"))
+    run_pipeline(context(), module, "search-strategy,program,finish", verify_each=True)

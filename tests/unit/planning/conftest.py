@@ -11,13 +11,11 @@ from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 
-CLEAN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
-
 
 def prepared(module: ModuleOp, cluster: str) -> ModuleOp:
     """A step with a cluster, as `search-plan` gets it."""
     add_cluster(module, find_cluster(cluster))
-    run_pipeline(Context(), module, CLEAN)
+    run_pipeline(Context(), module, "prepare")
     return module
 
 

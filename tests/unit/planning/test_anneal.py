@@ -32,13 +32,12 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
-FRONT = "decompose-mean,canonicalize,cse,dce"
 STEP = mlp_step((16, 64, 64, 64, 8), batch=64)
 
 
 def planned(cluster: Cluster, search: SearchPlanPass | SearchStrategyPass) -> ModuleOp:
     module = import_training_step(STEP)
-    run_pipeline(Context(), module, FRONT, verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     add_cluster(module, cluster)
     search.apply(Context(), module)
     assert first_fault(module) is None
@@ -115,7 +114,7 @@ def test_stages_on_any_ranks_train_as_one_device(ranks: list[int], tmp_path: Pat
     (func,) = step_functions(planned(split_cluster(mesh), search))
     record = tmp_path / "candidate.json"
     record.write_text(json.dumps(python_value(func.attributes[CHOSEN]) | {"ranks": ranks}))
-    passes = f'{FRONT},search-plan{{candidate="{record}"}}'
+    passes = f'prepare,search-plan{{candidate="{record}"}}'
     case = CheckCase(lambda: STEP, mesh, dtype=torch.float64, steps=2, pipeline=passes, cluster=split_cluster(mesh))
     result = check_interpreted(case)
     assert result.passed, str(result)

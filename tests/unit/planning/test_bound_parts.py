@@ -11,7 +11,7 @@ import pytest
 from ir_files import context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.ratios import ratios_of
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Mesh
@@ -39,7 +39,7 @@ ULP = 1.0 + 1e-9
 def step(name: str) -> ModuleOp:
     given = unet_step(UNetConfig(widths=(8, 16, 32), image=16, attention=1), batch=16)
     module = import_training_step(given if name == "unet" else training_step(name))
-    run_pipeline(context(), module, BEGIN)
+    run_pipeline(context(), module, "prepare")
     return module
 
 

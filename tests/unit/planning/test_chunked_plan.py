@@ -8,7 +8,7 @@ import pytest
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
@@ -94,7 +94,7 @@ def test_nothing_is_cut_where_that_costs_more(where: Cluster):
 @pytest.fixture(scope="module")
 def mlp() -> ModuleOp:
     module = import_training_step(mlp_step((256, 512, 256, 16), batch=512))
-    run_pipeline(context(), module, BEGIN)
+    run_pipeline(context(), module, "prepare")
     return module
 
 

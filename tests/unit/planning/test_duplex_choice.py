@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from ir_files import context
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.add_pins import AddPinsPass
-from shardwright.passes.pipeline import run_passes
+from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, duplexes
 from shardwright.passes.planning.notes import Allowance
@@ -36,7 +35,7 @@ def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
     given, pays = CHOSEN[name]
     module = import_training_step(mlp_step((64, 256, 256, 256, 64), batch=64))
     add_cluster(module, given)
-    run_passes(context(), module, [*BEGIN, AddPinsPass("tp")], verify_each=False)
+    run_pipeline(context(), module, "prepare,add-pins{pins=tp}", verify_each=False)
     found: dict[bool | None, Finished] = {}
     for duplex in (None, False, True):
         fixed = Fixed(stages=1, micro_batches=1, duplex=duplex)

@@ -7,7 +7,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import PassFailedException
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.step import PLAN
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import MODELS, training_step
@@ -40,7 +40,7 @@ def small() -> ModuleOp:
 def prepared(name: str) -> ModuleOp:
     module = import_training_step(training_step(name))
     add_cluster(module, find_cluster("local-4"))
-    run_pipeline(Context(), module, BEGIN)
+    run_pipeline(Context(), module, "prepare")
     return module
 
 

@@ -80,16 +80,12 @@ def test_batch_items_of_the_example_stay_where_they_are_and_others_are_free(pins
 
 
 def test_a_step_of_fewer_rows_is_cut_into_fewer_parts():
-    passes = (
-        "decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{parts=4},insert-resharding,select-collectives,"
-        "accumulate,overlap"
-    )
-    cluster = split_cluster(Mesh.of(gpu=2))
+    cluster, passes = split_cluster(Mesh.of(gpu=2)), "prepare,search-strategy,program{parts=4}"
     homes = Homes.of(compile_step(step_of(), cluster, PlanOptions(pipeline=passes)).module)
     assert homes.parts == 4
     for rows, parts in ((12, 4), (5, 4), (3, 3), (1, 1)):
         module = import_training_step(step_of(rows))
-        run_pipeline(Context(), module, "decompose-mean,canonicalize,cse,dce")
+        run_pipeline(Context(), module, "prepare")
         assert Homes.of(homes.plan_step(module)).parts <= parts
 
 

@@ -154,7 +154,7 @@ def cleaned(step: str) -> ModuleOp:
 def prepared(module: ModuleOp) -> ModuleOp:
     """A step with four local devices, as `search-plan` gets it."""
     add_cluster(module, find_cluster("local-4"))
-    run_pipeline(Context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    run_pipeline(Context(), module, "prepare")
     return module
 
 

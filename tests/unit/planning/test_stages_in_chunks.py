@@ -10,7 +10,7 @@ import pytest
 from ir_files import context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.pipe import FragmentOp, TransferOp
 from shardwright.dialects.stage_program import schedule_of
 from shardwright.dialects.text import module_text
@@ -47,7 +47,7 @@ def cluster(beta: float, ranks: int = 2) -> Cluster:
 @cache
 def _unet() -> ModuleOp:
     module = import_training_step(unet_step(UNetConfig(widths=(8, 16, 32), image=16, attention=1), batch=16))
-    run_pipeline(context(), module, BEGIN)
+    run_pipeline(context(), module, "prepare")
     return module
 
 
@@ -122,8 +122,8 @@ def test_a_pipeline_with_too_few_layers_has_one_chunk():
 def test_a_stage_of_one_chunk_holds_half_as_many_parts(parts: int):
     where = cluster(SLOW)
     module = unet(where)
-    run_pipeline(context(), module, 'partition-stages{stages=2 chunks=2 begins="0,4,8"},search-strategy')
-    run_pipeline(context(), module, "split-batch{parts=8},insert-resharding,select-collectives")
+    stages = 'partition-stages{stages=2 chunks=2 begins="0,4,8"}'
+    run_pipeline(context(), module, f"{stages},search-strategy,split-batch{{parts=8}},communicate")
     SchedulePipelinePass("auto", in_flight=parts).apply(context(), module)
     (func,) = step_functions(module)
     slots, fragments = schedule_of(func), [op for op in func.walk() if isinstance(op, FragmentOp)]

@@ -41,7 +41,7 @@ SMALL = mlp_step((16, 64, 64, 8), batch=64)
 
 def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass(), step: TrainingStep = SMALL) -> ModuleOp:
     module = import_training_step(step)
-    run_pipeline(Context(), module, "decompose-mean,canonicalize,cse,dce", verify_each=False)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
     add_cluster(module, cluster)
     search.apply(Context(), module)
     assert first_fault(module) is None

@@ -250,7 +250,7 @@ FAULTS = {
         "stages with skips", Channels._connect, {"self._lines.open(pairs)": "pass"}, "deadlock"
     ),
     "both directions share a communicator": Fault(
-        "four stages, 1f1b", Lines.end, {"_of_pairs[pair][sender > receiver]": "_of_pairs[pair][0]"}, "deadlock"
+        "stages with skips", Lines.end, {"_of_pairs[pair][sender > receiver]": "_of_pairs[pair][0]"}, "deadlock"
     ),
     "a stream is drawn for every transfer": Fault(
         "four stages, 1f1b", Channels._stream, {"if stages not in self._streams:": "if True:"}, "alias"

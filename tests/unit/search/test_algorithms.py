@@ -132,7 +132,7 @@ def test_a_larger_budget_is_never_worse(algorithm: AlgorithmName):
 def step_of_products() -> ModuleOp:
     """Return a step of three products on four devices, most of whose memory is parameters."""
     module = import_training_step(mlp_step((32, 64, 64, 16), batch=16))
-    run_pipeline(context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    run_pipeline(context(), module, "prepare")
     add_cluster(module, find_cluster("local-4"))
     return module
 

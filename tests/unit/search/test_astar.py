@@ -267,7 +267,7 @@ def gathered(share: float, pins: Path) -> tuple[float, str]:
     search, rest = f'search-strategy{{algorithm=astar pins="{pins}"}}', (1.0 - share) / 3.0
     ratios = ",".join(map(str, (share, rest, rest, rest)))
     balance = f'balance-ratios{{ratios="{ratios}"}}'
-    run_pipeline(ctx, module, f"{search},{balance},{search},insert-resharding,select-collectives")
+    run_pipeline(ctx, module, f"{search},{balance},{search},communicate")
     (gather,) = (op for op in module.walk() if isinstance(op, AllGatherOp))
     assert gather.method is not None
     return float(report(module)["cost"]), gather.method.data

@@ -36,7 +36,7 @@ sharding = '[{"x", "y"}, {}]'
 def dense_layers() -> ModuleOp:
     """Return a training step of the dense layers on 32 devices, as its search sees it."""
     module = import_training_step(mlp_step(DENSE, batch=BATCH))
-    run_pipeline(context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    run_pipeline(context(), module, "prepare")
     add_cluster(module, on_mesh(find_cluster("autoddl-daint-32"), parse_mesh("x=4,y=8")))
     return module
 

@@ -22,7 +22,7 @@ from shardwright.passes.step.step_view import step_views
 def imported(name: str) -> ModuleOp:
     """Return a shipped step as its search sees it, without a cluster."""
     module = import_training_step(training_step(name))
-    run_pipeline(context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    run_pipeline(context(), module, "prepare")
     return module
 
 
@@ -30,7 +30,7 @@ def believed_and_found(name: str, mesh: str, search: str) -> tuple[int, int, boo
     """Return the peak that a search believes in, that of the program it leads to, and whether memory was short."""
     module = imported(name).clone()
     add_cluster(module, on_mesh(find_cluster("h100-8x8"), parse_mesh(mesh)))
-    run_pipeline(context(), module, f"{search},insert-resharding,select-collectives")
+    run_pipeline(context(), module, f"{search},communicate")
     ((view, cluster),) = step_views(module)
     summary = view.func.attributes[SEARCH]
     assert isinstance(summary, DictionaryAttr)

@@ -54,7 +54,7 @@ def test_pass_section_holds_every_part():
     page = passes_page([pass_doc(TwicePass)])
     assert "| [`twice`](#twice) | Do it twice. |" in page
     assert "| `how-often` | `int` | `2` | How often it is done. |" in page
-    assert "| `by-whom` | `Literal['me', 'you']` | `me` |  |" in page
+    assert r"| `by-whom` | `me \| you` | `me` |  |" in page
     assert "**Ensures**: that it is done." in page
     assert "```mlir\nfunc.func @f() { func.return }\n```" in page
 

@@ -1,0 +1,114 @@
+"""
+The lists of passes that the product runs, each under a name that a pipeline may use in the place of its passes.
+
+    prepare,search-strategy,program,finish
+
+A list is text, so that naming one imports no other passes than its own. `parse_pipeline` replaces a name by its passes;
+whatever runs them sees them one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from xdsl.utils.arg_spec import ArgSpecConvertible
+
+from .stages.schedules import ScheduleName
+
+AXIS = "micro"
+"""The temporal axis along which a batch is cut."""
+
+SUM_BATCH_NORMS = "decompose-batch-norm,canonicalize,cse,dce"
+"""The passes that write batch-norms as sums over the batch, so that it can be split."""
+
+Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
+"""How a step goes through time: the batch as a whole, its parts one after the other or in turns, or in stages."""
+
+
+@dataclass(frozen=True)
+class NamedPipeline(ArgSpecConvertible):
+    """Passes under one name; fields of a subclass are options, as those of a pass are."""
+
+    passes: ClassVar[str] = ""
+
+    @property
+    def text(self) -> str:
+        """The passes that the name stands for, as a pipeline names them; it may name other pipelines."""
+        return self.passes
+
+
+class PreparePipeline(NamedPipeline):
+    """Rewrite an imported step so that its batch can be split, and remove ops that compute nothing new."""
+
+    name = "prepare"
+    passes = (
+        "decompose-mean,decompose-cross-entropy,make-batch-major,sort-within-rows,canonicalize,cse,detach-factories,dce"
+    )
+
+
+class CommunicatePipeline(NamedPipeline):
+    """Make each change of sharding a collective, in a step whose ops have signatures."""
+
+    name = "communicate"
+    passes = "sort-across-rows,insert-resharding,agree-on-choices,select-collectives"
+
+
+@dataclass(frozen=True)
+class ProgramPipeline(NamedPipeline):
+    """Make the program of a step whose ops have signatures: split its batch, communicate, overlap and schedule."""
+
+    name = "program"
+
+    mode: Mode | None = None
+    """How parts of the batch are run; by default `accumulate` where there are several, and `whole` where there are
+    not."""
+
+    parts: int = 1
+    """The number of parts of the batch."""
+
+    schedule: ScheduleName = "auto"
+    """The schedule of a pipeline."""
+
+    chunked: bool = False
+    """Whether products and their collectives are cut in parts (`chunk-collectives`)."""
+
+    @property
+    def text(self) -> str:
+        """The passes."""
+        return f"{self.collectives},{self.overlapped}"
+
+    @property
+    def collectives(self) -> str:
+        """The passes after which each change of sharding is a collective."""
+        if self.parts == 1:
+            return "communicate"
+        unrolled = " unrolled=true" if self.mode == "duplex" else ""
+        return f"split-batch{{parts={self.parts} axis={AXIS}{unrolled}}},communicate"
+
+    @property
+    def overlapped(self) -> str:
+        """The passes that overlap communication with computation. For a pipeline they plan and schedule it."""
+        passes = ["chunk-collectives"] if self.chunked else []
+        mode = self.mode or ("accumulate" if self.parts > 1 else "whole")
+        if mode in ("accumulate", "duplex"):
+            passes.append(mode)
+        passes += ["overlap", "join-updates"]
+        if mode == "pipeline":
+            passes += ["split-backward", "plan-transfers"]
+            if self.parts > 1:
+                passes.append(f"schedule-pipeline{{schedule={self.schedule} axis={AXIS}}}")
+        return ",".join(passes)
+
+
+class FinishPipeline(NamedPipeline):
+    """Check a program, and write into it which buffers are reused and when values are freed."""
+
+    name = "finish"
+    passes = "check-order,reuse-buffers,check-memory,insert-frees"
+
+
+PIPELINES: dict[str, type[NamedPipeline]] = {
+    each.name: each for each in (PreparePipeline, CommunicatePipeline, ProgramPipeline, FinishPipeline)
+}
+"""The pipelines by name, the first to run first."""
