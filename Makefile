@@ -54,9 +54,9 @@ filecheck: setup ## The IR tests: one small file per behaviour, run by lit
 	$(BIN)/lit --succinct -v -j $(JOBS) tests/filecheck
 
 # One run, so that one closing line counts everything; a file stays on one worker, so that what its tests share
-# (a launch of several processes, above all) is made once. One worker more has the files that mostly wait.
+# (a launch of several processes, above all) is made once.
 unit: setup ## The Python tests, those on several processes included
-	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --durations 15 tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations 15 tests
 
 gpu-check: setup ## The check on the GPUs of this machine, on CPUs where it has none; options in GPU_CHECK_ARGS
 	PYTHONPATH=benchmarks $(BIN)/python -m gpu_check $(GPU_CHECK_ARGS)

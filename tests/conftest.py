@@ -6,8 +6,6 @@ import tempfile
 import pytest
 from hypothesis import settings
 from rank_server import start_server
-from scheduling import LongestFirst
-from xdist.remote import Producer
 
 # Before torch is loaded: on tensors this small its threads only wait for one another, ten times as long as
 # the work takes where tests run side by side.
@@ -29,12 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
     for marker in OPTIONAL:
         parser.addoption(f"--{marker}", action="store_true", help=f"run the tests marked {marker}, too")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst | None:
-    """Deal out files in an order of our own where they are dealt out by file."""
-    return LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

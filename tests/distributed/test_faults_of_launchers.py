@@ -30,7 +30,14 @@ def started(*command: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, *command], env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        [sys.executable, *command],
+        env=environment,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        # A shell without job control has its background jobs, and what they start, ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
