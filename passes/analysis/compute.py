@@ -67,6 +67,11 @@ def is_view(op: ComputeOp) -> bool:
     return spec_of(op).view
 
 
+def is_view_or_cast(op: ComputeOp) -> bool:
+    """Whether an op gives the same elements another shape or dtype."""
+    return is_view(op) or is_cast(op)
+
+
 def is_for_updates(op: Operation, through: Callable[[ComputeOp], bool]) -> bool:
     """
     Return whether an op belongs to an update, or only updates use its results.

@@ -12,7 +12,7 @@ from ...dialects.compute import ComputeOp
 from ...ir.interned import Interned
 from ...ir.sharding import Sharding
 from ...ir.signatures import Split
-from ..analysis.compute import ONCE, Turns, is_contraction
+from ..analysis.compute import ONCE, Turns, is_contraction, is_for_updates, is_view_or_cast
 from ..analysis.step_prices import Pricing
 from ..step.batch_parts import BatchParts
 
@@ -104,9 +104,10 @@ class Weights:
 
 
 def _is_for_updates(move: ShardingChange) -> bool:
-    """Whether only updates need a value in its other form."""
+    """Whether only updates need a value in its other form, which may be a view of it or have another dtype."""
     if move.to is not None:
-        return train.is_update(move.to)
+        is_handed_on = isinstance(move.to, ComputeOp) and is_view_or_cast(move.to)
+        return train.is_update(move.to) or (is_handed_on and is_for_updates(move.to, is_view_or_cast))
     users = [use.operation for use in move.value.uses if isinstance(use.operation, ComputeOp)]
     return move.why == "copy" and all(map(train.is_update, users))
 
