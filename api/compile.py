@@ -89,7 +89,7 @@ class PlanOptions:
         duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
         idle: whether ranks may idle: `auto` where the step is faster without them. They receive the loss and metrics.
         keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
-            between layers only; the rest is recomputed. By default the search keeps as many as fit in memory.
+            between layers only; the rest is recomputed. By default the search keeps all activations that fit.
             Layers under `torch.utils.checkpoint` are recomputed in any case.
         budget: seconds after which the search ends with the best plan so far.
         candidate: the plan that `search-plan` rebuilds instead of searching: the `plan.json` of another plan, or its

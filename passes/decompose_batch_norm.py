@@ -168,8 +168,8 @@ def _integers(numbers: Sequence[int]) -> ArrayAttr[IntegerAttr]:
 @dataclass(frozen=True)
 class DecomposeBatchNormPass(ModulePass):
     """
-    Write batch-norms in training as sums over the batch, so that their statistics are those of the full batch however
-    it is split.
+    Write batch-norms in training as sums over the batch, so that each device normalises by the statistics of the full
+    batch.
 
     Split over devices, the sums become partial and are reduced: synchronised batch-norm. Split over time, an unrolled
     axis (`duplex`) can wait for them half way. The variance is the mean square distance from the mean, in a second

@@ -143,9 +143,9 @@ class DecomposeMeanPass(ModulePass):
     Write every mean as a sum and a count, so that its parts add up however they are split.
 
     Requires: nothing.
-    Ensures: no `aten.mean` and no cross-entropy of mean reduction is left. The count of a cross-entropy (of
-    the labels that are not ignored) is computed from the labels alone, so that it can be taken before any
-    loop over micro-batches: a mean of the means of parts is not the mean.
+    Ensures: all `aten.mean` and all cross-entropies of mean reduction are sums and counts. The count of a
+    cross-entropy (of the labels that are not ignored) is computed from the labels alone, so that it can be taken
+    before any loop over micro-batches: a mean of the means of parts is not the mean.
 
     Before:
     ```mlir

@@ -28,7 +28,7 @@ Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
 
 @dataclass(frozen=True)
 class NamedPipeline(ArgSpecConvertible):
-    """Passes under one name; fields of a subclass are options, as those of a pass are."""
+    """Passes under one name. The fields of a subclass are the options of the pipeline."""
 
     passes: ClassVar[str] = ""
 
