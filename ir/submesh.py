@@ -36,7 +36,7 @@ def subcluster(cluster: Cluster, mesh: Mesh, ranks: Sequence[int]) -> Cluster:
     """
     Return some ranks of a cluster, with their devices and links, as a cluster on another mesh.
 
-    What was measured along axes that are cut holds for the part only where nothing else is known: without a topology.
+    Times that were measured along an axis hold for a part of the axis only in a cluster without a topology.
     """
     topology = cluster.topology.part(ranks) if cluster.topology is not None else None
     return replace(
@@ -44,9 +44,19 @@ def subcluster(cluster: Cluster, mesh: Mesh, ranks: Sequence[int]) -> Cluster:
         name=f"{cluster.name}.{mesh.name}",
         mesh=mesh,
         placement=tuple(cluster.placement[rank] for rank in ranks),
-        links=kept_links(cluster, mesh),
+        links=_links_on(cluster, mesh),
         topology=topology,
     )
+
+
+def _links_on(cluster: Cluster, mesh: Mesh) -> tuple[Link, ...]:
+    """Return the kept links, and the slowest link for each new axis if the cluster has no topology."""
+    links = kept_links(cluster, mesh)
+    if cluster.topology is not None:
+        return links
+    slowest = max(cluster.links, key=lambda link: link.beta)
+    known = {link.axis for link in links}
+    return links + tuple(replace(slowest, axis=axis.name, points=()) for axis in mesh.spatial if axis.name not in known)
 
 
 def kept_links(cluster: Cluster, mesh: Mesh) -> tuple[Link, ...]:
@@ -107,12 +117,7 @@ def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
     Devices, and the hosts that they are in, are repeated or cut to the number of ranks. Links stay where axes do; where
     the cluster has no hosts, a new axis takes the slowest link.
     """
-    links, topology = kept_links(cluster, mesh), cluster.topology
-    if topology is not None:
-        topology = topology.resized(mesh.device_count)
-    else:
-        slowest = max(cluster.links, key=lambda link: link.beta)
-        known = {link.axis for link in links}
-        links += tuple(replace(slowest, axis=axis.name, points=()) for axis in mesh.spatial if axis.name not in known)
+    topology = cluster.topology.resized(mesh.device_count) if cluster.topology is not None else None
+    links = _links_on(cluster, mesh)
     placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
     return replace(cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links, topology=topology)

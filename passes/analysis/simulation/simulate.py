@@ -72,8 +72,9 @@ def simulate_module(module: ModuleOp, cluster: Cluster | None = None, *, every_r
     ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
     for view, own in step_views(module):
         clusters = found.setdefault(view.func, [])
-        given = whole if view.stage is None else subcluster(whole, view.mesh, ranks[view.mesh.name])
-        clusters.append(own if cluster is None else given)
+        if cluster is not None:
+            own = cluster if view.stage is None else subcluster(cluster, view.mesh, ranks[view.mesh.name])
+        clusters.append(own)
     return [simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()]
 
 

@@ -51,3 +51,10 @@ def test_a_part_of_a_cluster_keeps_its_devices_and_links():
     assert mesh is not None
     found = subcluster(cluster, mesh, (2, 3))
     assert (found.name, found.placement, found.links) == ("c.stage1", (0, 0), (links[1],))
+
+
+def test_an_axis_that_the_cluster_does_not_have_takes_its_slowest_link():
+    kinds = (Device("kind", (("float32", 1.0),), 1.0, 1.0),)
+    cluster = Cluster("c", GRID, kinds, (0,) * 12, (Link("node", 1.0, 2.0), Link("gpu", 3.0, 4.0)))
+    part = subcluster(cluster, Mesh.of(outer=2, gpu=4), range(8))
+    assert part.links == (Link("gpu", 3.0, 4.0), Link("outer", 3.0, 4.0))

@@ -36,6 +36,7 @@ from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
+LOCAL = Path(__file__).parents[3] / "examples" / "clusters" / "local-4.toml"
 SMALL = mlp_step((16, 64, 64, 8), batch=64)
 
 
@@ -172,3 +173,17 @@ def test_the_shipped_clusters_have_parts():
     cluster = find_cluster("hap-8x8")
     parts = parts_of_cluster(cluster, dict.fromkeys(cluster.kinds_used, 1.0))
     assert all(part.mesh.device_count == len(ranks) for ranks, part in parts)
+
+
+def test_a_plan_whose_mesh_has_axes_of_its_own_is_simulated_on_its_cluster_and_on_another(tmp_path: Path):
+    four = find_cluster("local-4")
+    links = tuple(replace(four.links[0], axis=axis, points=()) for axis in ("outer", "inner"))
+    part = replace(four, name="part", mesh=Mesh.of(outer=2, inner=2), links=links)
+    job = tmp_path / "eight.toml"
+    job.write_text(LOCAL.read_text().replace('"gpu=4"', '"gpu=8"'))
+    module = import_training_step(SMALL)
+    add_cluster(module, part)
+    run_pipeline(Context(), module, f'prepare,search-strategy,program,leave-idle{{file="{job}" ranks="0,1,2,3"}}')
+    for cluster in (None, load_cluster(job)):
+        (simulation,) = simulate_module(module, cluster)
+        assert simulation.seconds > 0.0
