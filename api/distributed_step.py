@@ -17,7 +17,7 @@ from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike, verify_alike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.executor import Executor, GivenRate, rates_of
-from ..runtime.faults import HERE
+from ..runtime.faults import ACTIVITY
 from ..runtime.non_finite import FiniteLosses, OnNan
 from ..runtime.plan import PlanError
 from ..runtime.profiled_layers import ProfiledLayers
@@ -113,7 +113,7 @@ class DistributedStep(StepState):
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
         given_rate = lr if lr is not None or self.optimizer is None else self.optimizer.rates
         rates = rates_of(self._executor.plan, given_rate)
-        with HERE.stepping():
+        with ACTIVITY.stepping():
             # First, so that a batch which one rank alone cannot take is an error on all.
             self._given.verify(given, rates)
             self._replicas.look(given, rates)
@@ -122,7 +122,7 @@ class DistributedStep(StepState):
             loss = self._executor.step(given, rates, self._variants.training(batch))
             self._finite.see(self._executor.steps, loss, given)
         if loss.device.type == "cuda":
-            HERE.on_device = torch.cuda.current_stream(loss.device).record_event()
+            ACTIVITY.on_device = torch.cuda.current_stream(loss.device).record_event()
         self._replicas.took(loss)
         if self.optimizer is not None:
             self.optimizer.stepped()

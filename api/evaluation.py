@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ..lowering.capture.calling import Batch
 from ..runtime.batches import LocalRows
 from ..runtime.executor import RankProgram, gather
-from ..runtime.faults import HERE
+from ..runtime.faults import ACTIVITY
 from ..runtime.plan import Plan, PlanError, Result
 from .variants import Variants
 
@@ -104,7 +104,7 @@ class _ModelOutput:
         else:
             whole = torch.empty(self.result.shape, dtype=self.result.torch_dtype, device=self.program.comm.device)
         if len(self.program.plans) > 1:
-            HERE.wait(f"output {self.result.name!r}", lambda: dist.broadcast(whole, self.owner.ranks[0]))
+            ACTIVITY.wait(f"output {self.result.name!r}", lambda: dist.broadcast(whole, self.owner.ranks[0]))
         return whole
 
     def part(self, like: _ModelOutput) -> torch.Tensor:

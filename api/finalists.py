@@ -21,7 +21,7 @@ from ..passes.planning.records import CandidateRecord
 from ..runtime.agreement import of_all_ranks
 from ..runtime.batches import Batch, items_of
 from ..runtime.executor import Executor
-from ..runtime.faults import HERE
+from ..runtime.faults import ACTIVITY
 from ..runtime.launch import load_step
 from ..runtime.spawn import run_ranks
 from ..runtime.stages import Stage, connect
@@ -132,7 +132,7 @@ def _turn(executor: Executor, items: Mapping[str, object], device: torch.device)
 def _timed(executor: Executor, items: Mapping[str, object], device: torch.device, count: int) -> float:
     """The mean seconds of some steps, on the slowest rank."""
     if dist.is_initialized():
-        HERE.wait("the comparison of plans", dist.barrier)
+        ACTIVITY.wait("the comparison of plans", dist.barrier)
     begun = time.perf_counter()
     for _ in range(count):
         executor.step(items)

@@ -28,12 +28,12 @@ from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.plan_options import refusal
 from ..ir.submesh import on_mesh
 from ..lowering.capture.calling import Batch, LossFunction, MakeOptimizer, MetricsFunction, Precision, ReduceDtype
-from ..passes.planning.homes import Homes
+from ..passes.planning.homes import StatePlacement
 from ..passes.search.pin_file import PinError
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job
 from ..runtime.executor import Executor
-from ..runtime.faults import HERE, FaultBounds
+from ..runtime.faults import ACTIVITY, FaultBounds
 from ..runtime.launch import process_group
 from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
@@ -198,7 +198,7 @@ def _parallelized(
 def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Planner:
     """What plans further programs beside a plan."""
     independent = options.random == "independent"
-    homes = Homes.of(module)
+    homes = StatePlacement.of(module)
     if options.keep_activations is not None:
         homes = replace(homes, keep=options.keep_activations)
     return Planner(step, homes, _name_of(step.model), options.dtype, independent, options.probe)
@@ -318,7 +318,7 @@ _JOINED: list[str] = []
 
 def _leave(watch: Watch) -> None:
     """Leave a job whose process group the user has made."""
-    if HERE.forked:
+    if ACTIVITY.forked:
         return
     if getattr(sys, "last_value", None) is not None:
         watch.end()

@@ -30,12 +30,12 @@ from .planning.bound import compute_bound, parts_bound, plan_bound
 from .planning.bound_gap import time_of_busiest
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
-from .planning.layouts import Fixed, impossible
+from .planning.layouts import LayoutConstraints, impossible
 from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
 from .planning.subclusters import part_of_cluster, parts_of_cluster
 from .planning.summary import plan_attribute
-from .planning.workbench import Finished, Workbench
+from .planning.workbench import CandidateCompiler, Finished
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages
@@ -193,7 +193,7 @@ class SearchPlanPass(ModulePass):
         if given is not None and given.pins and not is_pinned(op):
             add_pins(op, given.pins)
         pins = pin_entries(funcs[0])
-        bench = Workbench(op, cluster)
+        bench = CandidateCompiler(op, cluster)
         found = self._found(bench, given, fixed)
         if isinstance(found, str):
             fail(funcs[0], found)
@@ -208,7 +208,7 @@ class SearchPlanPass(ModulePass):
         """Where the candidate comes from, for messages."""
         return "the given candidate" if _is_json(self.candidate or "") else str(self.candidate)
 
-    def _found(self, bench: Workbench, given: Chosen | None, fixed: Fixed) -> _FoundPlan | str:
+    def _found(self, bench: CandidateCompiler, given: Chosen | None, fixed: LayoutConstraints) -> _FoundPlan | str:
         if given is None:
             return self._searched(bench, fixed)
         if not self.adapt:
@@ -226,7 +226,7 @@ class SearchPlanPass(ModulePass):
                 return found
         return self._searched(bench, fixed)
 
-    def _searched(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
+    def _searched(self, bench: CandidateCompiler, fixed: LayoutConstraints) -> _FoundPlan | str:
         """What a search finds, or why it finds nothing."""
         if self.algorithm == "anneal":
             return self._annealed(bench, fixed)
@@ -241,7 +241,7 @@ class SearchPlanPass(ModulePass):
                 mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, mine, processes=self.processes, ranks=ranks))
                 explorers[-1].begin(worth)
-        found: list[tuple[Finished, Workbench]] = []
+        found: list[tuple[Finished, CandidateCompiler]] = []
         for each in sorted(explorers, key=lambda each: each.plain):
             # The likeliest devices come first, since their best plan ends the search on the others.
             others = [other for other in explorers if other is not each]
@@ -256,7 +256,7 @@ class SearchPlanPass(ModulePass):
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
         return _FoundPlan(best, notes, whole.runners_up(best.candidate, notes), self._bound(bench, best))
 
-    def _annealed(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
+    def _annealed(self, bench: CandidateCompiler, fixed: LayoutConstraints) -> _FoundPlan | str:
         """Return the plan that AMP's walk finds, or why it finds none."""
         if fixed.mesh is not None or bench.is_pinned:
             return "algorithm=anneal decides on the mesh itself; leave out mesh and pins, or take algorithm=auto"
@@ -265,13 +265,13 @@ class SearchPlanPass(ModulePass):
             return _why_none(walk.notes, fixed, bench)
         return _FoundPlan(best, walk.notes, bound=self._bound(bench, best))
 
-    def _parts(self, bench: Workbench, fixed: Fixed) -> list[tuple[tuple[int, ...], Cluster]]:
+    def _parts(self, bench: CandidateCompiler, fixed: LayoutConstraints) -> list[tuple[tuple[int, ...], Cluster]]:
         """Return the parts of the cluster that the step may run on alone."""
         if not fixed.idle or fixed.mesh is not None or bench.is_pinned:
             return []
         return parts_of_cluster(bench.cluster, bench.times.by_kind)
 
-    def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
+    def _made_again(self, step: CandidateCompiler, candidate: Candidate) -> _FoundPlan | str:
         """The plan of a candidate that is given, or why there is none."""
         if (ranks := candidate.layout.ranks) is not None:
             if (part := part_of_cluster(step.cluster, ranks)) is None:
@@ -312,7 +312,7 @@ class SearchPlanPass(ModulePass):
             )
         return given
 
-    def _bound(self, bench: Workbench, best: Finished) -> tuple[float, str] | None:
+    def _bound(self, bench: CandidateCompiler, best: Finished) -> tuple[float, str] | None:
         """
         Return a lower bound of the step of a family of plans that includes the best, and a text: the family, and how
         the busiest rank spends the step.
@@ -337,14 +337,14 @@ class SearchPlanPass(ModulePass):
             family = f"plans on {layout.name} with {layers}even shares"
         return found, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
 
-    def _fixed(self, cluster: Cluster) -> Fixed:
+    def _fixed(self, cluster: Cluster) -> LayoutConstraints:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
         if (keep := self.keep_activations) is not None and not 0 <= keep <= 1:
             raise ValueError(f"keep_activations={keep}, expected a fraction between 0 and 1")
         keep = float(keep) if keep is not None else None
         balanced = {"auto": None, "even": False, "balanced": True if len(cluster.kinds_used) > 1 else None}[self.ratios]
         idle = self.idle == "auto"
-        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced, idle)
+        return LayoutConstraints(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced, idle)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:
         """The mesh that is asked for; its axes are called as the cluster's where there are as many."""
@@ -391,7 +391,7 @@ def _is_json(text: str) -> bool:
     return text.lstrip().startswith("{")
 
 
-def _obeys(fixed: Fixed, candidate: Candidate) -> bool:
+def _obeys(fixed: LayoutConstraints, candidate: Candidate) -> bool:
     """Whether a candidate is as was decided, its mesh and shares too."""
     layout = candidate.layout
     sizes = [axis.size for axis in layout.mesh.spatial]
@@ -418,7 +418,7 @@ def _handicap(ranks: tuple[int, ...] | None) -> float:
     return 1.0 if ranks is None else 1.0 / WORTHWHILE
 
 
-def _why_none(notes: list[Note], fixed: Fixed, bench: Workbench) -> str:
+def _why_none(notes: list[Note], fixed: LayoutConstraints, bench: CandidateCompiler) -> str:
     """Why there is no plan: what came closest to fitting, else the first reason."""
     tight = [note for note in notes if note.peak_bytes is not None]
     if tight:

@@ -25,7 +25,7 @@ from .search.algorithms.run import search_within
 from .search.algorithms.table import AlgorithmName
 from .search.constraints import constraints_of
 from .search.objective import COMPLETION, Weights
-from .search.within_memory import HEADROOM, Found
+from .search.within_memory import HEADROOM, ConstrainedSolution
 from .step.step_view import step_functions, step_views
 from .strip_resharding import strip_resharding
 
@@ -142,7 +142,7 @@ class SearchStrategyPass(ModulePass):
             AddPinsPass(self.pins).apply(ctx, op)
         for func in step_functions(op):
             func.attributes.pop(MEMORY_SAVING, None)
-        found: dict[FuncOp, list[Found]] = {}
+        found: dict[FuncOp, list[ConstrainedSolution]] = {}
         for view, cluster in step_views(op):
             budget = (1.0 - HEADROOM) * cluster.memory if self.memory is None else self.memory
             left = view.func.attributes.get(MEMORY_BUDGET)
@@ -165,7 +165,7 @@ class SearchStrategyPass(ModulePass):
             AddPinsPass(self.pins).apply(ctx, op)
         SearchPlanPass(algorithm=algorithm, seed=self.seed, iterations=self.budget).apply(ctx, op)
 
-    def _summary(self, stages: Sequence[Found]) -> DictionaryAttr:
+    def _summary(self, stages: Sequence[ConstrainedSolution]) -> DictionaryAttr:
         """Return the result of all stages: their seconds together, the largest peak, and the statistics if asked."""
         entries: dict[str, Attribute] = {
             "algorithm": StringAttr(self.algorithm),

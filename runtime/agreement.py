@@ -16,7 +16,7 @@ from torch import nn
 
 from .batches import Batch, LocalRows, batch_rows, items_of
 from .executor import Executor
-from .faults import HERE, Patience
+from .faults import ACTIVITY, Patience
 from .plan import Plan, PlanError
 from .rank_devices import backends
 from .recording import named_tensors
@@ -46,7 +46,7 @@ def of_all_ranks(mine: Given) -> list[Given]:
     if world_size() == 1:
         return [mine]
     everyone: list[Any] = [None] * world_size()
-    HERE.wait("the comparison of the ranks", lambda: dist.all_gather_object(everyone, mine, group=_host_group()))
+    ACTIVITY.wait("the comparison of the ranks", lambda: dist.all_gather_object(everyone, mine, group=_host_group()))
     return everyone
 
 
@@ -91,7 +91,7 @@ def from_rank_0(mine: Given, *, patient: Patience = "") -> Given:
     shared = [mine]
     group = _host_group()
     send = partial(dist.broadcast_object_list, shared, src=0, group=group)
-    HERE.wait("a broadcast from rank 0", send, patient=patient)
+    ACTIVITY.wait("a broadcast from rank 0", send, patient=patient)
     return shared[0]
 
 
@@ -109,7 +109,7 @@ def _host_group() -> dist.ProcessGroup | None:
     if world is None or backends().get("cpu") == "gloo":
         return world
     if _made is None or _made[0]() is not world:
-        group = HERE.wait("a group of gloo", lambda: dist.new_group(backend="gloo", timeout=HERE.timeout))
+        group = ACTIVITY.wait("a group of gloo", lambda: dist.new_group(backend="gloo", timeout=ACTIVITY.timeout))
         assert isinstance(group, dist.ProcessGroup), "every rank is a member"
         _made = ref(world), ref(group)
     return _made[1]()
@@ -141,7 +141,7 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
     with torch.no_grad():
         for tensor in tensors.values():
             whole = tensor.detach().to(device).contiguous()
-            HERE.wait("the weights of rank 0", partial(dist.broadcast, whole, src=0))
+            ACTIVITY.wait("the weights of rank 0", partial(dist.broadcast, whole, src=0))
             tensor.copy_(whole)
     if dist.get_rank() == 0:
         LOG.info("the ranks passed modules with different weights; all ranks now use the weights of rank 0")

@@ -172,7 +172,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Whole:
+class CompleteCheckpoint:
     """A checkpoint whose files are as they were written."""
 
     path: Path
@@ -181,7 +181,7 @@ class Whole:
     extra: Any = field(repr=False)
 
 
-def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
+def newest_whole(folder: Path, ranks: Ranks) -> CompleteCheckpoint | None:
     """
     The newest checkpoint of which no file is missing or changed; every rank must call this.
 
@@ -206,7 +206,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
     return None
 
 
-def read(whole: Whole, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
+def read(whole: CompleteCheckpoint, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     """
     Read this rank's parts, which may lie otherwise than those that were written; every rank must call this.
 
@@ -222,13 +222,15 @@ def read(whole: Whole, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     ranks.agree(tensors)
 
 
-def _whole(path: Path) -> Whole:
+def _whole(path: Path) -> CompleteCheckpoint:
     from .checkpoint_tensors import described
 
     manifest = _manifest(path)
     notes = Notes(*(manifest[name] for name in ("step", "seed", "rates", "loaders")))
     tensors = _content(METADATA, lambda: described(path, manifest["files"]))
-    return Whole(path, notes, tensors, _content(EXTRA, lambda: torch.load(path / EXTRA, weights_only=True)))
+    return CompleteCheckpoint(
+        path, notes, tensors, _content(EXTRA, lambda: torch.load(path / EXTRA, weights_only=True))
+    )
 
 
 def _content(name: str, read: Callable[[], Read]) -> Read:

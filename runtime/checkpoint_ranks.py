@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
-from .faults import HERE, Patience
+from .faults import ACTIVITY, Patience
 
 Returned = TypeVar("Returned")
 
@@ -23,7 +23,7 @@ class CheckpointError(RuntimeError):
 
 
 @dataclass
-class Turn:
+class CheckpointWait:
     """What a rank that writes or reads a checkpoint with others waits for; empty if it does not wait."""
 
     waits: bool = False
@@ -57,14 +57,14 @@ class Ranks:
     group: dist.ProcessGroup | None
     rank: int = 0
     count: int = 1
-    turn: Turn = field(default_factory=Turn)
+    turn: CheckpointWait = field(default_factory=CheckpointWait)
 
     @staticmethod
     def connect() -> Ranks:
         """All ranks of the job; every rank must call this."""
         if not dist.is_initialized():
             return Ranks(None)
-        group = HERE.wait("a checkpoint", lambda: dist.new_group(backend="gloo", timeout=HERE.timeout))
+        group = ACTIVITY.wait("a checkpoint", lambda: dist.new_group(backend="gloo", timeout=ACTIVITY.timeout))
         assert isinstance(group, dist.ProcessGroup), "every rank is of the group"
         return Ranks(group, dist.get_rank(), dist.get_world_size())
 
@@ -82,7 +82,7 @@ class Ranks:
             # What a thread beside training waits for is no place where a rank is.
             if threading.current_thread() is not threading.main_thread():
                 return done()
-            return HERE.wait(self.turn, done, patient=patient)
+            return ACTIVITY.wait(self.turn, done, patient=patient)
 
     def agree(self, what: Callable[[], Returned], patient: Patience = "save") -> Returned:
         """

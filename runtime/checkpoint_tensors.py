@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from .checkpoint_ranks import METADATA, CheckpointError, Ranks, Turn, description
+from .checkpoint_ranks import METADATA, CheckpointError, CheckpointWait, Ranks, description
 from .local_shard import LocalShard
 
 
@@ -57,7 +57,7 @@ def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int
     Raises:
         CheckpointError: the description is none, or names something that no description has.
     """
-    metadata = _CheckpointReader(folder, Turn()).read_metadata()
+    metadata = _CheckpointReader(folder, CheckpointWait()).read_metadata()
     if other := {each.relative_path for each in metadata.storage_data.values()} - set(files):
         raise CheckpointError(f"{METADATA} has tensors in {other.pop()!r:.80}, which is no file of the checkpoint")
     found = metadata.state_dict_metadata
@@ -127,7 +127,7 @@ def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, object]:
 class _CheckpointWriter(FileSystemWriter):
     """Says when this rank is at work."""
 
-    def __init__(self, path: Path, turn: Turn) -> None:
+    def __init__(self, path: Path, turn: CheckpointWait) -> None:
         super().__init__(path, sync_files=True)
         self._turn = turn
 
@@ -144,7 +144,7 @@ class _CheckpointWriter(FileSystemWriter):
 class _CheckpointReader(FileSystemReader):
     """Says when this rank is at work; reads the description of the files without what a pickle can do besides."""
 
-    def __init__(self, path: Path, turn: Turn) -> None:
+    def __init__(self, path: Path, turn: CheckpointWait) -> None:
         super().__init__(path)
         self._turn = turn
 

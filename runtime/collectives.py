@@ -34,7 +34,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import RankGroup
-from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
+from .pieces import Assembly, ReceiveBuffers, flatten, message, parcels_of_bucket, piece_shape, unflatten
 from .requests import Pending, Request, Waitable
 from .rows import RowLayout
 
@@ -113,7 +113,7 @@ def _all_gather_direct(group: RankGroup, request: Request) -> Pending:
 
 def _all_gather_broadcast(group: RankGroup, request: Request) -> Pending:
     whole = _assemblies(group, request)
-    mail, works = Mail(), list[dist.Work | None]()
+    mail, works = ReceiveBuffers(), list[dist.Work | None]()
     for part, root in enumerate(group.ranks):
         parcels = parcels_of_bucket([assembly.slots[part].contiguous() for assembly in whole])
         buffers = map(message if part == group.part else mail.expect, parcels)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
-from .faults import HERE
+from .faults import ACTIVITY
 from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
 from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
@@ -99,7 +99,7 @@ class Communicator:
         if checked:
             job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
         # Each group that is made waits for all ranks.
-        self._groups = HERE.wait("the groups of all ranks", lambda: make_groups(job, timeout, handles, self.device))
+        self._groups = ACTIVITY.wait("the groups of all ranks", lambda: make_groups(job, timeout, handles, self.device))
         self.rank = next(layout.ranks.index(me) for layout in job if me in layout.ranks)
         """The rank in the mesh, which in a pipeline is not that in the job."""
         self._sequence = CheckedSequence(mesh, self._groups[_everywhere(mesh)]) if checked else None
@@ -227,7 +227,7 @@ class Communicator:
         """The results of a collective, one per tensor that `start` was given."""
         request = token.request
         with named_range(f"wait for {request.kind}", request.over):
-            return HERE.wait(request, token.pending.wait)
+            return ACTIVITY.wait(request, token.pending.wait)
 
     def send(self, label: str, part: int, value: torch.Tensor) -> None:
         """
@@ -263,14 +263,14 @@ class Communicator:
     def arrived(self, arrival: Arrival) -> torch.Tensor:
         """What `receive` began to receive, once it is here."""
         with named_range("wait for transfer", "stages"):
-            return HERE.wait("a transfer from another stage", arrival.wait)
+            return ACTIVITY.wait("a transfer from another stage", arrival.wait)
 
     def finish_transfers(self) -> None:
         """Wait until all that was begun has been sent: after every step, for steps number their messages alike."""
         if self._channels is not None:
             finish, recorder = self._channels.finish, RECORDING.recorder
             wait = finish if recorder is None else lambda: recorder.waiting(finish)
-            HERE.wait("transfers to other stages", wait)
+            ACTIVITY.wait("transfers to other stages", wait)
 
     def _connected(self, label: str) -> Channels:
         if self._channels is None:
@@ -282,7 +282,7 @@ class Communicator:
         if group.size == 1:
             return self._begin(group, request).wait()[0]
         with named_range(request.kind, request.over):
-            return HERE.wait(request, lambda: self._begin(group, request, now=True).wait())[0]
+            return ACTIVITY.wait(request, lambda: self._begin(group, request, now=True).wait())[0]
 
     def _begin(self, group: RankGroup, request: Request, *, now: bool = False) -> Pending:
         """Begin a collective; `now` says that it is waited for at once."""

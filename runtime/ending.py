@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from .faults import HERE, FaultBounds, is_lost_peer
+from .faults import ACTIVITY, FaultBounds, is_lost_peer
 from .lifetime import ended_ranks
 from .plan import PlanError
 from .watch import Watch, job_store
@@ -119,7 +119,7 @@ def report_errors_once(watch: Watch) -> None:
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if HERE.forked:
+        if ACTIVITY.forked:
             shown(kind, error, trace)
         else:
             fail(watch, error, shown)
@@ -139,11 +139,11 @@ def fail(watch: Watch, error: BaseException, shown: Show | None = None) -> None:
         shown: what shows an error with its traceback, where its message is not all that there is to say; None for
             nothing.
     """
-    if HERE.phase == "failed":
+    if ACTIVITY.phase == "failed":
         return
     cause = error.__cause__ if error.__cause__ is not None and is_lost_peer(error.__cause__) else error
-    HERE.failed(cause)
-    text = f"{watch.judge.named(dist.get_rank())}: {error_text(error, HERE.place)}"
+    ACTIVITY.failed(cause)
+    text = f"{watch.judge.named(dist.get_rank())}: {error_text(error, ACTIVITY.place)}"
 
     def tell() -> None:
         print(f"{watch.name}: {text}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from .groups import RankGroup
-from .pieces import Mail, message, parcels
+from .pieces import ReceiveBuffers, message, parcels
 from .requests import Waitable
 
 
@@ -34,7 +34,7 @@ class Exchange:
         incoming: Sequence[Sequence[torch.Tensor]],
     ) -> None:
         self._works: list[Waitable] = []
-        self._mail = Mail()
+        self._mail = ReceiveBuffers()
         # Buffers of messages under way have to outlive them.
         self._sent: list[torch.Tensor] = []
         handle, wire = group.handle, group.wire

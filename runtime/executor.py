@@ -16,7 +16,7 @@ from torch import nn
 from ..ir.counter import step_seed
 from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
-from .faults import HERE
+from .faults import ACTIVITY
 from .host_memory import keep_freed_memory
 from .initialize import initialize
 from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
@@ -255,7 +255,7 @@ class Executor:
         """Continue as after `steps` steps, with the random numbers of `seed` and the present states."""
         self._steps, self._seed = steps, seed
         self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
-        HERE.before = steps - HERE.step
+        ACTIVITY.before = steps - ACTIVITY.step
 
     @property
     def steps(self) -> int:
@@ -333,7 +333,7 @@ class Executor:
         else:
             whole = torch.empty(value.shape, dtype=value.torch_dtype, device=self.comm.device)
         if len(self.plans) > 1:
-            HERE.wait(f"{value.role} {value.name!r}", lambda: dist.broadcast(whole, owner.ranks[0]))
+            ACTIVITY.wait(f"{value.role} {value.name!r}", lambda: dist.broadcast(whole, owner.ranks[0]))
         return whole
 
     def state_dict(self) -> dict[str, torch.Tensor]:

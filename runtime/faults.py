@@ -87,7 +87,7 @@ class FaultBounds:
 
 
 @dataclass
-class Here:
+class Activity:
     """
     Where this rank is. The main thread writes, the watch reads.
 
@@ -194,7 +194,7 @@ class Here:
         return DEVICE if self.on_device is not None and not self.on_device.query() else ""
 
 
-HERE = Here()
+ACTIVITY = Activity()
 """This process."""
 
 
@@ -202,7 +202,7 @@ def _leave_job_to_parent() -> None:
     """In a process that a rank has forked: the rank's share of the job stays as it is when the child ends."""
     if not dist.is_initialized():
         return
-    HERE.forked, HERE.lost_peer = True, None
+    ACTIVITY.forked, ACTIVITY.lost_peer = True, None
     for group, (_, store) in dist.distributed_c10d._world.pg_map.items():
         # Their destructors would wait for threads that only the rank has.
         for each in (group, store):

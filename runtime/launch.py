@@ -35,7 +35,7 @@ from .ending import (
     watch_job,
 )
 from .executor import Executor, rates_of
-from .faults import HERE, FaultBounds
+from .faults import ACTIVITY, FaultBounds
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
 from .measured import gathered, recorder_of
@@ -145,14 +145,14 @@ def process_group(
         try:
             yield device
         except BaseException as error:
-            if watch is None or HERE.forked:
+            if watch is None or ACTIVITY.forked:
                 raise
             fail(watch, error)
             watch.end()
-        if watch is not None and not HERE.forked:
+        if watch is not None and not ACTIVITY.forked:
             watch.close()
     finally:
-        if not HERE.forked:
+        if not ACTIVITY.forked:
             dist.destroy_process_group()
 
 
@@ -264,7 +264,7 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
         start = time.perf_counter()
         # The first step also warms caches and connections up.
         is_measured = recorder is not None and (number > made + 1 or options.steps == number)
-        with recorder.recording() if recorder is not None and is_measured else nullcontext(), HERE.stepping():
+        with recorder.recording() if recorder is not None and is_measured else nullcontext(), ACTIVITY.stepping():
             if not options.compile:
                 layers.follow_profiler()
             replicas.look(step.batch, rates)

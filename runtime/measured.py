@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ..ir.measured_steps import MeasuredRank, MeasuredSteps, MeasuredTraffic, aligned
 from ..ir.overlap import ALL, PHASES, Span
 from .executor import Executor
-from .faults import HERE
+from .faults import ACTIVITY
 from .lifetime import Identity
 from .plan import PlanError
 from .step_recorder import StepRecorder
@@ -40,11 +40,11 @@ def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None
     if not dist.is_initialized():
         return _together(name, [recorder.steps], [0.0])
     machines: list[Any] = [None] * dist.get_world_size()
-    HERE.wait("the clocks of the ranks", lambda: dist.all_gather_object(machines, Identity.mine().machine))
+    ACTIVITY.wait("the clocks of the ranks", lambda: dist.all_gather_object(machines, Identity.mine().machine))
     remote = [rank for rank, machine in enumerate(machines) if not machine or machine != machines[0]]
     ahead = clocks_ahead([rank for rank in remote if rank], device)
     by_rank: list[Any] = [None] * dist.get_world_size()
-    HERE.wait("the steps that ranks recorded", lambda: dist.all_gather_object(by_rank, recorder.steps))
+    ACTIVITY.wait("the steps that ranks recorded", lambda: dist.all_gather_object(by_rank, recorder.steps))
     return _together(name, by_rank, [ahead.get(rank, 0.0) for rank in range(len(by_rank))])
 
 
@@ -60,18 +60,18 @@ def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, fl
         for _ in range(_ROUNDS if me in (0, rank) else 0):
             told = torch.zeros(1, dtype=torch.float64, device=device)
             if me == rank:
-                HERE.wait("the clock of rank 0", lambda: dist.recv(told, 0))
+                ACTIVITY.wait("the clock of rank 0", lambda: dist.recv(told, 0))
                 dist.send(told.fill_(time.perf_counter()), 0)
                 continue
             start = time.perf_counter()
             dist.send(told, rank)
-            HERE.wait(f"the clock of rank {rank}", lambda: dist.recv(told, rank))
+            ACTIVITY.wait(f"the clock of rank {rank}", lambda: dist.recv(told, rank))
             now = told.item()
             if (passed := time.perf_counter() - start) < quickest:
                 quickest, found[rank] = passed, now - (start + passed / 2)
     known: list[Any] = [found]
     if remote:
-        HERE.wait("the clock of rank 0", lambda: dist.broadcast_object_list(known, 0))
+        ACTIVITY.wait("the clock of rank 0", lambda: dist.broadcast_object_list(known, 0))
     return known[0]
 
 

@@ -80,7 +80,7 @@ def message(parcel: Parcel) -> torch.Tensor:
     return parcel[0] if len(parcel) == 1 else flatten(parcel, sum(piece.numel() for piece in parcel))
 
 
-class Mail:
+class ReceiveBuffers:
     """Buffers that messages arrive in."""
 
     def __init__(self) -> None:

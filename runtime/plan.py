@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_shape, local_slices, parse_sharding
-from .faults import HERE
+from .faults import ACTIVITY
 from .groups import Axes
 from .pieces import Sizes
 from .transfers import Transfer
@@ -222,7 +222,7 @@ def verify_same_plan(digest: str) -> None:
         return
     mine = (digest, torch.__version__, platform.python_version(), socket.gethostname())
     everyone: list[Any] = [None] * world
-    HERE.wait("the comparison of programs", lambda: dist.all_gather_object(everyone, mine))
+    ACTIVITY.wait("the comparison of programs", lambda: dist.all_gather_object(everyone, mine))
     kinds: dict[tuple[str, str, str], list[int]] = {}
     for rank, (other, torch_version, python, _) in enumerate(everyone):
         kinds.setdefault((other, torch_version, python), []).append(rank)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import EXTRA, Notes, Whole, newest_whole, packed, read, write
+from .checkpoint import EXTRA, CompleteCheckpoint, Notes, newest_whole, packed, read, write
 from .checkpoint_ranks import CheckpointError, Ranks
 from .executor import Executor
-from .faults import HERE
+from .faults import ACTIVITY
 from .local_shard import LocalShard
 from .plan import Plan, Value
 
@@ -89,9 +89,9 @@ class Checkpoints:
         """Wait for the asynchronous write; CheckpointError if it failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            HERE.wait(self._ranks.turn, writing.result, patient="save")
+            ACTIVITY.wait(self._ranks.turn, writing.result, patient="save")
 
-    def load(self, folder: Path, *, with_optimizer: bool) -> Whole | None:
+    def load(self, folder: Path, *, with_optimizer: bool) -> CompleteCheckpoint | None:
         """See `DistributedStep.load`; None where the folder has no checkpoint."""
         self.wait()
         whole = newest_whole(folder, self._ranks)
@@ -119,7 +119,7 @@ class Checkpoints:
             found[name] = LocalShard(executor.local(value), value.shape, tuple(each.start for each in slices))
         return found
 
-    def _verify(self, whole: Whole, *, with_optimizer: bool) -> None:
+    def _verify(self, whole: CompleteCheckpoint, *, with_optimizer: bool) -> None:
         """CheckpointError where the checkpoint is of something else."""
         plans = self._executor.plans
         groups, rates = len(plans[0].parameter_groups), len(whole.notes.rates)

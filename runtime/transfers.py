@@ -27,7 +27,7 @@ import torch.distributed as dist
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, parse_sharding
 from ..ir.unit_tasks import Grid, Task, chunk_count
-from .faults import HERE
+from .faults import ACTIVITY
 from .groups import TIMEOUT
 from .requests import Waitable
 
@@ -119,7 +119,7 @@ class Lines:
     def _both(self, ranks: list[int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """A group for each direction; placeholders on a rank that is none of them."""
         lines = (lambda: dist.new_group(ranks, timeout=self._timeout) for _ in range(2))
-        up, down = (HERE.wait("a line between ranks", line) for line in lines)
+        up, down = (ACTIVITY.wait("a line between ranks", line) for line in lines)
         return up, down  # pyright: ignore[reportReturnType]
 
     def open(self, pairs: Iterable[tuple[int, int]]) -> None:

@@ -2,7 +2,7 @@
 The watch: a fault of one rank ends the job within a bounded time, with one message that names it.
 
 Every rank has a thread that writes a report to the store of the job, about twice a second: what its main thread does,
-in which step, and whom it waits for (`faults.Here`). A few ranks read all reports and judge (`judge.Judge`). Of the
+in which step, and whom it waits for (`faults.Activity`). A few ranks read all reports and judge (`judge.Judge`). Of the
 ranks of its own machine each learns at once when one dies. The first to find a fault puts its verdict into the store
 and prints it; the others see that there is one, wait until it is printed (`verdicts.Verdicts`), and end in silence.
 
@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import PrefixStore
 
-from .faults import HERE, FaultBounds, main_thread_line
+from .faults import ACTIVITY, FaultBounds, main_thread_line
 from .judge import Judge, Report, Verdict
 from .lifetime import Identity
 from .replicas import REPLICAS, Marks
@@ -97,7 +97,7 @@ class Watch:
         for fd in (self._wake, *self._fds):
             self._poll.register(fd, select.POLLIN)
         self._listen_to_signals()
-        HERE.lost_peer, HERE.timeout = self._lost_peer, bounds.timeout
+        ACTIVITY.lost_peer, ACTIVITY.timeout = self._lost_peer, bounds.timeout
         self._thread = threading.Thread(target=self._run, name="shardwright watch", daemon=True)
         self._thread.start()
         if not self._holds_store:
@@ -166,13 +166,13 @@ class Watch:
 
     def _report(self) -> None:
         self._beat += 1
-        what = HERE.what
+        what = ACTIVITY.what
         # The main thread may continue for a moment.
-        phase = "ending" if self._signal else HERE.phase
+        phase = "ending" if self._signal else ACTIVITY.phase
         line = "" if what or phase == "left" else main_thread_line()
         # Without this thread's own share.
-        work = -1 if HERE.has_stepped else round(time.process_time() - time.thread_time(), 2)
-        here = HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
+        work = -1 if ACTIVITY.has_stepped else round(time.process_time() - time.thread_time(), 2)
+        here = ACTIVITY.number, ACTIVITY.calls, what, ACTIVITY.patient, line, ACTIVITY.busy, ACTIVITY.lost
         report = Report(self._beat, phase, *here, work)
         self._store.set(f"report/{self._rank}", report.text())
 
@@ -180,7 +180,7 @@ class Watch:
         """End where there is a verdict; note the next step whose replicas are compared."""
         verdict, mark, of_first = self._store.multi_get([VERDICT, _MARK, "report/0"])
         if verdict:
-            if HERE.phase == "failed":
+            if ACTIVITY.phase == "failed":
                 # The main thread is about to end.
                 self._done.set()
             else:
@@ -216,7 +216,7 @@ class Watch:
         os.close(fd)
         how = self._identities[rank].death()
         reports = self._reports()
-        if reports[rank].phase in ("script", "step") and HERE.phase != "left":
+        if reports[rank].phase in ("script", "step") and ACTIVITY.phase != "left":
             self.judge.see(reports, self._clock)
             self.claim(Verdict((rank,), self.judge.gone(rank, self._rank, how)))
 
@@ -269,7 +269,7 @@ class Watch:
         others = [each.phase for rank, each in enumerate(self._reports()) if rank != self._rank]
         if number == signal.SIGTERM and "ending" not in others:
             who = self.judge.named(self._rank)
-            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.number)}; this ends the job"))
+            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=ACTIVITY.number)}; this ends the job"))
         _exit(128 + number)
 
     # The store is in torchrun or in rank 0, and goes with it. Then there is nothing left by which the ranks could agree
@@ -291,7 +291,7 @@ class Watch:
 
     def _store_lost(self, why: str) -> None:
         """The store is gone, and with it the process that holds it."""
-        if self._done.is_set() or self._signal or HERE.phase in ("left", "failed"):
+        if self._done.is_set() or self._signal or ACTIVITY.phase in ("left", "failed"):
             return
         if self._holder_left:
             self._done.set()
@@ -305,14 +305,14 @@ class Watch:
         """End the job where the store does not answer while this rank waits for others: the watch's thread is stuck."""
         beat, last, stuck, before = self._bounds.beat, time.monotonic(), 0.0, (0, 0)
         while not self._done.wait(beat):
-            now, got_on = time.monotonic(), (self._beat, HERE.calls)
-            if got_on != before or not HERE.what or self._lock.locked():
+            now, got_on = time.monotonic(), (self._beat, ACTIVITY.calls)
+            if got_on != before or not ACTIVITY.what or self._lock.locked():
                 stuck, before = 0.0, got_on
             else:
                 # As in `_turn`.
                 stuck += min(now - last, 4 * beat)
             last = now
-            bound = self._bounds.silent if HERE.has_stepped or self._holder_state else self._bounds.start
+            bound = self._bounds.silent if ACTIVITY.has_stepped or self._holder_state else self._bounds.start
             # One after the other, so that one tells it.
             if stuck >= bound + 4 * beat * len(first := self._before_me()):
                 if not any(map(self._is_dead, first)):
@@ -321,7 +321,7 @@ class Watch:
 
     def _tell_of_stuck_store(self, seconds: float) -> None:
         state = f", {found}" if (found := self._holder_state) else ""
-        here = Report(phase=HERE.phase, step=HERE.number, what=HERE.what)
+        here = Report(phase=ACTIVITY.phase, step=ACTIVITY.number, what=ACTIVITY.what)
         LOG.critical(
             "%s: %s, which holds the job's store, does not answer%s: %s has waited %.0f s in %s; this ends the job",
             self.name,
@@ -353,7 +353,7 @@ class Watch:
             text: the message, which another rank tells where this one dies before it has.
             tell: prints the message.
         """
-        HERE.phase = "failed"
+        ACTIVITY.phase = "failed"
         _forget_signals()
         mine = Verdict((), text)
 
@@ -379,7 +379,7 @@ class Watch:
 
     def close(self) -> None:
         """Leave: wait a little for the others to do so, for a rank that goes first may have left too early."""
-        HERE.phase, HERE.waits_for = "left", None
+        ACTIVITY.phase, ACTIVITY.waits_for = "left", None
         with suppress(RuntimeError):
             self._report()
             self._store.add("left", 1)
@@ -394,7 +394,7 @@ class Watch:
                 # Once more, now that all have left.
                 self._judge()
         _forget_signals()
-        HERE.lost_peer, HERE.phase = None, "script"
+        ACTIVITY.lost_peer, ACTIVITY.phase = None, "script"
 
 
 def _left_to_the_watch(number: int, frame: object) -> None:

@@ -21,7 +21,7 @@ from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.alternatives import Alternative, Alternatives, Decided, NoSuchDecision, Question
 from ..passes.planning.notes import Refused
 from ..passes.planning.records import Chosen
-from ..passes.planning.workbench import Workbench
+from ..passes.planning.workbench import CandidateCompiler
 from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
@@ -146,7 +146,7 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
             chosen = Chosen.read(record, cluster.mesh.name)
             if chosen.pins and not is_pinned(module):
                 add_pins(module, chosen.pins)
-            bench = Workbench(module, cluster).keeping(chosen.candidate.layout.keep)
+            bench = CandidateCompiler(module, cluster).keeping(chosen.candidate.layout.keep)
             return Question(bench, chosen.candidate, name, phase).answer()
         except NoSuchDecision as error:
             raise tool_error(str(error), _nearest(name, error.known)) from error

@@ -11,7 +11,7 @@ from rich.table import Table
 from ..ir.measured_steps import MeasuredRank, MeasuredSteps, busiest, step_seconds
 from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import seconds_text
-from ..passes.analysis.simulation.measured import Beside, beside
+from ..passes.analysis.simulation.measured import PredictedVsMeasured, beside
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
@@ -25,7 +25,7 @@ class NotThisStepError(ValueError):
     """What was measured is not of the step that is simulated; the message says why."""
 
 
-def pairs_of(simulation: Simulation, measured: MeasuredSteps) -> list[Beside]:
+def pairs_of(simulation: Simulation, measured: MeasuredSteps) -> list[PredictedVsMeasured]:
     """
     Of each stage the measured rank that computes longest, beside its class; of the step of median length.
 
@@ -63,7 +63,7 @@ def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator
             yield _traffic(simulation, pair)
 
 
-def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[Beside]) -> Table:
+def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[PredictedVsMeasured]) -> Table:
     seconds = seconds_text(simulation.seconds), seconds_text(step_seconds(measured.middle))
     steps = f"the median of {len(measured.steps)}" if len(measured.steps) > 1 else "one step"
     title = f"communication beside computation: predicted step {seconds[0]}, measured {seconds[1]} ({steps})"
@@ -79,7 +79,7 @@ def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[B
     return table
 
 
-def _traffic(simulation: Simulation, pair: Beside) -> Table:
+def _traffic(simulation: Simulation, pair: PredictedVsMeasured) -> Table:
     """The seconds under way of equal collectives together, those first that were measured longest."""
     title = f"what takes rank {pair.rank.rank} longest to send and receive"
     table = Table("collective or transfer", "over", "count", "predicted", "measured", title=title)

@@ -48,7 +48,7 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset
 from shardwright.passes.planning.explore import FIRST
 from shardwright.passes.planning.notes import Refused
-from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler
 
 HALVES = "split-batch{parts=2 unrolled=true},communicate"
 BLOCKING = "overlap{gradients=false gathers=false activations=false},join-updates"
@@ -120,7 +120,7 @@ class Planner:
         self.cluster = cluster if cluster is not None else setting.on()
         module = imported(setting.model, setting.gpus, setting.a_card).clone()
         add_cluster(module, self.cluster)
-        self.bench = Workbench(module, self.cluster)
+        self.bench = CandidateCompiler(module, self.cluster)
         self.mesh = self.cluster.mesh
         self._known: dict[object, Outcome] = {}
         """What strategies come to, for several searches find the same one."""

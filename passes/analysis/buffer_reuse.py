@@ -13,7 +13,7 @@ from ...dialects.spmd import FreeOp
 from ...dialects.stage_program import stage_programs
 from ...dialects.staged import Stages
 from ...dialects.train import UPDATES
-from .liveness import Buffers, Event, Made, live_buffers
+from .liveness import Buffers, Definition, Event, live_buffers
 from .memory_events import event_of, first_part_of, results_of, sent_values
 
 
@@ -52,11 +52,11 @@ def _events(ops: Sequence[Operation], stage: int | None, stages: Stages) -> Iter
     for op in ops:
         match op:
             case FragmentOp():
-                yield Event(tuple((value, None) for value in op.captured), tuple(map(Made, op.results)))
+                yield Event(tuple((value, None) for value in op.captured), tuple(map(Definition, op.results)))
             case TransferOp() if stages.of_value(op.operand) == stage:
                 yield Event(((op.operand, None),), ())
             case TransferOp():
-                yield Event((), (Made(op.result),))
+                yield Event((), (Definition(op.result),))
             case _:
                 yield event_of(op, order, stage, stages, decide=True)
 

@@ -25,7 +25,7 @@ Bytes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Made:
+class Definition:
     """
     A value that an op makes.
 
@@ -62,7 +62,7 @@ class Event:
     """
 
     reads: tuple[tuple[Hashable, int | None], ...]
-    makes: tuple[Made, ...]
+    makes: tuple[Definition, ...]
     is_update: bool = False
     all_or_none: bool = False
 
@@ -88,7 +88,7 @@ class Buffers:
 
     Args:
         listed: one buffer per argument, and per result that needs its own.
-        taken_over: the values that take over the memory of their `Made.over`.
+        taken_over: the values that take over the memory of their `Definition.over`.
     """
 
     listed: tuple[Buffer, ...]
@@ -182,7 +182,7 @@ class _Walk:
         }
         return set() if event.all_or_none and len(taken) < len(wanted) else taken
 
-    def _is_free(self, index: int, event: Event, made: Made, reads: Mapping[Hashable, int]) -> bool:
+    def _is_free(self, index: int, event: Event, made: Definition, reads: Mapping[Hashable, int]) -> bool:
         """Whether nothing but this event, once, reads the memory of `made.over` from here on."""
         over = made.over
         if not (event.is_update or over in self.owners or (made.over_view and not self.buffer[over].is_argument)):

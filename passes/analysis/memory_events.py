@@ -28,7 +28,7 @@ from ...dialects.train import overwritten_by_update
 from ...ir.collectives import CollectiveKind, find_step
 from ...ir.sharding import Reduction, largest_local_shape
 from .collective_memory import CollectiveMemory, collective_memory, is_permuted
-from .liveness import Event, Made
+from .liveness import Definition, Event
 
 
 @dataclass(frozen=True)
@@ -120,17 +120,19 @@ def event_of(
     return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))
 
 
-def _made(op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None) -> Made:
+def _made(
+    op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None
+) -> Definition:
     """A result of an op that is no collective."""
     if isinstance(op, FragmentOp):
-        return Made(result, begin, end)
+        return Definition(result, begin, end)
     looks, over = viewed_operand(op), reusable_operand(op, position)
     taken = None if reused is None else reused[position]
     if taken is not None and taken >= 0:
         over = taken
     elif over is not None and not _is_beside(op.operands[over], op):
         over = None
-    return Made(
+    return Definition(
         result,
         begin,
         end,
@@ -147,7 +149,7 @@ def _is_beside(value: SSAValue, op: Operation) -> bool:
     return (value.owner if isinstance(value.owner, Block) else value.owner.parent) is op.parent
 
 
-def _collective(op: StartOp | CollectiveOp, begin: int, end: int, reused: Sequence[int] | None) -> Iterator[Made]:
+def _collective(op: StartOp | CollectiveOp, begin: int, end: int, reused: Sequence[int] | None) -> Iterator[Definition]:
     """What a collective makes between its start and its wait."""
     operands = op.args if isinstance(op, StartOp) else (op.operand,)
     for position, (operand, result) in enumerate(zip(operands, results_of(op), strict=True)):
@@ -173,14 +175,14 @@ def made_by_collective(
     begin: int | None,
     end: int | None,
     decided: bool | None = None,
-) -> Iterator[Made]:
+) -> Iterator[Definition]:
     """
     The result of one step, and what it holds besides, between the events `begin` and `end`.
 
     Args:
         decided: whether it takes over the operand's memory, where that is decided.
     """
-    yield Made(
+    yield Definition(
         result,
         end if memory.is_late else begin,
         end,
@@ -192,7 +194,7 @@ def made_by_collective(
     )
     for value, share in ((operand, memory.of_operand), (result, memory.of_result)):
         if share:
-            yield Made(Staging(value, share), begin, end)
+            yield Definition(Staging(value, share), begin, end)
 
 
 def _holder(op: Operation, value: SSAValue) -> Operation:
@@ -224,7 +226,7 @@ def results_of(op: Operation) -> Iterator[SSAValue]:
         yield from op.results
 
 
-def first_part_of(op: FragmentOp, position: int, looped: Container[Operation], *, decide: bool = False) -> Made:
+def first_part_of(op: FragmentOp, position: int, looped: Container[Operation], *, decide: bool = False) -> Definition:
     """
     The sum of the parts of a result as its first part begins it: in the memory of what that part yields, where nothing
     else reads it and its elements have memory of their own.
@@ -239,7 +241,7 @@ def first_part_of(op: FragmentOp, position: int, looped: Container[Operation], *
     alone = _is_beside(value, op.terminator) and not is_read_by_part and not _is_expanded(value)
     reused = None if decide else reused_by_result(op)
     decided = None if reused is None else reused[position] >= 0
-    return Made(out, over=value if alone else None, over_view=True, decided=decided)
+    return Definition(out, over=value if alone else None, over_view=True, decided=decided)
 
 
 def _is_expanded(value: SSAValue) -> bool:
@@ -283,10 +285,10 @@ def _events_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _Fr
     return _FragmentEvents(tuple(events), tuple(values))
 
 
-def _of_part(made: Made, mine: Mapping[Hashable, Hashable], base: int) -> Made:
+def _of_part(made: Definition, mine: Mapping[Hashable, Hashable], base: int) -> Definition:
     """Return what an op of a body makes for one part, if the body begins at an index."""
     value = made.value
-    return Made(
+    return Definition(
         Staging(mine.get(value.value, value.value), value.share)
         if isinstance(value, Staging)
         else mine.get(value, value),
@@ -335,7 +337,7 @@ class _StageRun:
             sent = op.operand if part is None else ValueInPart(op.operand, part)
             return Event(((sent, None),) if action is Action.START else (), ())
         arrived = op.result if part is None else ValueInPart(op.result, part)
-        return Event((), (Made(arrived),)) if action is Action.START else Event(((arrived, None),), ())
+        return Event((), (Definition(arrived),)) if action is Action.START else Event(((arrived, None),), ())
 
     def _fragment(self, op: FragmentOp, part: int) -> None:
         """One part: the body on values of this part, and then what it hands on and what it adds to."""
@@ -351,11 +353,11 @@ class _StageRun:
 
     def _handed_on(self, op: FragmentOp, part: int, mine: Mapping[Hashable, Hashable]) -> Event:
         reads: list[tuple[Hashable, int | None]] = []
-        makes: list[Made] = []
+        makes: list[Definition] = []
         for position, (value, out) in enumerate(zip(op.terminator.args, op.outs, strict=True)):
             given = mine.get(value, value)
             reads.append((given, None))
-            makes.append(Made(ValueInPart(out, part), view_of=given))
+            makes.append(Definition(ValueInPart(out, part), view_of=given))
             if not self._is_summed(out):
                 continue
             if out in self.begun:

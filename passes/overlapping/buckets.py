@@ -26,7 +26,7 @@ Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
 
 
 @dataclass(frozen=True)
-class Key:
+class BucketKey:
     """
     The properties that all collectives of a bucket have in common.
 
@@ -96,7 +96,7 @@ class BucketTraffic:
     def grouped(self, ops: Iterable[CollectiveOp], joins: Joins) -> list[list[CollectiveOp]]:
         """Put each of `ops`, in order, into the latest group of its key if it `joins` it, else into a new one."""
         groups: list[list[CollectiveOp]] = []
-        latest: dict[Key, list[CollectiveOp]] = {}
+        latest: dict[BucketKey, list[CollectiveOp]] = {}
         for op in ops:
             group = latest.get(self.keys[op])
             if group is None or not joins(group, op):
@@ -106,13 +106,15 @@ class BucketTraffic:
         return groups
 
 
-def _key(op: CollectiveOp, flow: OpFlow, cluster: Cluster | None) -> Key:
+def _key(op: CollectiveOp, flow: OpFlow, cluster: Cluster | None) -> BucketKey:
     step = op.step(sharding_of(op.operand), flow.mesh)
     backward = flow.roles[op] is CollectiveRole.ARGUMENTS and BACKWARD in op.attributes
     time = step.target.over_time(flow.mesh)
     parts = bool(time.split_axes or time.partial)
     methods = _methods(op, step, cluster)
-    return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), methods, flow.height(op), backward, parts)
+    return BucketKey(
+        step.kind, step.axes, step.reduction, dtype_of(op.operand), methods, flow.height(op), backward, parts
+    )
 
 
 def _methods(op: CollectiveOp, step: Step, cluster: Cluster | None) -> tuple[Method, ...]:
@@ -179,10 +181,10 @@ def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:
     ]
 
 
-def _turns(keys: Sequence[Key]) -> list[int]:
+def _turns(keys: Sequence[BucketKey]) -> list[int]:
     """The turn of each bucket: a new one where a key comes again, or backward begins."""
     turns: list[int] = []
-    seen: set[Key] = set()
+    seen: set[BucketKey] = set()
     for key in keys:
         if key in seen or any(other.backward != key.backward for other in seen):
             seen.clear()

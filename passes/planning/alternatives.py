@@ -29,7 +29,7 @@ from ..step.step_view import StepView, step_views
 from .candidates import Candidate
 from .explore import FIRST
 from .notes import Refused
-from .workbench import Finished, Narrow, Workbench, good_solution
+from .workbench import CandidateCompiler, Finished, Narrow, good_solution
 
 FEW = 3
 """How many alternatives are simulated, for each way to search."""
@@ -173,7 +173,7 @@ class Question:
     """
 
     def __init__(
-        self, bench: Workbench, candidate: Candidate, name: str, observe: Callable[[str], None] = lambda _: None
+        self, bench: CandidateCompiler, candidate: Candidate, name: str, observe: Callable[[str], None] = lambda _: None
     ) -> None:
         self.bench, self.candidate, self.observe = bench, candidate, observe
         self.subject = find_subject([view for view, _ in bench.laid_out(candidate.layout)], name)

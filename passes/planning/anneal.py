@@ -29,11 +29,11 @@ from random import Random
 from ...ir.cluster import Cluster
 from ...ir.mesh import Axis, Mesh
 from .candidates import Candidate, Choice, Layout, preset
-from .layouts import AXES, Fixed, divisors
+from .layouts import AXES, LayoutConstraints, divisors
 from .notes import Note, Refused, dropped_if_faulty, verify
 from .subclusters import part_of_cluster
-from .trials import Attempt, Trials
-from .workbench import Finished, Workbench
+from .trials import Evaluator, SolvedCandidate
+from .workbench import CandidateCompiler, Finished
 
 ITERATIONS = 200
 """The number of iterations if no budget is given."""
@@ -88,14 +88,20 @@ class Annealing:
     """
 
     def __init__(
-        self, bench: Workbench, fixed: Fixed, *, seed: int = 0, budget: int | None = None, processes: int = 1
+        self,
+        bench: CandidateCompiler,
+        fixed: LayoutConstraints,
+        *,
+        seed: int = 0,
+        budget: int | None = None,
+        processes: int = 1,
     ) -> None:
         self.bench, self.fixed = bench, fixed
         self.devices = bench.cluster.mesh.device_count
         self.random, self.iterations = Random(seed), budget if budget is not None else ITERATIONS
         self.all = [each for each in self._enumerated() if self._is_allowed(each)]
-        self.trials = Trials(bench, processes)
-        self.benches: dict[Ranks | None, Workbench | None] = {None: bench}
+        self.trials = Evaluator(bench, processes)
+        self.benches: dict[Ranks | None, CandidateCompiler | None] = {None: bench}
         self.least: dict[Candidate, float] = {}
         self.notes: list[Note] = []
 
@@ -167,7 +173,7 @@ class Annealing:
             return None
         return ranks
 
-    def _bench(self, ranks: Ranks | None) -> Workbench | None:
+    def _bench(self, ranks: Ranks | None) -> CandidateCompiler | None:
         """Return the workbench of these ranks, or None if the links between them are not known."""
         if ranks not in self.benches:
             cluster = part_of_cluster(self.bench.cluster, ranks) if ranks is not None else self.bench.cluster
@@ -185,7 +191,7 @@ class Annealing:
         plain = replace(candidate, layout=layout)
         if plain not in self.least:
             (attempt,) = self.trials.solve([plain])
-            self.least[plain] = attempt.optimistic if isinstance(attempt, Attempt) else inf
+            self.least[plain] = attempt.optimistic if isinstance(attempt, SolvedCandidate) else inf
         bench = self._bench(ranks)
         assert bench is not None
         return max(self.least[plain], bench.times.estimated(layout))

@@ -61,7 +61,7 @@ from .bound_terms import (
 )
 from .bound_wires import wires_of
 from .candidates import Layout
-from .workbench import Workbench
+from .workbench import CandidateCompiler
 
 LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
 """What solving one problem may take."""
@@ -100,7 +100,12 @@ class Bound:
 
 
 def plan_bound(
-    bench: Workbench, meshes: Iterable[Mesh], *, rounds: int = ROUNDS, target: float = math.inf, fused: bool = True
+    bench: CandidateCompiler,
+    meshes: Iterable[Mesh],
+    *,
+    rounds: int = ROUNDS,
+    target: float = math.inf,
+    fused: bool = True,
 ) -> Bound:
     """
     The bound of all whole-batch plans with even shares on some meshes: that of the mesh with the least.
@@ -130,7 +135,7 @@ def plan_bound(
     return replace(found, seconds=max(found.seconds, compute_bound(bench)))
 
 
-def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, target: float = math.inf) -> float:
+def parts_bound(bench: CandidateCompiler, layout: Layout, *, rounds: int = ROUNDS, target: float = math.inf) -> float:
     """
     The bound of all plans on a layout that cuts the batch, in its stages if it has any, with even shares.
 
@@ -160,7 +165,7 @@ def parts_bound(bench: Workbench, layout: Layout, *, rounds: int = ROUNDS, targe
     return max(known, most.run(None, rounds, target).seconds)
 
 
-def compute_bound(bench: Workbench) -> float:
+def compute_bound(bench: CandidateCompiler) -> float:
     """
     The bound of all plans whatever, by what there is to compute: every op is done by all devices together, each with
     the part that suits them, as efficiently as any size of it is, without launches, and nothing is sent.

@@ -19,13 +19,13 @@ from ..pipeline import Pipeline
 from ..step.loop import communicates
 from ..step.step_view import step_views
 from .solutions import Finished, Solved
-from .workbench import Workbench
+from .workbench import CandidateCompiler
 
 WORTH = 0.01
 """What part of a step parts must be expected to gain, for the program with them to be made."""
 
 
-def chunked(bench: Workbench, solved: Solved, best: Finished) -> Finished | None:
+def chunked(bench: CandidateCompiler, solved: Solved, best: Finished) -> Finished | None:
     """
     The best candidate with products in parts; None where these have too little to gain, or cannot be.
 

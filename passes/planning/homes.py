@@ -56,12 +56,12 @@ PLANNED = "planned"
 _ROUNDS = 8
 """How often boundaries are compared with those of the plan: each round may divide more dims that are tied."""
 
-Key = tuple[str, str]
+StateKey = tuple[str, str]
 """The role of an argument, and its name."""
 
 
 @dataclass(frozen=True)
-class Homes:
+class StatePlacement:
     """
     Where a plan keeps what lasts.
 
@@ -83,9 +83,9 @@ class Homes:
 
     cluster: Cluster
     stages: tuple[Cluster, ...]
-    shardings: Mapping[Key, Sharding]
-    at: Mapping[Key, int]
-    shapes: Mapping[Key, tuple[int, ...]]
+    shardings: Mapping[StateKey, Sharding]
+    at: Mapping[StateKey, int]
+    shapes: Mapping[StateKey, tuple[int, ...]]
     ratios: Attribute | None = None
     parts: int = 1
     schedule: ScheduleName = "1f1b"
@@ -97,7 +97,7 @@ class Homes:
     _context: Context = field(default_factory=Context, repr=False, compare=False)
 
     @staticmethod
-    def of(module: ModuleOp) -> Homes:
+    def of(module: ModuleOp) -> StatePlacement:
         """Those of a finished plan."""
         (func,) = step_functions(module)
         stages, mesh = Stages(func), mesh_of_module(module)
@@ -125,7 +125,7 @@ class Homes:
             if each.role != train.BATCH:
                 here = spatial[names[at[key]] if names else cluster.mesh.name]
                 held[at[key]] = held.get(at[key], 0) + local_bytes(each.argument, homes[key], here)
-        return Homes(
+        return StatePlacement(
             cluster,
             tuple(by_name[name] for name in names),
             homes,
@@ -209,7 +209,7 @@ class Homes:
             budget = (1.0 - HEADROOM) * cluster.memory - max(self.held - mine, 0)
             search_within(view, cluster, Constraints(limits), budget)
 
-    def _is_alike(self, view: StepView, given: Input, key: Key) -> bool:
+    def _is_alike(self, view: StepView, given: Input, key: StateKey) -> bool:
         """Whether an argument is one of the plan: an item of a batch may have another shape."""
         if (found := self.shapes[key]) == shape_of(given.argument):
             return True
@@ -263,7 +263,7 @@ class Homes:
         fail(view.func, "cannot be divided as the plan divides parameters and states")
 
 
-def _key(given: Input, stage: int | None = None) -> Key:
+def _key(given: Input, stage: int | None = None) -> StateKey:
     """Items of a batch are at several stages, each with a home of its own."""
     return given.role, f"{given.name} at {stage or 0}" if given.role == train.BATCH else given.name
 

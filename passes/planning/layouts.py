@@ -29,7 +29,7 @@ FINER_AXES = ("outer", "middle", "inner")
 
 
 @dataclass(frozen=True)
-class Fixed:
+class LayoutConstraints:
     """
     What the user has decided; None is left to the search.
 
@@ -83,7 +83,7 @@ class Fixed:
         return self.micro_batches is None or parts == self.micro_batches
 
 
-def impossible(fixed: Fixed, devices: int, rows: int, layers: int) -> str | None:
+def impossible(fixed: LayoutConstraints, devices: int, rows: int, layers: int) -> str | None:
     """Return why no layout can have these decisions, whatever its strategy, if none can."""
     stages, parts = fixed.stages or 1, fixed.micro_batches or 1
     reasons = {
@@ -138,12 +138,12 @@ def cuts(rows: int) -> list[int]:
     return usual or [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS][:4]
 
 
-def accumulations(mesh: Mesh, rows: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
+def accumulations(mesh: Mesh, rows: int, fixed: LayoutConstraints = LayoutConstraints()) -> Iterator[Layout]:
     """The batch in parts, one after the other, on all devices."""
     yield from (Layout(mesh, "accumulate", parts) for parts in _parts(rows, fixed))
 
 
-def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
+def pipelines(mesh: Mesh, rows: int, layers: int, fixed: LayoutConstraints = LayoutConstraints()) -> Iterator[Layout]:
     """
     Stages of as many devices each (of few, about as many), of one or two chunks of layers, with once to eight times as
     many micro-batches.
@@ -163,13 +163,13 @@ def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Ite
             yield from (Layout(mesh, "pipeline", n, stages, chunks=chunks) for n in cuts)
 
 
-def duplexes(mesh: Mesh, rows: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
+def duplexes(mesh: Mesh, rows: int, fixed: LayoutConstraints = LayoutConstraints()) -> Iterator[Layout]:
     """The batch in parts that take turns, of as many rows each where that can be."""
     even = [parts for parts in DUPLEX_PARTS if rows % parts == 0]
     found = (Layout(mesh, "duplex", parts) for parts in even or DUPLEX_PARTS[:1] if parts <= rows)
     yield from (layout for layout in found if fixed.allows(layout))
 
 
-def _parts(rows: int, fixed: Fixed) -> list[int]:
+def _parts(rows: int, fixed: LayoutConstraints) -> list[int]:
     asked = cuts(rows) if fixed.micro_batches is None else [fixed.micro_batches]
     return [parts for parts in asked if parts > 1]

@@ -11,10 +11,10 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidates import Candidate, Layout
 from .chunked_plan import chunked
-from .layouts import Fixed, meshes
+from .layouts import LayoutConstraints, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
-from .trials import Attempt, Judged, Trials
-from .workbench import Finished, Workbench
+from .trials import CandidateEvaluation, Evaluator, SolvedCandidate
+from .workbench import CandidateCompiler, Finished
 
 LEAST_GAIN = 0.01
 """The part of a step that a further search must be able to save. Shares by speed must save as much."""
@@ -55,8 +55,8 @@ class Race:
 
     def __init__(
         self,
-        bench: Workbench,
-        fixed: Fixed,
+        bench: CandidateCompiler,
+        fixed: LayoutConstraints,
         allowance: Allowance,
         *,
         processes: int = 1,
@@ -64,14 +64,14 @@ class Race:
     ) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
         self.ranks, self.worth = ranks, inf
-        self.trials = Trials(bench, processes)
+        self.trials = Evaluator(bench, processes)
         self.notes: list[Note] = []
-        self.bests: list[tuple[Judged, Attempt]] = []
+        self.bests: list[tuple[CandidateEvaluation, SolvedCandidate]] = []
         """All candidates that were the best when they were judged, the best last; it alone keeps its program."""
         self.to_gain: float | None = None
         """The part of the fastest step, known or estimated, that another plan might save."""
         self.estimates: dict[Candidate, float] = {}
-        self.attempts: dict[Candidate, Attempt] = {}
+        self.attempts: dict[Candidate, SolvedCandidate] = {}
         """The attempts behind `estimates`, which short steps have judged."""
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
@@ -80,7 +80,7 @@ class Race:
         """Maps stages to the least ratio of a simulated step to its estimate."""
 
     @property
-    def best(self) -> Judged | None:
+    def best(self) -> CandidateEvaluation | None:
         """Return the fastest candidate that fits, so far."""
         return self.bests[-1][0] if self.bests else None
 
@@ -120,7 +120,7 @@ class Race:
                 self._log(Note(judged.candidate, None, str(error)))
         return None
 
-    def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
+    def _refinished(self, best: Finished, attempt: SolvedCandidate) -> Finished:
         """Return the best plan, with products in parts if that is faster."""
         candidate = best.candidate
         try:
@@ -153,7 +153,7 @@ class Race:
 
     def _finish_estimated(self, count: int) -> None:
         """Finish the whole step of the candidates that are the fastest by short steps."""
-        whole: list[Attempt] = []
+        whole: list[SolvedCandidate] = []
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
             del self.estimates[candidate]
             found = self.trials.whole(self.attempts.pop(candidate))
@@ -170,7 +170,7 @@ class Race:
         Args:
             to_the_end: whether the allowance is ignored.
         """
-        solved: list[Attempt] = []
+        solved: list[SolvedCandidate] = []
         for chunk in (batch[at : at + CHUNK] for at in range(0, len(batch), CHUNK)):
             if self._is_over and not to_the_end:
                 break
@@ -191,7 +191,7 @@ class Race:
                 self._finish_estimated(1)
             self._judge([each for each in solved[at : at + AT_ONCE] if not self._is_settled(each)])
 
-    def _judge(self, attempts: list[Attempt]) -> None:
+    def _judge(self, attempts: list[SolvedCandidate]) -> None:
         """Finish and simulate some candidates, and keep the best one."""
         for attempt, judged in zip(attempts, self.trials.judge(attempts, self._limit), strict=True):
             if isinstance(judged, str):
@@ -206,7 +206,7 @@ class Race:
             else:
                 self._take(attempt, judged)
 
-    def _estimate(self, attempt: Attempt, judged: Judged) -> None:
+    def _estimate(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
         """Keep the estimate that short steps give."""
         assert judged.peak is not None
         if judged.fits:
@@ -216,7 +216,7 @@ class Race:
             self.attempts[attempt.candidate] = attempt
         self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
 
-    def _is_settled(self, attempt: Attempt) -> bool:
+    def _is_settled(self, attempt: SolvedCandidate) -> bool:
         """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
         candidate = attempt.candidate
         # All strategies in the same stages wait for the same transfers, and estimates do not count these.
@@ -230,7 +230,7 @@ class Race:
             self._log(Note(candidate, None, f"the same as {first}"))
         return first != candidate.name
 
-    def _take(self, attempt: Attempt, judged: Judged) -> None:
+    def _take(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
         """Keep a program if it is the fastest that fits. The memory of slower programs is not looked at."""
         if judged.peak is None or judged.seconds >= self._limit:
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
@@ -244,7 +244,7 @@ class Race:
         why = "" if judged.fits else "does not fit"
         self._log(Note(judged.candidate, judged.seconds, why, judged.exposed, *judged.peak))
 
-    def _to_gain(self, judged: Judged) -> float:
+    def _to_gain(self, judged: CandidateEvaluation) -> float:
         """
         Return the part of a step that another plan might save: exposed communication, or compute beyond the minimum.
 

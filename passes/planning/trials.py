@@ -10,7 +10,7 @@ from .notes import Refused, dropped_if_faulty
 from .processes import side_by_side
 from .shrink import extrapolated
 from .solutions import Peak
-from .workbench import Finished, PackedSolved, Solved, Workbench
+from .workbench import CandidateCompiler, Finished, PackedSolved, Solved
 
 STATE = 0.1
 """What an alternative of a decision counts in a problem that is solved, where an op counts 1 in a program."""
@@ -20,7 +20,7 @@ LEAST_WORK = 800
 
 
 @dataclass(frozen=True)
-class Attempt:
+class SolvedCandidate:
     """
     A candidate with its strategy.
 
@@ -40,7 +40,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CandidateEvaluation:
     """
     What a candidate comes to.
 
@@ -68,7 +68,7 @@ class Judged:
 class _PackedAttempt:
     """An attempt that another process can read."""
 
-    attempt: Attempt
+    attempt: SolvedCandidate
     solved: tuple[PackedSolved, ...]
 
 
@@ -81,12 +81,12 @@ class _ShortBenches:
         left_out: how many layers of the whole the longer has not.
     """
 
-    longer: Workbench
-    shorter: Workbench
+    longer: CandidateCompiler
+    shorter: CandidateCompiler
     left_out: int
 
     @property
-    def both(self) -> tuple[Workbench, Workbench]:
+    def both(self) -> tuple[CandidateCompiler, CandidateCompiler]:
         """The longer and the shorter."""
         return self.longer, self.shorter
 
@@ -104,7 +104,7 @@ class _ShortBenches:
 class _Benches:
     """Where candidates that keep the same part of activations are tried: whole, and by short steps, if there are."""
 
-    whole: Workbench
+    whole: CandidateCompiler
     short: _ShortBenches | None
 
     @property
@@ -113,19 +113,19 @@ class _Benches:
         return max(self.whole.size, LEAST_WORK)
 
 
-class Trials:
+class Evaluator:
     """
     Tries candidates of one step, several at a time.
 
     What one comes to depends on no other, nor on the number of processes. What cannot be is a string that says why.
     """
 
-    def __init__(self, bench: Workbench, processes: int = 1) -> None:
+    def __init__(self, bench: CandidateCompiler, processes: int = 1) -> None:
         self.processes = processes
         self._benches: dict[float, _Benches] = {}
         self._bench = bench
 
-    def solve(self, candidates: list[Candidate]) -> list[Attempt | str]:
+    def solve(self, candidates: list[Candidate]) -> list[SolvedCandidate | str]:
         """Find strategies."""
         for candidate in candidates:
             self._of(candidate)  # Processes that are forked have it then.
@@ -139,7 +139,7 @@ class Trials:
             together=lambda each: (each.layout, each.choice.pins),
         )
 
-    def judge(self, attempts: list[Attempt], worth: float) -> list[Judged | str]:
+    def judge(self, attempts: list[SolvedCandidate], worth: float) -> list[CandidateEvaluation | str]:
         """
         Make programs of candidates, and simulate them.
 
@@ -149,7 +149,7 @@ class Trials:
         judged = partial(self._judged, worth=worth)
         return side_by_side(judged, attempts, self.processes, pack=_without_program)
 
-    def whole(self, attempt: Attempt) -> Attempt | str:
+    def whole(self, attempt: SolvedCandidate) -> SolvedCandidate | str:
         """An attempt at the whole step of one that short steps have judged."""
         if not attempt.by_short_steps:
             return attempt
@@ -158,7 +158,7 @@ class Trials:
             return replace(attempt, solved=(first,), by_short_steps=False)
         return self._tried(attempt.candidate)
 
-    def program(self, attempt: Attempt, judged: Judged) -> Finished:
+    def program(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> Finished:
         """The program of what was judged."""
         if judged.program is not None:
             return judged.program
@@ -170,7 +170,7 @@ class Trials:
             self._benches[keep] = _Benches(bench, None if bench.is_pinned else _short_benches(bench))
         return self._benches[keep]
 
-    def _solved(self, candidate: Candidate) -> Attempt | str:
+    def _solved(self, candidate: Candidate) -> SolvedCandidate | str:
         benches = self._of(candidate)
         short = benches.short if candidate.layout.mode != "pipeline" else None
         if short is None or benches.whole.is_folded(candidate):
@@ -187,9 +187,9 @@ class Trials:
         optimistic = short.extrapolated(
             short.longer.optimistic_seconds(longer), short.shorter.optimistic_seconds(shorter)
         )
-        return Attempt(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
+        return SolvedCandidate(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
 
-    def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> Attempt | str:
+    def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> SolvedCandidate | str:
         bench = self._of(candidate).whole
         before = bench.states
         try:
@@ -199,9 +199,9 @@ class Trials:
             return str(error)
         work = STATE * (bench.states - before)
         least = bench.optimistic_seconds(solved)
-        return Attempt(candidate, least, (solved,), work, by_short_steps and solved.is_folded)
+        return SolvedCandidate(candidate, least, (solved,), work, by_short_steps and solved.is_folded)
 
-    def _unpacked(self, packed: _PackedAttempt | str) -> Attempt | str:
+    def _unpacked(self, packed: _PackedAttempt | str) -> SolvedCandidate | str:
         if isinstance(packed, str):
             return packed
         benches, is_pair = self._of(packed.attempt.candidate), len(packed.solved) > 1
@@ -209,7 +209,7 @@ class Trials:
         solved = (bench.unpacked(each) for bench, each in zip(used, packed.solved, strict=True))
         return replace(packed.attempt, solved=tuple(solved))
 
-    def _judged(self, attempt: Attempt, worth: float) -> Judged | str:
+    def _judged(self, attempt: SolvedCandidate, worth: float) -> CandidateEvaluation | str:
         try:
             benches = self._of(attempt.candidate)
             with dropped_if_faulty(attempt.candidate):
@@ -219,14 +219,14 @@ class Trials:
         except Refused as error:
             return str(error)
 
-    def _finished(self, attempt: Attempt, worth: float, benches: _Benches) -> Judged:
+    def _finished(self, attempt: SolvedCandidate, worth: float, benches: _Benches) -> CandidateEvaluation:
         (solved,) = attempt.solved
         made = benches.whole.finish(solved)
         peak = made.tightest if made.seconds < worth else None
         work = float(benches.size * attempt.candidate.layout.stages)
-        return Judged(made.candidate, made.seconds, made.exposed, peak, work, made)
+        return CandidateEvaluation(made.candidate, made.seconds, made.exposed, peak, work, made)
 
-    def _estimated(self, attempt: Attempt, short: _ShortBenches) -> Judged:
+    def _estimated(self, attempt: SolvedCandidate, short: _ShortBenches) -> CandidateEvaluation:
         """What the whole step takes, by two short ones."""
         solved = attempt.solved * 2 if len(attempt.solved) == 1 else attempt.solved
         long, brief = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
@@ -238,23 +238,23 @@ class Trials:
             memory,
             int(short.extrapolated(lasting, brief.tightest.lasting)),
         )
-        return Judged(attempt.candidate, seconds, exposed, peak, short.size)
+        return CandidateEvaluation(attempt.candidate, seconds, exposed, peak, short.size)
 
 
-def _packed(found: Attempt | str) -> _PackedAttempt | str:
+def _packed(found: SolvedCandidate | str) -> _PackedAttempt | str:
     if isinstance(found, str):
         return found
     return _PackedAttempt(replace(found, solved=()), tuple(each.packed() for each in found.solved))
 
 
-def _without_program(found: Judged | str) -> Judged | str:
+def _without_program(found: CandidateEvaluation | str) -> CandidateEvaluation | str:
     return found if isinstance(found, str) else replace(found, program=None)
 
 
-def _short_benches(bench: Workbench) -> _ShortBenches | None:
+def _short_benches(bench: CandidateCompiler) -> _ShortBenches | None:
     found = bench.short_steps
     if found is None:
         return None
     *modules, left_out = found
-    longer, shorter = (Workbench(each, bench.cluster, folding=bench.folding) for each in modules)
+    longer, shorter = (CandidateCompiler(each, bench.cluster, folding=bench.folding) for each in modules)
     return _ShortBenches(longer, shorter, left_out)

@@ -64,7 +64,7 @@ Narrow = Callable[[StepView, Constraints], None]
 """Changes the constraints of one stage, besides what is pinned: to fix one decision, say, or to leave it open."""
 
 
-class Workbench:
+class CandidateCompiler:
     """
     Makes candidates of one step on one cluster.
 
@@ -97,7 +97,7 @@ class Workbench:
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         self._folding = folding
-        self._given, self._keeping = module, dict[float, Workbench]()
+        self._given, self._keeping = module, dict[float, CandidateCompiler]()
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
@@ -106,16 +106,16 @@ class Workbench:
         self._cannot: dict[Layout, str] = {}
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
 
-    def keeping(self, keep: float) -> Workbench:
+    def keeping(self, keep: float) -> CandidateCompiler:
         """A workbench of the same step that keeps another part of activations; this one where it is the same."""
         if keep == self.keep:
             return self
         if keep not in self._keeping:
-            made = Workbench(self._given, self.cluster, tables=self._tables, keep=keep)
+            made = CandidateCompiler(self._given, self.cluster, tables=self._tables, keep=keep)
             self._keeping[keep] = made.on(self.cluster)
         return self._keeping[keep]
 
-    def on(self, cluster: Cluster) -> Workbench:
+    def on(self, cluster: Cluster) -> CandidateCompiler:
         """Return a workbench of the same step on another cluster; the step and its short forms are shared."""
         made = copy(self)
         made.cluster, made.views = cluster, [StepView(view.func, cluster.mesh) for view in self.views]
@@ -187,11 +187,11 @@ class Workbench:
         return self._cuts[unrolled]
 
     @cached_property
-    def _short(self) -> Workbench | None:
+    def _short(self) -> CandidateCompiler | None:
         """Where problems of the short step that represents this one are made."""
         if self.folding is None:
             return None
-        return Workbench(self.folding.module, self.cluster, tables=self._tables)
+        return CandidateCompiler(self.folding.module, self.cluster, tables=self._tables)
 
     @cached_property
     def _counterparts(self) -> Counterparts | None:

@@ -31,7 +31,7 @@ from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..analysis.collective_memory import collective_memory, is_permuted
 from ..analysis.compute import spec_of
-from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, in_blocks, live_buffers
+from ..analysis.liveness import Bytes, Definition, Event, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
 from ..analysis.memory_events import Run, Staging, made_by_collective, viewed_operand
 from ..analysis.resharding import ReshardCosts
@@ -231,7 +231,7 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
     def _event(self, op: Operation) -> Event:
         operands = [self.given.get((op, index), value) for index, value in enumerate(op.operands)]
         mine = [value for value, whole in zip(operands, op.operands, strict=True) if self.view.has(whole)]
-        makes: list[Made] = []
+        makes: list[Definition] = []
         for position, result in enumerate(op.results):
             if self.view.has(result):
                 looks, over = viewed_operand(op), reusable_operand(op, position)
@@ -239,6 +239,6 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
                     signature = self.strategy.ops[op]
                     over = over if signature.operands[over].dims == signature.results[position].dims else None
                 view_of, written = (None if at is None else operands[at] for at in (looks, over))
-                makes.append(Made(result, view_of=view_of, over=written))
+                makes.append(Definition(result, view_of=view_of, over=written))
         reads = tuple((value, None) for value in mine)
         return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))

@@ -39,7 +39,7 @@ Solve = Callable[[StrategyProblem, float], Solution]
 
 
 @dataclass(frozen=True)
-class Found:
+class ConstrainedSolution:
     """
     A strategy: its problem and states, its cost and a lower bound of any that fits (seconds), its peak
     (bytes) and the op where that is.
@@ -54,7 +54,7 @@ class Found:
     strategy: Strategy
 
 
-def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float) -> Found:
+def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float) -> ConstrainedSolution:
     """
     The cheapest strategy found whose memory stays under `limit` bytes on every device.
 
@@ -100,17 +100,17 @@ class _PriceSearch:
         solve: Solve,
         limit: float,
         free: StrategyProblem,
-        first: Found,
+        first: ConstrainedSolution,
     ) -> None:
         self.memory, self.build, self.solve = memory, build, solve
         self.limit, self.free, self.first = limit, free, first
         self.position = {op: i for i, op in enumerate(view.func.body.block.ops)}
         self.points: list[int] = [self.position[first.peak_op]]
-        self.best: Found | None = None
+        self.best: ConstrainedSolution | None = None
         self.bound = first.lower_bound
         self.least = first.peak_bytes
 
-    def run(self) -> Found:
+    def run(self) -> ConstrainedSolution:
         low, high, stalled = 0.0, None, 0
         price = max(self.first.cost, 1e-9) / self.limit
         for _ in range(_ROUNDS):
@@ -130,7 +130,7 @@ class _PriceSearch:
                 break
         if self.best is None:
             raise nothing_fits(self.least, self.limit)
-        return Found(
+        return ConstrainedSolution(
             self.best.problem,
             self.best.solution,
             self.best.cost,
@@ -140,7 +140,7 @@ class _PriceSearch:
             self.best.strategy,
         )
 
-    def _try(self, price: float) -> Found:
+    def _try(self, price: float) -> ConstrainedSolution:
         prices = Prices({point: price / len(self.points) for point in self.points})
         problem = self.build(prices)
         solution = self.solve(problem, _ALLOWANCE * self.first.cost)
@@ -151,7 +151,7 @@ class _PriceSearch:
             self.best = found
         return found
 
-    def _new_point(self, found: Found) -> bool:
+    def _new_point(self, found: ConstrainedSolution) -> bool:
         """Add the point where `found` peaks to the priced ones; False where it is priced already."""
         point = self.position[found.peak_op]
         if point in self.points or len(self.points) >= 4:
@@ -177,7 +177,7 @@ def measured(
     free: StrategyProblem,
     solution: Solution,
     bound: float | None,
-) -> Found:
+) -> ConstrainedSolution:
     """
     Return a solution as a strategy, with its seconds and its peak of memory.
 
@@ -191,7 +191,7 @@ def measured(
     at = int(held.max(axis=1).argmax())
     cost = solution.cost if problem is free else unpriced_cost(problem, free, solution)
     lower = solution.lower_bound if bound is None else bound
-    return Found(problem, solution, cost, lower, float(held[at].max()), ops[at], strategy)
+    return ConstrainedSolution(problem, solution, cost, lower, float(held[at].max()), ops[at], strategy)
 
 
 def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..faults import HERE
+from ..faults import ACTIVITY
 from ..program_text import run_text
 from ..stages import Stage
 from .split import DECORATOR, with_compute_functions
@@ -41,5 +41,5 @@ def compiled_stages(stages: Sequence[Stage], program: str, device: torch.device)
     text = with_compute_functions(program)
     name = f"<{stages[0].plan.name}, compiled>"
     made = run_text(text, name, **{DECORATOR: ComputeFunction})
-    HERE.compiles = True
+    ACTIVITY.compiles = True
     return [Stage(stage.plan, made[stage.step.__name__]) for stage in stages]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..faults import HERE
+from ..faults import ACTIVITY
 from ..groups import UNWATCHED
 from ..rank_devices import backends
 
@@ -24,7 +24,7 @@ Given = TypeVar("Given")
 
 def _wait(done: Callable[[], object]) -> None:
     """Wait for the other ranks, so that the watch of a job reports one that does not come."""
-    HERE.wait("the measurement of the ranks", done)
+    ACTIVITY.wait("the measurement of the ranks", done)
 
 
 class Clock:

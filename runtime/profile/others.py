@@ -14,7 +14,7 @@ _GRAIN_SECONDS = 0.02
 """What the system's counters may be wrong by."""
 
 
-class Others:
+class HostLoadMonitor:
     """
     Watches the processors of all hosts of a job; every rank must make one and call `share` at the same points.
     """

@@ -30,7 +30,7 @@ from .delays import Delays
 from .devices import device_name, memory_bytes
 from .interference import InterferenceMeter
 from .journal import Journal, ProfileError
-from .others import Others
+from .others import HostLoadMonitor
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
 from .samples import REFUSALS, OpSample
 from .tasks import (
@@ -190,7 +190,7 @@ class _Session:
         self._saved, self._began = 0.0, time.perf_counter()
         self._too_slow, self._spent = set[str](), defaultdict[str, float](float)
         self._last_two: dict[str, tuple[float, float]] = {}
-        self._others, self._watched, self._looked = Others(clock), list[str](), 0.0
+        self._others, self._watched, self._looked = HostLoadMonitor(clock), list[str](), 0.0
         self._comm = Communicator(request.mesh, groups_of(request.mesh), clock.device)
         self._tasks = sorted(self._planned(), key=lambda task: not task.needed)
         low, high = _WINDOW

@@ -19,7 +19,7 @@ from .results import Simulation
 
 
 @dataclass(frozen=True)
-class Beside:
+class PredictedVsMeasured:
     """
     A measured rank beside the class that it is of.
 
@@ -36,7 +36,7 @@ class Beside:
     apart: tuple[str, ...]
 
 
-def beside(simulation: Simulation, rank: MeasuredRank) -> Beside | None:
+def beside(simulation: Simulation, rank: MeasuredRank) -> PredictedVsMeasured | None:
     """Pair a rank with what is predicted of it; None where the simulation has no such rank."""
     number = next((each.number for each in simulation.classes if rank.rank in each.ranks), None)
     if number is None:
@@ -57,7 +57,7 @@ def beside(simulation: Simulation, rank: MeasuredRank) -> Beside | None:
     }
     traffic = tuple(_with_phase(each, of_key) for each in rank.traffic)
     pairs = tuple((of_key[each.key], each) for each in traffic if each.key in of_key)
-    return Beside(number, replace(rank, traffic=traffic), pairs, apart)
+    return PredictedVsMeasured(number, replace(rank, traffic=traffic), pairs, apart)
 
 
 def _agree(predicted: Sequence[TrafficRun], measured: Sequence[MeasuredTraffic]) -> bool:

@@ -41,7 +41,7 @@ from ..conflict import explain_conflict
 from ..problem import Infeasible, Problem, Solution, States, TooManyError
 from ..reduction import Graph
 from ..strategy_problem import StrategyProblem
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .instructions import Instructions
 from .interface import SearchTask, within_limit
 from .order import Reads
@@ -61,7 +61,7 @@ CLOSE = 1e-10
 """The relative difference below which a score and a cost count as equal."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the optimum, or, after a spent budget, the best program of a beam with a lower bound."""
     without = task.effort.without
 

@@ -12,7 +12,7 @@ minimum over one layer, or a start.
 
 from __future__ import annotations
 
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .interface import SearchTask
 from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
@@ -24,7 +24,7 @@ _GAIN = 1e-12
 """The least gain, relative to the cost, so that rounding errors do not count as gains."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the cheapest fixed point."""
     return search_layers(task, _walk, BUDGET)
 

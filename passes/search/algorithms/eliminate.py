@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..eliminate import Limits, solve
 from ..problem import Solution
 from ..strategy_problem import StrategyProblem
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .interface import SearchTask, within_limit
 
 PARTS: frozenset[str] = frozenset()
@@ -14,7 +14,7 @@ _BRANCHES = 20
 """How much the search may try out at each price of memory, where bounds alone do not decide."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the optimum, or, where memory is short, the best that prices of memory find."""
     return within_limit(task, _solved)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..problem import MAX_BRUTE_FORCE, Infeasible, Solution, TooManyError, brute_force
 from ..strategy_problem import StrategyProblem
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .interface import SearchTask, within_limit
 from .layered_space import LayeredSpace
 from .ties import TIES, TiedProblem, least_cost, tied
@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 20
 """The most entries of one table for the choices that are completed together."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the optimum of a small problem; TooManyError where there are too many assignments to try."""
     budget = min(task.effort.budget or MAX_BRUTE_FORCE, MAX_BRUTE_FORCE)
     without = task.effort.without

@@ -34,7 +34,7 @@ from ..memory import Prices, StrategyMemory
 from ..problem import Costs, Edge, Infeasible, Problem, Solution
 from ..reduction import Graph, recover, reduce
 from ..strategy_problem import StrategyProblem
-from ..within_memory import Found, measured, nothing_fits, require_arguments_fit
+from ..within_memory import ConstrainedSolution, measured, nothing_fits, require_arguments_fit
 from . import coordinate_descent
 from .ilp_model import IntegerProgram, IntegerResult, MemoryConstraint
 from .interface import Effort, SearchTask
@@ -52,7 +52,7 @@ _ROUNDS = 12
 """How many programs are solved at most."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the cheapest strategy that fits, with a lower bound of all that do."""
     return _ProgramSearch(task).run()
 
@@ -66,13 +66,13 @@ class _ProgramSearch:
         self.counts = Counter[str]()
         self.position = {op: at for at, op in enumerate(task.view.func.body.block.ops)}
 
-    def run(self) -> Found:
+    def run(self) -> ConstrainedSolution:
         """Solve without constraints on memory and then, where the optimum does not fit, with them."""
         require_arguments_fit(self.task.view, self.task.free, self.task.limit)
         first = measured(self.memory, self.task.free, self.task.free, self._unlimited(), bound=None)
         return first if first.peak_bytes <= self.task.limit else self._limited(first)
 
-    def _start(self, limit: float) -> Found | None:
+    def _start(self, limit: float) -> ConstrainedSolution | None:
         """Return a strategy that fits in `limit` bytes, or None if the start finds none."""
         if START in self.task.effort.without:
             return None
@@ -110,7 +110,7 @@ class _ProgramSearch:
         counts = {**self.counts, "reduced": len(trail)}
         return Solution(assignment, cost, min(graph.offset + result.bound, cost), counts)
 
-    def _limited(self, first: Found) -> Found:
+    def _limited(self, first: ConstrainedSolution) -> ConstrainedSolution:
         """Return the cheapest strategy found that keeps the constraints on memory, added where they are needed."""
         task, found, bound, is_proved = self.task, first, first.lower_bound, True
         base = task.build(Prices({self.position[first.peak_op]: 0.0}))

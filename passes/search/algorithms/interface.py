@@ -1,9 +1,9 @@
 """
 The interface of the algorithms that `search-strategy` has.
 
-An algorithm gets a `SearchTask` and returns a `Found`. All algorithms share the sharding rules, the discrete problem
-(`strategy_problem.py`) and the cost of it, so that their results can be compared. Most solve a discrete problem and
-leave memory to prices: they are solvers, which `within_limit` makes an algorithm.
+An algorithm gets a `SearchTask` and returns a `ConstrainedSolution`. All algorithms share the sharding rules, the
+discrete problem (`strategy_problem.py`) and its cost, so that their results can be compared. Most of them are solvers:
+they solve a discrete problem and leave memory to prices, and `within_limit` makes an algorithm of a solver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...step.step_view import StepView
 from ..memory import Prices
 from ..problem import Solution
 from ..strategy_problem import StrategyProblem
-from ..within_memory import Build, Found, solve_within
+from ..within_memory import Build, ConstrainedSolution, solve_within
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class SearchTask:
 class Algorithm(Protocol):
     """An algorithm of `search-strategy`."""
 
-    def __call__(self, task: SearchTask) -> Found:
+    def __call__(self, task: SearchTask) -> ConstrainedSolution:
         """
         Return a strategy that fits in memory.
 
@@ -87,6 +87,6 @@ Solver = Callable[[StrategyProblem, float], Solution]
 """Solves a problem; the second argument is how many seconds worse than the optimum the solution may be."""
 
 
-def within_limit(task: SearchTask, solve: Solver) -> Found:
+def within_limit(task: SearchTask, solve: Solver) -> ConstrainedSolution:
     """Return the cheapest strategy within the memory limit that a solver finds at rising prices of memory."""
     return solve_within(task.view, task.cluster, task.build, solve, task.limit)

@@ -10,7 +10,7 @@ from random import Random
 from xdsl.utils.exceptions import PassFailedException
 
 from ..memory import StrategyMemory
-from ..within_memory import Found, measured, nothing_fits, require_arguments_fit
+from ..within_memory import ConstrainedSolution, measured, nothing_fits, require_arguments_fit
 from .interface import SearchTask
 from .layered_space import Choice, LayeredSpace
 from .replication import by_threshold
@@ -53,7 +53,7 @@ class LayerWalk:
         return cost, choice
 
 
-def search_layers(task: SearchTask, walk: Callable[[LayerWalk], None], default_budget: int) -> Found:
+def search_layers(task: SearchTask, walk: Callable[[LayerWalk], None], default_budget: int) -> ConstrainedSolution:
     """
     Return the best strategy of a walk, at the highest threshold of replication whose strategy fits in memory.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from math import exp
 
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .interface import SearchTask
 from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
@@ -32,7 +32,7 @@ _BETA = 1000.0
 """A strategy that costs more by a thousandth of the start's cost is accepted with the probability 1/e."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the cheapest strategy of the chain."""
     return search_layers(task, _walk, BUDGET)
 

@@ -46,7 +46,7 @@ from ..eliminate import solve
 from ..memory import StrategyMemory
 from ..problem import Costs, Infeasible, Problem, Solution, States
 from ..strategy_problem import Decision, StrategyProblem
-from ..within_memory import Found, measured, nothing_fits, require_arguments_fit
+from ..within_memory import ConstrainedSolution, measured, nothing_fits, require_arguments_fit
 from .cost_to_go import CostToGo, estimate, no_estimate, sum_of
 from .duplex_cost import MOST_OPS, DuplexProblem, duplex_problem
 from .duplex_search import ROUNDING, CutWalk, Walked, WalkLimits
@@ -65,7 +65,7 @@ _EXACT_OPS, _EXACT = 24, 20_000
 """The most ops of a step that is small, and how many partial strategies are grown before it counts as large."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """
     Return the strategy with the least psi that was found within memory.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .interface import SearchTask
 from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
@@ -23,7 +23,7 @@ _ENTRIES = 1 << 20
 """The most entries of a table for all of these."""
 
 
-def search(task: SearchTask) -> Found:
+def search(task: SearchTask) -> ConstrainedSolution:
     """Return the cheapest strategy drawn."""
     return search_layers(task, _walk, BUDGET)
 

@@ -13,7 +13,7 @@ from ..decided import write_strategy
 from ..objective import Weights
 from ..problem import Infeasible, TooManyError
 from ..strategy import build_problem
-from ..within_memory import Found
+from ..within_memory import ConstrainedSolution
 from .interface import Effort, SearchTask
 from .table import AlgorithmName, UnknownPartError, find_algorithm
 
@@ -26,7 +26,7 @@ def search_within(
     algorithm: AlgorithmName = "eliminate",
     weights: Weights = Weights(),
     effort: Effort = Effort(),
-) -> Found:
+) -> ConstrainedSolution:
     """Search one step function, or one stage of it, within `budget` bytes per device, and write what was found."""
     task = SearchTask(
         view,

@@ -14,7 +14,7 @@ from torch._inductor import config, cpp_builder
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.ir.mesh import Mesh
-from shardwright.runtime.faults import HERE
+from shardwright.runtime.faults import ACTIVITY
 from shardwright.runtime.plan import PlanError
 
 BATCH, LAST = ((torch.randn(rows, 6), torch.randint(4, (rows,))) for rows in (8, 3))
@@ -42,7 +42,7 @@ def test_a_compiled_step_is_the_same_step():
     assert compiled.program == plain.program
     for batch in (BATCH, LAST, BATCH):
         torch.testing.assert_close(compiled(batch), plain(batch))
-        assert not HERE.compiles
+        assert not ACTIVITY.compiles
     torch.testing.assert_close(compiled.evaluate(BATCH).loss, plain.evaluate(BATCH).loss)
     torch.testing.assert_close(compiled.state_dict(), plain.state_dict())
     with torch.profiler.profile() as profiler:

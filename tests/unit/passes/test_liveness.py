@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.passes.analysis.liveness import Event, Made, live_buffers
+from shardwright.passes.analysis.liveness import Definition, Event, live_buffers
 
 
 def taken(*events: Event, arguments: str = "", replaced: str = "", returned: str = "") -> list[set[str]]:
@@ -14,22 +14,22 @@ def taken(*events: Event, arguments: str = "", replaced: str = "", returned: str
 
 def make(result: str, *operands: str) -> Event:
     """An op that computes."""
-    return Event(tuple((value, None) for value in operands), (Made(result),))
+    return Event(tuple((value, None) for value in operands), (Definition(result),))
 
 
 def view(result: str, operand: str) -> Event:
     """An op whose result looks at the memory of its operand."""
-    return Event(((operand, None),), (Made(result, view_of=operand),))
+    return Event(((operand, None),), (Definition(result, view_of=operand),))
 
 
 def add(result: str, a: str, b: str) -> Event:
     """A sum that may be written into its first operand."""
-    return Event(((a, None), (b, None)), (Made(result, over=a),))
+    return Event(((a, None), (b, None)), (Definition(result, over=a),))
 
 
 def update(results: str, *operands: str) -> Event:
     """`(param, grad, state) -> (param, state)`."""
-    makes = (Made(result, over=operand) for result, operand in zip(results.split(), operands[::2], strict=True))
+    makes = (Definition(result, over=operand) for result, operand in zip(results.split(), operands[::2], strict=True))
     return Event(tuple((value, None) for value in operands), tuple(makes), is_update=True)
 
 
@@ -80,7 +80,7 @@ def test_memory_stays_in_use_through_a_result_in_place() -> None:
 
 
 def test_op_that_may_share_all_its_operands_ties_them_together() -> None:
-    unknown = Event((("a", None), ("b", None)), (Made("u", may_share=("a", "b")),))
+    unknown = Event((("a", None), ("b", None)), (Definition("u", may_share=("a", "b")),))
     assert taken(make("a"), make("b"), unknown, add("c", "b", "x"), make("d", "u"), arguments="x")[3] == set()
     assert taken(make("a"), make("b"), unknown, add("c", "u", "x"), arguments="x")[3] == set()
 
@@ -106,8 +106,12 @@ def test_update_takes_a_view_of_what_the_program_replaces() -> None:
 
 def test_arguments_that_an_op_may_share_have_memory_of_their_own():
     events = (
-        Event((("p", None), ("q", None)), (Made("u", may_share=("p", "q")),)),
-        Event((("p", None), ("q", None), ("u", None)), (Made("p'", over="p"), Made("q'", over="q")), is_update=True),
+        Event((("p", None), ("q", None)), (Definition("u", may_share=("p", "q")),)),
+        Event(
+            (("p", None), ("q", None), ("u", None)),
+            (Definition("p'", over="p"), Definition("q'", over="q")),
+            is_update=True,
+        ),
     )
     assert taken(*events, arguments="p q", replaced="p q", returned="p' q'")[1] == set()
     without = (events[0], Event((("p", None), ("q", None)), events[1].makes, is_update=True))
@@ -115,7 +119,7 @@ def test_arguments_that_an_op_may_share_have_memory_of_their_own():
 
 
 def test_value_that_a_started_collective_sends_is_not_taken_before_its_wait():
-    start = Event((("a", 3),), (Made("gathered", 1, 3),))
+    start = Event((("a", 3),), (Definition("gathered", 1, 3),))
     during = (make("a"), start, add("c", "a", "x"), Event((), ()))
     after = (make("a"), start, Event((), ()), Event((), ()), add("c", "a", "x"))
     assert taken(*during, arguments="x")[2] == set()
@@ -123,27 +127,27 @@ def test_value_that_a_started_collective_sends_is_not_taken_before_its_wait():
 
 
 def test_started_all_reduce_does_not_take_what_is_read_before_its_wait():
-    start = Event((("a", 2),), (Made("sum", 1, 2, over="a"),))
+    start = Event((("a", 2),), (Definition("sum", 1, 2, over="a"),))
     assert taken(make("a"), start, Event((), ()))[1] == {"a"}
     assert taken(make("a"), start, make("d", "a"))[1] == set()
 
 
 def test_lists_are_written_over_as_a_whole():
-    both = Event((("a", None), ("b", None)), (Made("c", over="a"), Made("d", over="b")), all_or_none=True)
+    both = Event((("a", None), ("b", None)), (Definition("c", over="a"), Definition("d", over="b")), all_or_none=True)
     assert taken(make("a"), make("b"), both)[2] == {"a", "b"}
     assert taken(make("a"), make("b"), both, make("e", "b"))[2] == set()
 
 
 def test_what_is_written_in_the_program_is_followed():
     def decided(takes: bool) -> Event:
-        return Event((("a", None),), (Made("b", over="a", decided=takes),))
+        return Event((("a", None),), (Definition("b", over="a", decided=takes),))
 
     assert taken(make("a"), decided(True))[1] == {"a"}
     assert taken(make("a"), decided(False))[1] == set()
 
 
 def test_result_that_is_not_in_place_has_memory_of_its_own():
-    events = [make("a"), Event((("a", None),), (Made("b", over="a", in_place=False),))]
+    events = [make("a"), Event((("a", None),), (Definition("b", over="a", in_place=False),))]
     found = live_buffers(events, ())
     assert found.taken_over == {"b"}
     assert [buffer.value for buffer in found.listed] == ["a", "b"]

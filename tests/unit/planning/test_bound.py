@@ -21,9 +21,9 @@ from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.overlap import OverlapPass
 from shardwright.passes.planning.bound import LIMITS, ROUNDS, Bound, _Bounding, compute_bound, plan_bound
 from shardwright.passes.planning.explore import Explorer
-from shardwright.passes.planning.layouts import Fixed, meshes
+from shardwright.passes.planning.layouts import LayoutConstraints, meshes
 from shardwright.passes.planning.notes import Allowance
-from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import strategy_of, write_strategy
 from shardwright.passes.search.eliminate import solve
@@ -161,8 +161,8 @@ def test_no_program_is_faster(text: str, nodes: int, link: str) -> None:
 def test_the_chosen_plan_is_above_the_bound(link: str) -> None:
     """What the search chooses is no faster than the bound over all meshes."""
     module = module_of(STEP, link, 2)
-    bench = Workbench(module, cluster_of_module(module))
-    explorer = Explorer(bench, Fixed(stages=1, micro_batches=1, duplex=False), Allowance(20_000))
+    bench = CandidateCompiler(module, cluster_of_module(module))
+    explorer = Explorer(bench, LayoutConstraints(stages=1, micro_batches=1, duplex=False), Allowance(20_000))
     best = explorer.run()
     assert best is not None
     bound = plan_bound(bench, meshes(bench.cluster))

@@ -26,7 +26,7 @@ from shardwright.passes.planning.candidates import Candidate, Layout, presets, s
 from shardwright.passes.planning.layouts import MOST_PARTS, accumulations, duplexes, meshes, pipelines
 from shardwright.passes.planning.notes import Refused
 from shardwright.passes.planning.solutions import Finished
-from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.step.step_view import step_views
 
 PROGRAMS = 10
@@ -66,7 +66,7 @@ def some_cluster(chance: random.Random) -> Cluster:
     return Cluster("line", Mesh.of(gpu=ranks), devices(), kinds[:ranks], (link,), around)
 
 
-def layouts(bench: Workbench) -> list[Layout]:
+def layouts(bench: CandidateCompiler) -> list[Layout]:
     """All ways to cut the batch, on all meshes."""
     found: list[Layout] = []
     for mesh in meshes(bench.cluster):
@@ -77,7 +77,7 @@ def layouts(bench: Workbench) -> list[Layout]:
     return [each for each in found if each.parts <= MOST_PARTS]
 
 
-def programs(bench: Workbench, chance: random.Random) -> Iterator[Finished]:
+def programs(bench: CandidateCompiler, chance: random.Random) -> Iterator[Finished]:
     """Programs of some layouts and strategies."""
     every, made = layouts(bench), 0
     mixed = len(bench.cluster.kinds_used) > 1
@@ -96,7 +96,7 @@ def programs(bench: Workbench, chance: random.Random) -> Iterator[Finished]:
             return
 
 
-def bound_of(bench: Workbench, made: Finished) -> float:
+def bound_of(bench: CandidateCompiler, made: Finished) -> float:
     """The bound of the family that a program is of."""
     layout = made.candidate.layout
     if any(any(ratios_of(view.func, view.mesh).values()) for view, _ in step_views(made.module)):
@@ -113,7 +113,7 @@ def test_no_program_in_parts_is_faster(name: str, seed: int) -> None:
     chance = random.Random(f"{name} {seed}")
     module, cluster = step(name).clone(), some_cluster(chance)
     add_cluster(module, cluster)
-    bench = Workbench(module, cluster)
+    bench = CandidateCompiler(module, cluster)
     count = 0
     for made in programs(bench, chance):
         count += 1
@@ -127,7 +127,7 @@ def test_a_pipeline_is_close_to_its_bound() -> None:
     module = step("gpt2-tiny").clone()
     cluster = hosts(1e13, 1e13)
     add_cluster(module, cluster)
-    bench = Workbench(module, cluster)
+    bench = CandidateCompiler(module, cluster)
     layout = Layout(bench.own_mesh, "pipeline", 8, 2)
     best = bench.finish(bench.solve(Candidate(layout, searched(1.0, 1.0))))
     bound = parts_bound(bench, layout)

@@ -21,7 +21,7 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
 from shardwright.passes.planning.chunked_plan import chunked
 from shardwright.passes.planning.records import Chosen
-from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.step.step_view import step_views
 
 MESH = Mesh.of(gpu=2)
@@ -101,7 +101,7 @@ def mlp() -> ModuleOp:
 def test_the_best_plan_is_cut_in_parts_where_that_is_shorter(mlp: ModuleOp):
     module, slow = mlp.clone(), cluster(5e-8, launch=1e-5, memory=1e10)
     add_cluster(module, slow)
-    bench = Workbench(module, slow)
+    bench = CandidateCompiler(module, slow)
     solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
     plain = bench.finish(solved)
     found = chunked(bench, solved, plain)
@@ -116,7 +116,7 @@ def test_the_best_plan_is_cut_in_parts_where_that_is_shorter(mlp: ModuleOp):
 def test_a_plan_that_hardly_waits_is_left_as_it_is(mlp: ModuleOp):
     module, fast = mlp.clone(), cluster(1e-12, memory=1e10)
     add_cluster(module, fast)
-    bench = Workbench(module, fast)
+    bench = CandidateCompiler(module, fast)
     solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
     plain = bench.finish(solved)
     assert chunked(bench, solved, plain) is None

@@ -14,9 +14,9 @@ from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.explore import Explorer
-from shardwright.passes.planning.layouts import Fixed, duplexes
+from shardwright.passes.planning.layouts import LayoutConstraints, duplexes
 from shardwright.passes.planning.notes import Allowance
-from shardwright.passes.planning.workbench import Finished, Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler, Finished
 
 MESH = Mesh.of(gpu=2)
 
@@ -38,8 +38,8 @@ def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
     run_pipeline(context(), module, "prepare,add-pins{pins=tp}", verify_each=False)
     found: dict[bool | None, Finished] = {}
     for duplex in (None, False, True):
-        fixed = Fixed(stages=1, micro_batches=1, duplex=duplex)
-        made = Explorer(Workbench(module, given), fixed, Allowance(20_000)).run()
+        fixed = LayoutConstraints(stages=1, micro_batches=1, duplex=duplex)
+        made = Explorer(CandidateCompiler(module, given), fixed, Allowance(20_000)).run()
         assert made is not None
         assert duplex is None or (made.candidate.layout.mode == "duplex") == duplex
         found[duplex] = made
@@ -47,7 +47,7 @@ def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
     assert found[None].seconds <= min(found[True].seconds, found[False].seconds) / 0.98
     # Products in parts hide what they send, too.
     alone = found[False].candidate
-    whole = Workbench(module, given).adapted(replace(alone, layout=replace(alone.layout, chunked=False)))
+    whole = CandidateCompiler(module, given).adapted(replace(alone, layout=replace(alone.layout, chunked=False)))
     assert (found[True].seconds < 0.9 * whole.seconds) == pays
 
 
@@ -56,6 +56,6 @@ def test_parts_have_as_many_rows_where_they_can():
     assert [layout.parts for layout in duplexes(MESH, 8)] == [2, 4]
     assert [layout.parts for layout in duplexes(MESH, 7)] == [2]
     assert not list(duplexes(MESH, 1))
-    assert not list(duplexes(MESH, 8, Fixed(duplex=False)))
+    assert not list(duplexes(MESH, 8, LayoutConstraints(duplex=False)))
     (named,) = (layout for layout in duplexes(MESH, 8) if layout.parts == 4)
     assert (named.name, replace(named, parts=2).name) == ("2 duplex in 4 parts", "2 duplex")

@@ -16,7 +16,7 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate
 from shardwright.passes.planning.notes import FAULT
 from shardwright.passes.planning.summary import read_plan
-from shardwright.passes.planning.workbench import Finished, Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler, Finished
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.step.step_view import step_functions
 
@@ -49,9 +49,9 @@ def test_a_winner_that_does_not_verify_is_dropped(
 ):
     best, none = searched(small, stages=1, micro_batches=1)
     assert none == []
-    judged = Workbench.judged
+    judged = CandidateCompiler.judged
 
-    def spoilt(bench: Workbench, candidate: Candidate, module: ModuleOp) -> Finished:
+    def spoilt(bench: CandidateCompiler, candidate: Candidate, module: ModuleOp) -> Finished:
         found = judged(bench, candidate, module)
         if candidate.name == best:
             (func,) = step_functions(module)
@@ -59,7 +59,7 @@ def test_a_winner_that_does_not_verify_is_dropped(
             func.body.block.last_op.detach()
         return found
 
-    monkeypatch.setattr(Workbench, "judged", spoilt)
+    monkeypatch.setattr(CandidateCompiler, "judged", spoilt)
     with caplog.at_level(logging.WARNING, "shardwright.plan"):
         chosen, faults = searched(small, stages=1, micro_batches=1)
     assert chosen != best
@@ -69,14 +69,14 @@ def test_a_winner_that_does_not_verify_is_dropped(
 
 def test_a_candidate_on_which_a_pass_crashes_is_dropped(small: ModuleOp, monkeypatch: pytest.MonkeyPatch):
     best, _ = searched(small, stages=1, micro_batches=1)
-    solve = Workbench.solve
+    solve = CandidateCompiler.solve
 
-    def crashing(bench: Workbench, candidate: Candidate, *more: object) -> object:
+    def crashing(bench: CandidateCompiler, candidate: Candidate, *more: object) -> object:
         if candidate.name == best:
             raise KeyError(16)
         return solve(bench, candidate, *more)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(Workbench, "solve", crashing)
+    monkeypatch.setattr(CandidateCompiler, "solve", crashing)
     chosen, faults = searched(small, stages=1, micro_batches=1)
     assert chosen != best
     assert faults == [f"{FAULT}KeyError: 16"]

@@ -10,7 +10,7 @@ from shardwright.ir.cluster_file import find_cluster
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, searched
 from shardwright.passes.planning.fold import Folder, folding
 from shardwright.passes.planning.shrink import short_steps
-from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import transferred
 from shardwright.passes.search.eliminate import solve
@@ -46,7 +46,7 @@ def test_what_a_folded_solution_costs_is_what_it_costs_the_whole_step(deep: Modu
     folded = Folder(short_view, made.count).folded(short)
     assert folded is not None
     assert len(folded.problem.unary) < len(short.problem.unary) < len(whole.problem.unary)
-    bench = Workbench(deep, cluster)
+    bench = CandidateCompiler(deep, cluster)
     solved = bench.solve(Candidate(Layout(bench.own_mesh), searched(0.5, 0.8, bucketed=False)))
     assert solved.is_folded
     ((strategy, sums),) = solved.found
@@ -78,12 +78,12 @@ def test_a_folded_strategy_is_about_as_good_as_one_of_the_whole_problem(deep: Mo
 
 def test_short_steps_take_over_the_strategy_of_the_whole(deep: ModuleOp):
     cluster = find_cluster("rtx4090-4x4")
-    bench = Workbench(deep, cluster)
+    bench = CandidateCompiler(deep, cluster)
     found = short_steps(deep)
     assert found is not None
     solved = bench.solve(Candidate(Layout(cluster.mesh), preset(("dp", ("node", "gpu")))))
     assert solved.is_folded
-    alone, given = Workbench(found[1], cluster), Workbench(found[1], cluster, folding=bench.folding)
+    alone, given = CandidateCompiler(found[1], cluster), CandidateCompiler(found[1], cluster, folding=bench.folding)
     apart = alone.finish(alone.solve(solved.candidate))
     taken = given.finish(solved)
     assert taken.seconds == pytest.approx(apart.seconds, rel=1e-6)

@@ -21,7 +21,7 @@ from shardwright.lowering.importer.step import import_step
 from shardwright.lowering.interpreter.interpreter import interpret
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.homes import Homes
+from shardwright.passes.planning.homes import StatePlacement
 from shardwright.passes.step.step_view import StepView, step_functions
 
 
@@ -36,9 +36,9 @@ def step_of(rows: int = 8) -> TrainingStep:
     return TrainingStep(model, loss_of_pieces, partial(torch.optim.SGD, lr=0.1), batch)
 
 
-def planned(pins: str) -> Homes:
+def planned(pins: str) -> StatePlacement:
     options = PlanOptions("fixed", pins, ratios="0.7,0.3")
-    return Homes.of(compile_step(step_of(), split_cluster(Mesh.of(gpu=2)), options).module)
+    return StatePlacement.of(compile_step(step_of(), split_cluster(Mesh.of(gpu=2)), options).module)
 
 
 def forward(rows: int) -> ModuleOp:
@@ -81,12 +81,12 @@ def test_batch_items_of_the_example_stay_where_they_are_and_others_are_free(pins
 
 def test_a_step_of_fewer_rows_is_cut_into_fewer_parts():
     cluster, passes = split_cluster(Mesh.of(gpu=2)), "prepare,search-strategy,program{parts=4}"
-    homes = Homes.of(compile_step(step_of(), cluster, PlanOptions(pipeline=passes)).module)
+    homes = StatePlacement.of(compile_step(step_of(), cluster, PlanOptions(pipeline=passes)).module)
     assert homes.parts == 4
     for rows, parts in ((12, 4), (5, 4), (3, 3), (1, 1)):
         module = import_training_step(step_of(rows))
         run_pipeline(Context(), module, "prepare")
-        assert Homes.of(homes.plan_step(module)).parts <= parts
+        assert StatePlacement.of(homes.plan_step(module)).parts <= parts
 
 
 def test_a_model_that_changed_is_refused(pins: str):

@@ -19,11 +19,11 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
-from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
+from shardwright.passes.planning.layouts import LayoutConstraints, accumulations, cuts, meshes, pipelines
 from shardwright.passes.planning.notes import Allowance, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
-from shardwright.passes.planning.workbench import Finished, Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler, Finished
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import add_pins
@@ -50,7 +50,7 @@ def test_pipelines_have_layers_and_devices_for_their_stages():
     mesh = Mesh.of(node=2, gpu=4)
     assert {layout.stages for layout in pipelines(mesh, 64, 3)} == {2, 3}
     assert {layout.stages for layout in pipelines(mesh, 64, 12)} >= {2, 4, 8}
-    three = list(pipelines(mesh, 64, 12, Fixed(stages=4, micro_batches=3)))
+    three = list(pipelines(mesh, 64, 12, LayoutConstraints(stages=4, micro_batches=3)))
     assert [(layout.parts, layout.chunks) for layout in three if layout.stages == 4] == [(3, 1), (3, 2)]
     assert [layout.parts for layout in accumulations(mesh, 8)] == [2, 4, 8]
 
@@ -88,7 +88,7 @@ def test_short_steps_say_what_the_whole_takes(deep: ModuleOp):
     found = short_steps(deep)
     assert found is not None
     cluster = find_cluster("rtx4090-4x4")
-    benches = [Workbench(module, cluster) for module in (deep, *found[:2])]
+    benches = [CandidateCompiler(module, cluster) for module in (deep, *found[:2])]
     layout = Layout(cluster.mesh)
     for choice in (preset(("dp", ("node", "gpu"))), preset(("dp", ("node",)), ("tp", ("gpu",)))):
         made = [bench.finish(bench.solve(Candidate(layout, choice))) for bench in benches]
@@ -96,8 +96,12 @@ def test_short_steps_say_what_the_whole_takes(deep: ModuleOp):
         assert told == pytest.approx(made[0].seconds, rel=0.1)
 
 
-def explored(module: ModuleOp, fixed: Fixed = Fixed(), processes: int = 1) -> tuple[Explorer, Finished | None]:
-    explorer = Explorer(Workbench(module, find_cluster("local-4")), fixed, Allowance(20_000), processes=processes)
+def explored(
+    module: ModuleOp, fixed: LayoutConstraints = LayoutConstraints(), processes: int = 1
+) -> tuple[Explorer, Finished | None]:
+    explorer = Explorer(
+        CandidateCompiler(module, find_cluster("local-4")), fixed, Allowance(20_000), processes=processes
+    )
     return explorer, explorer.run()
 
 
@@ -108,14 +112,14 @@ def test_the_plan_is_the_same_every_time_and_no_slower_than_the_presets(tiny: Mo
     assert first is not None
     assert second is not None
     assert module_text(first.module) == module_text(second.module)
-    bench = Workbench(tiny, find_cluster("local-4"))
+    bench = CandidateCompiler(tiny, find_cluster("local-4"))
     for choice in presets(bench.own_mesh):
         plain = bench.finish(bench.solve(Candidate(Layout(bench.own_mesh), choice)))
         assert first.seconds <= plain.seconds * (1 + 1e-9)
 
 
 def test_a_solution_is_the_same_in_another_process(uneven: ModuleOp):
-    bench, other = (Workbench(uneven, find_cluster("uneven-4")) for _ in range(2))
+    bench, other = (CandidateCompiler(uneven, find_cluster("uneven-4")) for _ in range(2))
     choice = replace(searched(1.0, 1.0), balanced=True)
     for layout in (Layout(bench.own_mesh), Layout(bench.own_mesh, "pipeline", 4, 2)):
         solved = bench.solve(Candidate(layout, choice))
@@ -125,13 +129,13 @@ def test_a_solution_is_the_same_in_another_process(uneven: ModuleOp):
 
 
 def test_what_is_fixed_is_so(tiny: ModuleOp):
-    _, best = explored(tiny, Fixed(stages=2, micro_batches=4))
+    _, best = explored(tiny, LayoutConstraints(stages=2, micro_batches=4))
     assert best is not None
     assert (best.candidate.layout.stages, best.candidate.layout.parts) == (2, 4)
 
 
 def test_time_is_priced_before_it_is_split(tiny: ModuleOp):
-    bench = Workbench(tiny, find_cluster("local-4"))
+    bench = CandidateCompiler(tiny, find_cluster("local-4"))
     whole, parts = (
         bench.solve(Candidate(layout, searched(1.0, 1.0))).sums[0]
         for layout in (Layout(bench.own_mesh), Layout(bench.own_mesh, "accumulate", 4))
@@ -141,7 +145,7 @@ def test_time_is_priced_before_it_is_split(tiny: ModuleOp):
 
 
 def test_a_layout_without_the_layers_for_it_is_refused(tiny: ModuleOp):
-    bench = Workbench(tiny, find_cluster("local-4"))
+    bench = CandidateCompiler(tiny, find_cluster("local-4"))
     with pytest.raises(Refused, match="layers"):
         bench.solve(Candidate(Layout(Mesh.of(gpu=4), "pipeline", 8, 40), searched(1.0, 1.0)))
 
@@ -161,7 +165,7 @@ def prepared(module: ModuleOp) -> ModuleOp:
 def test_data_parallelism_with_whole_batch_norms_is_tried_however_soon_the_search_ends():
     """It computes each of them whole, and may be much faster than one in pieces."""
     module = cleaned("resnet50-tiny")
-    explorer = Explorer(Workbench(module, cluster_of_module(module)), Fixed(), Allowance(work=0.0))
+    explorer = Explorer(CandidateCompiler(module, cluster_of_module(module)), LayoutConstraints(), Allowance(work=0.0))
     explorer.run()
     tried = {(note.candidate.family.strategy, note.candidate.layout.fused) for note in explorer.notes}
     assert {("dp", False), ("dp", True), ("zero3", True)} <= tried
@@ -177,7 +181,7 @@ def test_an_estimate_does_not_count_what_is_slow_on_different_devices_as_slow_on
     mixed = replace(device, kind="computes slowly", flops=slow), narrow
     unequal = replace(cluster, devices=mixed, placement=(0, 1, 0, 1))
     add_cluster(module, unequal)
-    bench = Workbench(module, unequal)
+    bench = CandidateCompiler(module, unequal)
     solved = bench.solve(Candidate(Layout(bench.own_mesh), preset(("dp", ("gpu",)))))
     made = bench.finish(solved)
     assert bench.optimistic_seconds(solved) <= made.seconds < solved.optimistic_seconds()
@@ -187,10 +191,10 @@ def test_where_memory_is_short_activations_are_computed_again():
     """Pinned to data parallelism with the batch whole nothing else makes it fit; no more is done than that takes."""
     config = GPT2Config(layers=4, width=32, heads=4, vocabulary=101, positions=24)
     tiny, plain = prepared(import_training_step(gpt2_step(config, batch=64, length=24))), find_cluster("local-4")
-    pins, fixed = (Pin(preset="dp"),), Fixed(stages=1, micro_batches=1, duplex=False)
+    pins, fixed = (Pin(preset="dp"),), LayoutConstraints(stages=1, micro_batches=1, duplex=False)
     add_pins(tiny, pins)
-    free = Explorer(Workbench(tiny, plain), fixed, Allowance(20_000)).run()
-    none_kept = Explorer(Workbench(tiny, plain), replace(fixed, keep=0.0), Allowance(20_000)).run()
+    free = Explorer(CandidateCompiler(tiny, plain), fixed, Allowance(20_000)).run()
+    none_kept = Explorer(CandidateCompiler(tiny, plain), replace(fixed, keep=0.0), Allowance(20_000)).run()
     assert free is not None
     assert none_kept is not None
     assert free.candidate.layout.keep == 1
@@ -199,7 +203,7 @@ def test_where_memory_is_short_activations_are_computed_again():
     small = replace(plain, devices=tuple(replace(each, memory=(most + least) / 2) for each in plain.devices))
     module = tiny.clone()
     add_cluster(module, small)
-    found = Explorer(Workbench(module, small), fixed, Allowance(20_000)).run()
+    found = Explorer(CandidateCompiler(module, small), fixed, Allowance(20_000)).run()
     assert found is not None
     assert found.fits
     assert 0 < found.candidate.layout.keep < 1

@@ -13,7 +13,7 @@ from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.errors import PassError
-from shardwright.passes.planning.layouts import Fixed, impossible
+from shardwright.passes.planning.layouts import LayoutConstraints, impossible
 
 
 def planned(
@@ -56,16 +56,22 @@ def test_accumulation_that_cuts_nothing_is_refused():
 @pytest.mark.parametrize(
     ("fixed", "why"),
     [
-        (Fixed(stages=3), "a stage needs a device of its own, and the cluster has 2"),
-        (Fixed(stages=2, micro_batches=1), "a pipeline needs at least two micro-batches"),
-        (Fixed(stages=2, duplex=True), "duplex=yes cuts the batch by itself: leave out stages and micro_batches"),
-        (Fixed(micro_batches=9), "a micro-batch needs a row, and the batch has 8"),
-        (Fixed(stages=2, micro_batches=8, keep=0.5), None),
+        (LayoutConstraints(stages=3), "a stage needs a device of its own, and the cluster has 2"),
+        (LayoutConstraints(stages=2, micro_batches=1), "a pipeline needs at least two micro-batches"),
+        (
+            LayoutConstraints(stages=2, duplex=True),
+            "duplex=yes cuts the batch by itself: leave out stages and micro_batches",
+        ),
+        (LayoutConstraints(micro_batches=9), "a micro-batch needs a row, and the batch has 8"),
+        (LayoutConstraints(stages=2, micro_batches=8, keep=0.5), None),
     ],
 )
-def test_why_no_layout_is_as_asked(fixed: Fixed, why: str | None):
+def test_why_no_layout_is_as_asked(fixed: LayoutConstraints, why: str | None):
     assert impossible(fixed, devices=2, rows=8, layers=4) == why
 
 
 def test_a_stage_needs_a_layer():
-    assert impossible(Fixed(stages=2), 2, 8, layers=1) == "a stage needs a layer of its own, and the model has 1"
+    assert (
+        impossible(LayoutConstraints(stages=2), 2, 8, layers=1)
+        == "a stage needs a layer of its own, and the model has 1"
+    )

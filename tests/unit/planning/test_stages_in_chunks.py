@@ -24,7 +24,7 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
 from shardwright.passes.planning.layouts import pipelines
 from shardwright.passes.planning.records import Chosen
-from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.schedule_pipeline import SchedulePipelinePass
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.stages import chunk_bounds
@@ -101,7 +101,7 @@ def test_a_chunk_that_costs_nothing_hides_no_wait():
 
 def test_a_pipeline_in_chunks_is_a_candidate_of_its_own():
     where = cluster(SLOW)
-    bench = Workbench(unet(where), where)
+    bench = CandidateCompiler(unet(where), where)
     candidate = Candidate(Layout(where.mesh, "pipeline", 8, 2), preset(("dp", ("gpu",))))
     in_chunks = replace(candidate, layout=replace(candidate.layout, chunks=2))
     plain, chunked = (bench.finish(bench.solve(each)) for each in (candidate, in_chunks))
@@ -114,7 +114,7 @@ def test_a_pipeline_in_chunks_is_a_candidate_of_its_own():
 
 def test_a_pipeline_with_too_few_layers_has_one_chunk():
     where = cluster(SLOW, 8)
-    bench = Workbench(unet(where), where)
+    bench = CandidateCompiler(unet(where), where)
     assert {each.chunks for each in pipelines(where.mesh, 8, bench.layers) if each.stages == 8} == {1}
 
 

@@ -74,11 +74,11 @@ def test_a_step_on_a_gpu_says_that_the_device_is_at_work(monkeypatch: pytest.Mon
     step = sw.parallelize(model, nn.functional.cross_entropy, partial(torch.optim.SGD, lr=0.1), batch)
     run = step._executor.step
     monkeypatch.setattr(step._executor, "step", lambda *args: run(*args).as_subclass(OnCuda))
-    monkeypatch.setattr(faults.HERE, "on_device", None)
+    monkeypatch.setattr(faults.ACTIVITY, "on_device", None)
     Waits(monkeypatch)
     step(batch)
-    assert faults.HERE.on_device is not None
-    assert not faults.HERE.on_device.query()
+    assert faults.ACTIVITY.on_device is not None
+    assert not faults.ACTIVITY.on_device.query()
 
 
 def test_clocks_wait_for_the_device(monkeypatch: pytest.MonkeyPatch):

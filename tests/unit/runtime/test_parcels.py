@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardwright.ir.collectives import ALONE_FROM_BYTES
-from shardwright.runtime.pieces import Mail, Parcel, message, parcels, parcels_of_bucket
+from shardwright.runtime.pieces import Parcel, ReceiveBuffers, message, parcels, parcels_of_bucket
 
 EMPTY, TINY, MEDIUM = torch.empty(0), torch.rand(3, 5), torch.rand(300, 100)
 LARGE = torch.rand(ALONE_FROM_BYTES // 4)
@@ -30,7 +30,7 @@ def test_in_a_bucket_the_small_ones_travel_together_and_the_others_alone():
 @pytest.mark.parametrize("sent", [[TINY, EMPTY, MEDIUM], [MEDIUM], [TINY, LARGE]])
 def test_what_is_sent_arrives_in_its_slots(sent: list[torch.Tensor]):
     slots = [torch.zeros_like(piece) for piece in sent]
-    mail = Mail()
+    mail = ReceiveBuffers()
     for outgoing, incoming in zip(parcels_of_bucket(sent), parcels_of_bucket(slots), strict=True):
         mail.expect(incoming).copy_(message(outgoing))
     mail.unpack()

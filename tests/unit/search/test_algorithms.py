@@ -25,7 +25,7 @@ from shardwright.passes.search.memory import Prices
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem
-from shardwright.passes.search.within_memory import Found
+from shardwright.passes.search.within_memory import ConstrainedSolution
 from shardwright.passes.step.step_view import step_views
 
 EXACT: tuple[AlgorithmName, ...] = ("eliminate", "exhaustive", "ilp", "astar")
@@ -53,7 +53,7 @@ def task_on(module: ModuleOp, limit: float) -> SearchTask:
     return SearchTask(view, cluster, build, limit)
 
 
-def result(algorithm: AlgorithmName, task: SearchTask, **effort: object) -> Found:
+def result(algorithm: AlgorithmName, task: SearchTask, **effort: object) -> ConstrainedSolution:
     """Return what an algorithm finds."""
     return find_algorithm(algorithm)(replace(task, effort=Effort(**effort)))  # pyright: ignore[reportArgumentType]
 
