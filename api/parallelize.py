@@ -28,7 +28,7 @@ from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.plan_options import refusal
 from ..ir.submesh import on_mesh
 from ..lowering.capture.calling import Batch, LossFunction, MakeOptimizer, MetricsFunction, Precision, ReduceDtype
-from ..passes.planning.homes import StatePlacement
+from ..passes.planning.state_placement import StatePlacement
 from ..passes.search.pin_file import PinError
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job

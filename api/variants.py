@@ -23,7 +23,7 @@ from ..lowering.probe.at_use import narrow_rules, refuted_rules
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.pipeline import Pipeline, run_pipeline
-from ..passes.planning.homes import StatePlacement
+from ..passes.planning.state_placement import StatePlacement
 from ..passes.verification import first_fault
 from ..runtime.agreement import from_rank_0, verify_alike
 from ..runtime.batches import LocalRows

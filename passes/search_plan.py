@@ -28,6 +28,7 @@ from .pipeline import replace_module
 from .planning.anneal import Annealing
 from .planning.bound import compute_bound, parts_bound, plan_bound
 from .planning.bound_gap import time_of_busiest
+from .planning.candidate_compiler import CandidateCompiler, Finished
 from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
 from .planning.layouts import LayoutConstraints, impossible
@@ -35,7 +36,6 @@ from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
 from .planning.subclusters import part_of_cluster, parts_of_cluster
 from .planning.summary import plan_attribute
-from .planning.workbench import CandidateCompiler, Finished
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
 from .step.requirements import require_no_stages

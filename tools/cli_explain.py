@@ -19,9 +19,9 @@ from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
 from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.alternatives import Alternative, Alternatives, Decided, NoSuchDecision, Question
+from ..passes.planning.candidate_compiler import CandidateCompiler
 from ..passes.planning.notes import Refused
 from ..passes.planning.records import Chosen
-from ..passes.planning.workbench import CandidateCompiler
 from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module

@@ -50,9 +50,9 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import good_solution
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout
 from shardwright.passes.planning.explore import FIRST
-from shardwright.passes.planning.workbench import good_solution
 from shardwright.passes.search.decided import strategy_of
 from shardwright.passes.step.step_view import step_views
 

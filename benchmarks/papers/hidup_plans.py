@@ -45,10 +45,10 @@ from shardwright.passes.analysis.simulation.overlap_report import overlaps
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset
 from shardwright.passes.planning.explore import FIRST
 from shardwright.passes.planning.notes import Refused
-from shardwright.passes.planning.workbench import CandidateCompiler
 
 HALVES = "split-batch{parts=2 unrolled=true},communicate"
 BLOCKING = "overlap{gradients=false gathers=false activations=false},join-updates"

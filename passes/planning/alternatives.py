@@ -26,10 +26,10 @@ from ..search.eliminate import LimitReached
 from ..search.problem import Costs, Infeasible, Problem, States
 from ..search.strategy_problem import StrategyProblem
 from ..step.step_view import StepView, step_views
+from .candidate_compiler import CandidateCompiler, Finished, Narrow, good_solution
 from .candidates import Candidate
 from .explore import FIRST
 from .notes import Refused
-from .workbench import CandidateCompiler, Finished, Narrow, good_solution
 
 FEW = 3
 """How many alternatives are simulated, for each way to search."""

@@ -28,12 +28,12 @@ from random import Random
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Axis, Mesh
+from .candidate_compiler import CandidateCompiler, Finished
 from .candidates import Candidate, Choice, Layout, preset
+from .evaluator import Evaluator, SolvedCandidate
 from .layouts import AXES, LayoutConstraints, divisors
 from .notes import Note, Refused, dropped_if_faulty, verify
 from .subclusters import part_of_cluster
-from .trials import Evaluator, SolvedCandidate
-from .workbench import CandidateCompiler, Finished
 
 ITERATIONS = 200
 """The number of iterations if no budget is given."""

@@ -60,8 +60,8 @@ from .bound_terms import (
     uncut,
 )
 from .bound_wires import wires_of
+from .candidate_compiler import CandidateCompiler
 from .candidates import Layout
-from .workbench import CandidateCompiler
 
 LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
 """What solving one problem may take."""

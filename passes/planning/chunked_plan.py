@@ -18,8 +18,8 @@ from ..overlapping.flow import OpFlow
 from ..pipeline import Pipeline
 from ..step.loop import communicates
 from ..step.step_view import step_views
+from .candidate_compiler import CandidateCompiler
 from .solutions import Finished, Solved
-from .workbench import CandidateCompiler
 
 WORTH = 0.01
 """What part of a step parts must be expected to gain, for the program with them to be made."""

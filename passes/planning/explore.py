@@ -8,11 +8,11 @@ from itertools import islice
 from math import inf
 
 from ...ir.mesh import Mesh
+from .candidate_compiler import Finished
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
 from .notes import Note
 from .race import LEAST_GAIN, Race
-from .workbench import Finished
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """How layouts are searched: where much of the communication may be hidden, and where little."""

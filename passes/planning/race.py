@@ -9,12 +9,12 @@ from math import inf
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
+from .candidate_compiler import CandidateCompiler, Finished
 from .candidates import Candidate, Layout
 from .chunked_plan import chunked
+from .evaluator import CandidateEvaluation, Evaluator, SolvedCandidate
 from .layouts import LayoutConstraints, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
-from .trials import CandidateEvaluation, Evaluator, SolvedCandidate
-from .workbench import CandidateCompiler, Finished
 
 LEAST_GAIN = 0.01
 """The part of a step that a further search must be able to save. Shares by speed must save as much."""

@@ -28,9 +28,9 @@ from ..rank_devices import backend_of
 from .clock import Clock
 from .delays import Delays
 from .devices import device_name, memory_bytes
+from .host_load import HostLoadMonitor
 from .interference import InterferenceMeter
 from .journal import Journal, ProfileError
-from .others import HostLoadMonitor
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
 from .samples import REFUSALS, OpSample
 from .tasks import (

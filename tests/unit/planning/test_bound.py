@@ -20,10 +20,10 @@ from shardwright.passes.errors import PassError
 from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.overlap import OverlapPass
 from shardwright.passes.planning.bound import LIMITS, ROUNDS, Bound, _Bounding, compute_bound, plan_bound
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, meshes
 from shardwright.passes.planning.notes import Allowance
-from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import strategy_of, write_strategy
 from shardwright.passes.search.eliminate import solve

@@ -22,11 +22,11 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.bound import compute_bound, parts_bound, plan_bound
 from shardwright.passes.planning.bound_wires import wires_of
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Layout, presets, searched
 from shardwright.passes.planning.layouts import MOST_PARTS, accumulations, duplexes, meshes, pipelines
 from shardwright.passes.planning.notes import Refused
 from shardwright.passes.planning.solutions import Finished
-from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.step.step_view import step_views
 
 PROGRAMS = 10

@@ -18,10 +18,10 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.overlapping.chunks import ChunkTimes, ReducedProduct, sites_of
 from shardwright.passes.overlapping.flow import OpFlow
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
 from shardwright.passes.planning.chunked_plan import chunked
 from shardwright.passes.planning.records import Chosen
-from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.step.step_view import step_views
 
 MESH = Mesh.of(gpu=2)

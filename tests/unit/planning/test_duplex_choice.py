@@ -13,10 +13,10 @@ from shardwright.ir.mesh import Mesh
 from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, duplexes
 from shardwright.passes.planning.notes import Allowance
-from shardwright.passes.planning.workbench import CandidateCompiler, Finished
 
 MESH = Mesh.of(gpu=2)
 

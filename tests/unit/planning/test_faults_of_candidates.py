@@ -13,10 +13,10 @@ from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import MODELS, training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
 from shardwright.passes.planning.candidates import Candidate
 from shardwright.passes.planning.notes import FAULT
 from shardwright.passes.planning.summary import read_plan
-from shardwright.passes.planning.workbench import CandidateCompiler, Finished
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.step.step_view import step_functions
 

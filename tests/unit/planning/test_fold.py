@@ -7,10 +7,10 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.ir.cluster_file import find_cluster
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, searched
 from shardwright.passes.planning.fold import Folder, folding
 from shardwright.passes.planning.shrink import short_steps
-from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import transferred
 from shardwright.passes.search.eliminate import solve

@@ -21,7 +21,7 @@ from shardwright.lowering.importer.step import import_step
 from shardwright.lowering.interpreter.interpreter import interpret
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.homes import StatePlacement
+from shardwright.passes.planning.state_placement import StatePlacement
 from shardwright.passes.step.step_view import StepView, step_functions
 
 

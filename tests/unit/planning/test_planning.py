@@ -17,13 +17,13 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, accumulations, cuts, meshes, pipelines
 from shardwright.passes.planning.notes import Allowance, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
-from shardwright.passes.planning.workbench import CandidateCompiler, Finished
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import add_pins

@@ -21,10 +21,10 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.partition_stages import PartitionStagesPass
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
 from shardwright.passes.planning.layouts import pipelines
 from shardwright.passes.planning.records import Chosen
-from shardwright.passes.planning.workbench import CandidateCompiler
 from shardwright.passes.schedule_pipeline import SchedulePipelinePass
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.stages import chunk_bounds

@@ -46,8 +46,8 @@ from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, batch_rows, mesh_of_module, step_functions, step_views
+from .candidate_compiler import BATCH_NORMS
 from .records import CandidateRecord
-from .workbench import BATCH_NORMS
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
 PLANNED = "planned"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from .candidate_compiler import CandidateCompiler, Finished, PackedSolved, Solved
 from .candidates import Candidate
 from .notes import Refused, dropped_if_faulty
 from .processes import side_by_side
 from .shrink import extrapolated
 from .solutions import Peak
-from .workbench import CandidateCompiler, Finished, PackedSolved, Solved
 
 STATE = 0.1
 """What an alternative of a decision counts in a problem that is solved, where an op counts 1 in a program."""
