@@ -87,7 +87,7 @@ class FaultBounds:
 
 
 @dataclass
-class Activity:
+class RankActivity:
     """
     Where this rank is. The main thread writes, the watch reads.
 
@@ -194,7 +194,7 @@ class Activity:
         return DEVICE if self.on_device is not None and not self.on_device.query() else ""
 
 
-ACTIVITY = Activity()
+ACTIVITY = RankActivity()
 """This process."""
 
 

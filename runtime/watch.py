@@ -1,10 +1,11 @@
 """
 The watch: a fault of one rank ends the job within a bounded time, with one message that names it.
 
-Every rank has a thread that writes a report to the store of the job, about twice a second: what its main thread does,
-in which step, and whom it waits for (`faults.Activity`). A few ranks read all reports and judge (`judge.Judge`). Of the
-ranks of its own machine each learns at once when one dies. The first to find a fault puts its verdict into the store
-and prints it; the others see that there is one, wait until it is printed (`verdicts.Verdicts`), and end in silence.
+Every rank has a thread that writes a report to the store of the job, about twice a second: the activity of its main
+thread, the step, and the ranks that it waits for (`faults.RankActivity`). A few ranks read all reports and judge them
+(`judge.Judge`). Each of these ranks learns at once when a rank of its own machine dies. The first rank that finds a
+fault puts its verdict into the store and prints it; the others see that there is a verdict, wait until it is printed
+(`verdicts.Verdicts`), and end in silence.
 
 A rank that fails with an error of its own does the same: it claims the verdict and prints its message. Where a
 collective fails for want of another rank the main thread waits for the verdict, which ends the process, so that nobody
