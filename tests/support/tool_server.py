@@ -107,6 +107,10 @@ def _answer(connection: socket.socket, mains: Mapping[str, Callable[[], object]]
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
+    # The streams of the server remember whether its own files can seek.
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update({name: value for name, _, value in (entry.partition("=") for entry in environment)})
