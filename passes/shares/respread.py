@@ -1,4 +1,4 @@
-"""A strategy under other ratios: the same axes on the same dims, divided elsewhere."""
+"""Apply other ratios to a strategy: the same axes on the same dims, with other boundaries."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
     """
     Divide every signature, home and working copy of a step by `ratios` (by segment).
 
-    An op that cannot leave a device without a part runs replicated on the axes where it would; what is returned says
-    which and why.
+    An op that needs a part on every device runs replicated on the axes that would leave a device without one; the
+    returned reasons name these ops.
     """
     factors, mesh = Factors(view, ratios), view.mesh
     known: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}
@@ -71,19 +71,19 @@ def _values(view: StepView) -> Iterator[SSAValue]:
 
 
 def _divided(op: ComputeOp, given: Signature, splits: Splits, view: StepView) -> tuple[Signature, str]:
-    """A signature of the same choices, and why one of them had to be dropped; empty where none had."""
+    """Return a signature with the same choices, and the reason why a choice was dropped (empty if none was)."""
     rule, mesh = op.rule(), view.mesh
     chosen = choices_of(rule, given, mesh)[0]
     reason = ""
     while (found := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
         factor = _refused(rule, chosen, splits, view)
-        reason = f"runs whole along factor {factor}, of which every device needs a part and some would have none"
+        reason = f"is replicated along factor {factor}: every device needs a part of it, and some would get none"
         chosen = [None if isinstance(choice, Split) and choice.factor == factor else choice for choice in chosen]
     return found, reason
 
 
 def _refused(rule: Rule, chosen: list[Choice], splits: Splits, view: StepView) -> str:
-    """The factor that cannot be split so: one that has an empty part and must not."""
+    """Return the factor that cannot be split so: it has an empty part, although all devices need one."""
     split = [choice.factor for choice in chosen if isinstance(choice, Split)]
     offsets = factor_offsets(rule, view.mesh, chosen, splits) or {}
     strict = (f for f in split if needs_all_parts(rule, f) and len(set(offsets.get(f, ()))) < len(offsets.get(f, ())))
