@@ -68,7 +68,7 @@ def resolve_pins(module: ModuleOp) -> None:
 
 def apply_pins(pins: Sequence[Pin], view: StepView, known: tuple[Pin, ...] = ()) -> Constraints:
     """
-    Return the constraints that `pins` put on a step; raise PinError for a pin that matches nothing or does not fit.
+    Return the constraints that `pins` put on a step; raise PinError for a pin without a match or a fit.
 
     A pin of a value is more specific than a preset and wins over it, in any order of entries.
 

@@ -121,5 +121,5 @@ def _cost(
 
 
 def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:
-    """Count the operands that need communication: they are split or partial, and the option requires another placement."""
+    """Count the operands that need communication: split or partial ones whose placement changes."""
     return sum(1 for a, b in zip(have, option, strict=False) if a not in ("R", b))

@@ -146,7 +146,7 @@ def all_states(unary: States) -> States:
 
 def reduce(graph: Graph) -> list[Eliminated]:
     """
-    Shrink `graph` in place until no reduction applies; return the records from which to recover the eliminated nodes.
+    Shrink `graph` in place until no reduction applies; return the records for `recover`.
 
     Every remaining node has at least two states, all undominated, and at least three neighbours. Raises Infeasible if
     a node has no state left.

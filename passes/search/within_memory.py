@@ -28,7 +28,7 @@ _PATIENCE, _STALL = 3, 0.999
 """Give up after more than `_PATIENCE` prices in a row that leave the least peak above `_STALL` of its former value."""
 
 _CLOSE = 0.01
-"""The gap, relative to the cost, at which the search for prices ends."""
+"""The relative gap between cost and bound that ends the search for prices."""
 
 _ALLOWANCE = 0.002
 """The allowed distance of a strategy from the optimum at given prices, relative to the cost of the free optimum."""
@@ -197,7 +197,7 @@ def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solu
     """
     Return the cost of a strategy in the problem without prices, which excludes the charges for its bytes.
 
-    The second resharding of each regathered copy is added, as the problem without prices regathers nothing.
+    The second resharding of each regathered copy is added, as the unpriced problem never regathers.
     """
     states: list[int] = []
     for decision, plain, state in zip(priced.decisions, free.decisions, solution.assignment, strict=True):
