@@ -42,12 +42,12 @@ def explain_conflict(problem: Problem, is_infeasible: Callable[[Problem], bool])
 
 def _hard_part(problem: Problem) -> Problem:
     """Return `problem` with every finite cost zero; shared arrays stay shared."""
-    known: dict[int, Costs] = {}
+    cache: dict[int, Costs] = {}
 
     def harden(costs: Costs) -> Costs:
-        if id(costs) not in known:
-            known[id(costs)] = np.where(np.isfinite(costs), 0.0, np.inf)
-        return known[id(costs)]
+        if id(costs) not in cache:
+            cache[id(costs)] = np.where(np.isfinite(costs), 0.0, np.inf)
+        return cache[id(costs)]
 
     return Problem(
         tuple(map(harden, problem.unary)),

@@ -85,7 +85,7 @@ class Constraints:
         limit, owner = self.of_input(argument), argument.owner
         func = owner.parent_op() if isinstance(owner, Block) else owner
         assert func is not None
-        why = f": {limit.sharding} is not a sharding of it in the mesh's order of axes"
+        why = f": {limit.sharding} is not one of its shardings, which list axes in the mesh's order"
         fail(
             func,
             f"{self._leave(limit.by)} no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
@@ -154,10 +154,10 @@ def constraints_of(view: StepView) -> Constraints:
         if pin.copy is not None:
             _add_copy(constraints, value, pin.copy)
     for op in view.ops:
-        if isinstance(given := op.attributes.get(PIN), OpPinAttr):
-            if given.data.limit is not None:
-                constraints.ops[op] = given.data.limit
-            for index, copy in given.data.copies:
+        if isinstance(op_pin := op.attributes.get(PIN), OpPinAttr):
+            if op_pin.data.limit is not None:
+                constraints.ops[op] = op_pin.data.limit
+            for index, copy in op_pin.data.copies:
                 _add_copy(constraints, op.outs[index], copy)
     return constraints
 

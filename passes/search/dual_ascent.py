@@ -133,14 +133,14 @@ class DualAscent:
     def _inherit(self, start: DualAscent) -> None:
         """Take over the messages of `start` for the remaining edges and states."""
         graph, source, target = self._graph, start._messages, self._messages
-        known: dict[tuple[Handle, Handle], States] = {}
+        cache: dict[tuple[Handle, Handle], States] = {}
         for node, places in target.places.items():
             key = before, now = start._graph.states[node], graph.states[node]
-            if key not in known:
-                known[key] = np.searchsorted(graph.store[before], graph.store[now])
+            if key not in cache:
+                cache[key] = np.searchsorted(graph.store[before], graph.store[now])
             edges = [(node, other) for other in graph.adjacency[node] if (node, other) in source.slots]
             old, new = [source.slots[edge] for edge in edges], [target.slots[edge] for edge in edges]
-            target.flat[places[new]] = source.flat[source.places[node][old][:, known[key]]]
+            target.flat[places[new]] = source.flat[source.places[node][old][:, cache[key]]]
 
 
 _Slot = tuple[bool, Handle]

@@ -148,7 +148,7 @@ class StrategyMemory:
         walk = _MemoryWalk(self.view, self.costs, self.factors, strategy)
         walk.run()
         run = walk.program()
-        arguments = [given.argument for given in self.view.inputs]
+        arguments = [step_input.argument for step_input in self.view.inputs]
         buffers = live_buffers(run.events, arguments).listed
         ranks = self.view.mesh.device_count
 

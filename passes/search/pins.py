@@ -68,7 +68,7 @@ def resolve_pins(module: ModuleOp) -> None:
 
 def apply_pins(pins: Sequence[Pin], view: StepView, known: tuple[Pin, ...] = ()) -> Constraints:
     """
-    Return the constraints that `pins` put on a step; raise PinError for a pin without a match or a fit.
+    Return the constraints that `pins` put on a step; raise PinError if a pin matches nothing or is invalid.
 
     A pin of a value is more specific than a preset and wins over it, in any order of entries.
 
@@ -240,12 +240,12 @@ class _Preset:
 
     def _batch_splits(self) -> dict[ComputeOp, tuple[Placement, ...]]:
         """Map each op to the placements that split a dim of the batch's size, with ANY in place of all others."""
-        sizes = {given.rows for given in self.view.whole.inputs if given.rows}
-        found: dict[ComputeOp, tuple[Placement, ...]] = {}
+        sizes = {step_input.rows for step_input in self.view.whole.inputs if step_input.rows}
+        splits: dict[ComputeOp, tuple[Placement, ...]] = {}
         for op, placements in propagate_batch(self.view, self.axes, ("S", 0)).ops.items():
             pairs = zip((*op.args, *op.outs), placements, strict=True)
-            found[op] = tuple(p if isinstance(p, tuple) and shape_of(v)[p[1]] in sizes else ANY for v, p in pairs)
-        return found
+            splits[op] = tuple(p if isinstance(p, tuple) and shape_of(v)[p[1]] in sizes else ANY for v, p in pairs)
+        return splits
 
     def _value(self, limits: dict[_Key, ShardingLimit], key: _Key, where: Placement | frozenset[Placement]) -> None:
         """Add a limit to the present limits of a value."""

@@ -178,13 +178,13 @@ def _drop_states(graph: Graph, nodes: set[int]) -> set[int]:
 
     This is sound: an optimal assignment stays optimal while its states are exchanged one node after another.
     """
-    known: dict[tuple[Handle, ...], Handle | None] = {}
+    cache: dict[tuple[Handle, ...], Handle | None] = {}
     kept: dict[int, Handle] = {}
     for node in nodes:
         key = (graph.unary[node], *sorted(graph.adjacency[node].values()))
-        if key not in known:
-            known[key] = _undominated(graph, node)
-        keep = known[key]
+        if key not in cache:
+            cache[key] = _undominated(graph, node)
+        keep = cache[key]
         if keep is not None:
             kept[node] = keep
     graph.keep(kept)
@@ -244,13 +244,13 @@ def _eliminate(graph: Graph, node: int) -> Eliminated:
 
 def recover(store: Store, trail: Sequence[Eliminated], chosen: dict[int, int]) -> None:
     """Add the nodes of `trail` to `chosen` (original states by node), in reverse order of elimination."""
-    known: dict[tuple[object, ...], int] = {}
+    cache: dict[tuple[object, ...], int] = {}
     for record in reversed(trail):
         around = tuple(chosen[neighbour] for neighbour in record.neighbours)
         key = (record.unary, record.states, record.tables, record.neighbours_states, around)
-        choice = known.get(key)
+        choice = cache.get(key)
         if choice is None:
-            choice = known[key] = _cheapest(store, record, around)
+            choice = cache[key] = _cheapest(store, record, around)
         chosen[record.node] = choice
 
 

@@ -180,10 +180,10 @@ class _Builder:
         key = ("seconds", id(states), *kind)
         if key not in self.tables.unary:
             wider = self.tables.wider.get(id(states), ())
-            known = self.tables.unary.get(("seconds", id(wider), *kind))
-            if known is not None:
+            seconds = self.tables.unary.get(("seconds", id(wider), *kind))
+            if seconds is not None:
                 at = {signature: index for index, signature in enumerate(wider)}
-                self.tables.unary[key] = known[[at[signature] for signature in states]]
+                self.tables.unary[key] = seconds[[at[signature] for signature in states]]
             else:
                 self.tables.unary[key] = np.array(
                     seconds_by_signature(op, states, self.cluster, turns, joining=True, part=part)

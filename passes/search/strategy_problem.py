@@ -94,13 +94,13 @@ class StrategyProblem:
         by_node = zip(self.seconds, assignment, nodes, strict=True)
         compute = sum(factor * float(costs[x]) for costs, x, factor in by_node if costs is not None)
         blocking, beside = 0.0, dict.fromkeys(self.spatial, 0.0)
-        known: dict[tuple[int, bool], Costs | None] = {}
+        cache: dict[tuple[int, bool], Costs | None] = {}
         for edge, traffic, factor in zip(self.problem.edges, self.traffic, edges, strict=True):
             # Equal changes of sharding share a table.
             key = (id(edge.table), traffic.price.beside)
-            if key not in known:
-                known[key] = traffic.seconds()
-            if (seconds := known[key]) is not None:
+            if key not in cache:
+                cache[key] = traffic.seconds()
+            if (seconds := cache[key]) is not None:
                 u, v = int(assignment[edge.u]), int(assignment[edge.v])
                 if (spent := factor * float(seconds[u, v])) and traffic.price.beside:
                     for axis in self.spatial & _changed(traffic.sources[u], traffic.targets[v]):
@@ -135,14 +135,14 @@ def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: 
     ends = {node: np.where(np.isinf(costs), costs, scale * costs) for node, costs in problem.ends.items()}
     for node, costs in ends.items():
         unary[node] = unary[node] + costs
-    known: dict[tuple[int, bool], Costs] = {}
+    cache: dict[tuple[int, bool], Costs] = {}
     edges: list[Edge] = []
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         # Equal changes of sharding share a table, before and after.
         key = (id(edge.table), traffic.price.beside)
-        if key not in known:
+        if key not in cache:
             price = replace(after.price(traffic.move), turns=traffic.price.turns, reduces=traffic.price.reduces)
             table = tables.table(traffic.move.value, traffic.splits, traffic.sources, traffic.targets, price)
-            known[key] = table if table is not None else np.zeros_like(edge.table)
-        edges.append(Edge(edge.u, edge.v, known[key]))
+            cache[key] = table if table is not None else np.zeros_like(edge.table)
+        edges.append(Edge(edge.u, edge.v, cache[key]))
     return replace(problem, problem=Problem(tuple(unary), tuple(edges)), ends=ends)

@@ -51,10 +51,10 @@ class Store:
 
     def intern_shared(self, array: Array) -> Handle:
         """Return the handle of `array`, which others hold too but do not change; each object is hashed once."""
-        known = self._by_identity.get(id(array))
-        if known is None:
-            known = self._by_identity[id(array)] = (self.intern(array), array)
-        return known[0]
+        entry = self._by_identity.get(id(array))
+        if entry is None:
+            entry = self._by_identity[id(array)] = (self.intern(array), array)
+        return entry[0]
 
     def adopt(self, array: Array) -> Handle:
         """Return a new handle for `array`, which the store owns from now on; it is not compared with other arrays."""

@@ -33,15 +33,15 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
     returned reasons name these ops.
     """
     factors, mesh = Factors(view, ratios), view.mesh
-    known: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}
+    cache: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}
     reasons: list[str] = []
     for op in view.ops:
         if (given := op.signature) is None:
             continue
         key = (op.rule(), given, factors.of_op(op))
-        if key not in known:
-            known[key] = _divided(op, given, key[2], view)
-        divided, reason = known[key]
+        if key not in cache:
+            cache[key] = _divided(op, given, key[2], view)
+        divided, reason = cache[key]
         op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, divided)
         reasons += [f"{describe(op)}: {reason}"] if reason else []
     homes: dict[int, dict[str, Attribute | None]] = {}
@@ -65,7 +65,7 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
 
 
 def _values(view: StepView) -> Iterator[SSAValue]:
-    yield from (given.argument for given in view.inputs)
+    yield from (step_input.argument for step_input in view.inputs)
     for op in view.ops:
         yield from op.outs
 
@@ -75,11 +75,11 @@ def _divided(op: ComputeOp, given: Signature, splits: Splits, view: StepView) ->
     rule, mesh = op.rule(), view.mesh
     chosen = choices_of(rule, given, mesh)[0]
     reason = ""
-    while (found := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
+    while (divided := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
         factor = _refused(rule, chosen, splits, view)
         reason = f"is replicated along factor {factor}: every device needs a part of it, and some would get none"
         chosen = [None if isinstance(choice, Split) and choice.factor == factor else choice for choice in chosen]
-    return found, reason
+    return divided, reason
 
 
 def _refused(rule: Rule, chosen: list[Choice], splits: Splits, view: StepView) -> str:

@@ -67,5 +67,5 @@ def _segment(op: ComputeOp, numbers: dict[str, int], found: dict[SSAValue, int])
         return found.get(op.args[0], 0)
     if (layer := block_of(layer_of(op))) in numbers:
         return numbers[layer]
-    made = [found[value] for value in op.args if value in found and not isinstance(value, BlockArgument)]
-    return made[-1] if made else next((found[value] for value in op.args if value in found), 0)
+    segments = [found[value] for value in op.args if value in found and not isinstance(value, BlockArgument)]
+    return segments[-1] if segments else next((found[value] for value in op.args if value in found), 0)

@@ -30,13 +30,13 @@ def sum_of(duplex: DuplexProblem, weight: float) -> Problem:
     unary = [costs.sum(axis=-1) for costs in duplex.comp]
     for node, costs in duplex.ends.items():
         unary[node] = unary[node] + weight * costs.sum(axis=-1)
-    known: dict[tuple[int, int], Costs] = {}
+    cache: dict[tuple[int, int], Costs] = {}
     edges: list[Edge] = []
     for transfer in duplex.transfers:
         key = (id(transfer.comm), id(transfer.local))
-        if key not in known:
-            known[key] = (weight * transfer.comm + transfer.local).sum(axis=-1)
-        edges.append(Edge(transfer.source, transfer.target, known[key]))
+        if key not in cache:
+            cache[key] = (weight * transfer.comm + transfer.local).sum(axis=-1)
+        edges.append(Edge(transfer.source, transfer.target, cache[key]))
     return Problem(tuple(unary), tuple(edges))
 
 

@@ -83,17 +83,17 @@ class IntegerProgram:
         self.variables = 0
         self.costs = _Terms()
         self.bytes = [_Terms() for _ in constraints]
-        known: dict[tuple[int, ...], PairTable] = {}
+        cache: dict[tuple[int, ...], PairTable] = {}
         tables: list[PairTable] = []
         unary = [self._units(costs) for costs in problem.unary]
         for number, edge in enumerate(problem.edges):
             arrays = (edge.table, *(constraint.tables[number] for constraint in constraints))
             key = tuple(map(id, arrays))
-            if key not in known:
-                known[key] = PairTable.of(self._units(edge.table), self._bytes(arrays[1:]))
-            tables.append(known[key])
-            unary[edge.u] = plus(unary[edge.u], known[key].of_rows)
-            unary[edge.v] = plus(unary[edge.v], known[key].of_columns)
+            if key not in cache:
+                cache[key] = PairTable.of(self._units(edge.table), self._bytes(arrays[1:]))
+            tables.append(cache[key])
+            unary[edge.u] = plus(unary[edge.u], cache[key].of_rows)
+            unary[edge.v] = plus(unary[edge.v], cache[key].of_columns)
         self.states = [self._node(node, costs) for node, costs in enumerate(unary)]
         for edge, table in zip(problem.edges, tables, strict=True):
             self._edge(edge, table)

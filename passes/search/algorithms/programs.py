@@ -115,11 +115,11 @@ class Programs:
         if program.position not in self._least:
             self._least[program.position] = {}
             self._recent.append(program.position)
-        known = self._least[program.position]
-        if known.get(program.states, np.inf) <= program.score:
+        scores = self._least[program.position]
+        if scores.get(program.states, np.inf) <= program.score:
             self._counts["dropped_dominated"] += 1
             return False
-        known[program.states] = program.score
+        scores[program.states] = program.score
         return True
 
     def _is_covered(self, program: PartialProgram) -> bool:

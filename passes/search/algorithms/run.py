@@ -40,7 +40,7 @@ def search_within(
     except UnknownPartError as error:
         raise PassFailedException(str(error)) from error
     except TooManyError as error:
-        raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
+        raise PassFailedException(f"{error}; use another algorithm, such as algorithm=eliminate") from error
     except Infeasible as error:
         raise PassFailedException(_conflict(task, constraints, error)) from error
     write_strategy(view, solution.strategy)
