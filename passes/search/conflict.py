@@ -15,8 +15,8 @@ def explain_conflict(problem: Problem, is_infeasible: Callable[[Problem], bool])
     Return the error for an infeasible `problem`, with a minimal set of conflicting nodes.
 
     The last node of the shortest infeasible prefix belongs to the conflict. It moves to the front, and the search
-    repeats on the prefix until the nodes at the front conflict by themselves. This needs a number of trials per
-    node that is logarithmic in the problem's size.
+    repeats on the prefix until the nodes at the front conflict by themselves. The number of trials per
+    conflicting node is logarithmic in the problem's size.
     """
     hard = _hard_part(problem)
     named: list[int] = []

@@ -11,7 +11,7 @@ from .reduction import Graph
 
 
 class Meter:
-    """Statistics of a search: numbers of nodes and states at the begin of each step, and the seconds of the steps."""
+    """Statistics of a search: numbers of nodes and states at the start of each step, and the seconds of the steps."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -71,7 +71,7 @@ class StrategyProblem:
     Args:
         seconds: unweighted seconds of each node's op, by state, or None for a value.
         traffic: the change of sharding of each edge.
-        ends: costs of a node, by state, for resharding results that no edge covers; weighted as activations.
+        ends: by node and state, the cost of resharding its result where no edge covers it; weighted as activations.
         spatial: the spatial axes.
     """
 

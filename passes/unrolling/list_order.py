@@ -41,11 +41,11 @@ Copy: TypeAlias = tuple[int, Operation]
 @dataclass(frozen=True)
 class OrderFreedom:
     """
-    How far a list order may depart from program order.
+    How far a list order may move copies and filler.
 
     Args:
-        ahead: a copy may be at most so many phases ahead of the next one.
-        later: filler is delayed by so many phases.
+        ahead: number of phases that a copy may be ahead of the next one.
+        later: number of phases that filler is delayed.
     """
 
     ahead: int = 0
