@@ -1,9 +1,9 @@
 """
-The forward pass of a step as values that backward needs, by segments within which they can be computed again.
+Forward of a step as input of `recompute`: the values that backward needs, in segments that can be recomputed.
 
-A segment ends after a layer where few of its bytes go on to later layers: after each block of a transformer, or after
-some layers of a chain. What goes on is kept, so backward needs the values of one segment at a time beside those. The
-last segment is not computed again, for backward begins with it.
+A segment ends after a layer whose outputs to later layers are few bytes: after each block of a transformer, or after
+some layers of a chain. The outputs are kept, and the last segment is not recomputed, because backward begins with it.
+So backward holds recomputed values of one segment at a time.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ..step.step_view import StepView
 from .kept_values import ForwardOp, ForwardValue
 
 _TILT = 0.01
-"""By how much later ops of a layer count more than earlier ones, so that of ops that pay alike some can be chosen."""
+"""Relative surcharge on the last op of a layer; it breaks ties, so that a part of equally costly ops can be chosen."""
 
 _NARROW = 4
-"""A lower bound on how many times the output bytes of a segment are needed within it."""
+"""How many times more bytes backward must need from inside a segment than the segment passes on to later layers."""
 
 
 class Activations:
     """
-    What forward makes, and backward needs.
+    The ops and values of forward, with their costs, as `kept_values.choose` takes them.
 
     Args:
         view: a whole step.
-        cluster: whose slowest device an op is run on, in as many parts as there are devices; None where seconds do not
-            matter: every op counts alike.
+        cluster: gives the seconds of ops, divided among all devices, on the slowest; without it every op costs 1.
 
-    `ops` and `values` are what `kept_values.choose` takes, `forward` and `made` the ops and values of the same numbers.
+    `ops` and `values` are the arguments of `kept_values.choose`; `forward` and `made` hold the ops and values of the IR
+    with the same numbers.
     """
 
     def __init__(self, view: StepView, cluster: Cluster | None) -> None:
@@ -64,32 +64,32 @@ class Activations:
         self.ops = [self._op(op) for op in self.forward]
 
     def _is_forward(self, op: ComputeOp) -> bool:
-        # Values that depend on batch and constants alone are kept, by all layers that use them.
+        # Ops that depend on the batch and constants alone belong to no layer; their results are kept.
         return op in self.layers.of and BACKWARD not in op.attributes and not train.is_update(op)
 
     def root(self, value: SSAValue) -> SSAValue:
-        """What a value looks at, through views; itself where it has memory of its own."""
+        """Follow views of a value back to the value that owns the memory."""
         while isinstance(value, OpResult) and value in self.number and spec_of(_op_of(value)).view:
             value = _op_of(value).args[0]
         return value
 
     def _segments(self) -> dict[int, int]:
-        """By layer its segment, of those that may be computed again."""
-        made: list[list[SSAValue]] = [[] for _ in self.layers.names]
+        """Map each layer to the first layer of its segment; layers of the last segment, which is kept, are left out."""
+        by_layer: list[list[SSAValue]] = [[] for _ in self.layers.names]
         for value in self.last_use:
-            made[self.layers.of[_op_of(value)]].append(value)
+            by_layer[self.layers.of[_op_of(value)]].append(value)
         needed = {self.root(value) for value in self.needed}
-        found, start = dict[int, int](), 0
-        for layer in range(len(made)):
-            inside = [value for each in made[start : layer + 1] for value in each]
-            going = sum(value_bytes(value) for value in inside if self.last_use[value] > layer)
-            if sum(value_bytes(value) for value in inside if value in needed) >= _NARROW * going > 0:
-                found |= dict.fromkeys(range(start, layer + 1), start)
+        segments, start = dict[int, int](), 0
+        for layer in range(len(by_layer)):
+            inside = [value for values in by_layer[start : layer + 1] for value in values]
+            passed_on = sum(value_bytes(value) for value in inside if self.last_use[value] > layer)
+            if sum(value_bytes(value) for value in inside if value in needed) >= _NARROW * passed_on > 0:
+                segments |= dict.fromkeys(range(start, layer + 1), start)
                 start = layer + 1
-        return found
+        return segments
 
     def _last_uses(self) -> dict[SSAValue, int]:
-        """By value with memory of its own, the last layer of forward that uses it, through views too."""
+        """Map each value that owns memory to the last forward layer that uses it, directly or through views."""
         last: dict[SSAValue, int] = {}
         for value in self.made:
             uses = [self.layers.of[use.operation] for use in value.uses if self._is_use_in_forward(use.operation)]
@@ -101,7 +101,7 @@ class Activations:
         return isinstance(op, ComputeOp) and self._is_forward(op)
 
     def _crosses_segments(self, value: SSAValue) -> bool:
-        """Whether later segments take a value, or something that looks at it."""
+        """Whether a later segment uses the value or a view of it."""
         root = self.root(value)
         if root not in self.last_use:
             return False
@@ -134,7 +134,7 @@ class Activations:
         return self._least_seconds(op) * (1.0 + _TILT * self._place[op])
 
     def _places(self) -> dict[ComputeOp, float]:
-        """Where in its layer an op is, from 0 to 1: the same in equal layers."""
+        """Map each op to its relative position in its layer, from 0 to 1; equal layers get equal positions."""
         by_layer: dict[int, list[ComputeOp]] = {}
         for op in self.forward:
             by_layer.setdefault(self.layers.of[op], []).append(op)
@@ -152,8 +152,8 @@ class Activations:
 
     def _may_run_again(self, op: ComputeOp) -> bool:
         """
-        Not what draws other numbers where it is spread otherwise, is unknown, or gives an argument its new value; nor
-        what decides by values that may be rounded in another way the second time.
+        Whether a second run of an op is possible and gives equal results. Excluded are unknown ops, random numbers that
+        depend on the sharding, results of the step, and comparisons, as values may be rounded differently next time.
         """
         if isinstance(op, OpaqueOp) or INDEPENDENT in op.attributes or spec_of(op).decides:
             return False
@@ -161,8 +161,8 @@ class Activations:
 
     def _needs_large_parameter(self, op: ComputeOp) -> bool:
         """
-        Whether an op takes a parameter that backward has no other use for, and that is larger than what a device has of
-        the op's results: a table of embeddings, which may have to be gathered again.
+        Whether an op reads a parameter that backward does not use otherwise and that is larger than a device's share of
+        the op's results: an embedding table, say, which may have to be gathered again.
         """
         devices = self.cluster.mesh.device_count if self.cluster is not None else 1
         own = sum(map(value_bytes, op.outs)) / devices
@@ -174,12 +174,12 @@ class Activations:
         )
 
     def _region(self, op: ComputeOp) -> int:
-        """The number of the checkpointed region of the model that an op is in; 0 for none."""
-        found = op.attributes.get(CHECKPOINT)
-        return found.value.data if isinstance(found, IntegerAttr) else 0
+        """Return the number of the checkpointed region of the model that contains the op; 0 if there is none."""
+        region = op.attributes.get(CHECKPOINT)
+        return region.value.data if isinstance(region, IntegerAttr) else 0
 
     def _leaves_region(self, value: OpResult) -> bool:
-        """Whether an op of forward outside of its checkpointed region takes a value, or something that looks at it."""
+        """Whether a forward op outside the checkpointed region of a value uses the value or a view of it."""
         region = self._region(_op_of(value))
         return any(self._region(op) != region for op in self._users_in_forward(value))
 

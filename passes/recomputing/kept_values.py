@@ -1,14 +1,14 @@
 """
-Which values forward keeps for backward, and which are computed again: a minimum cut.
+Choose the values that forward keeps for backward; the others are recomputed. The choice is a minimum cut.
 
-Every value that backward needs is either kept, at a price per byte, or computed again, at the seconds of its op, and
-then what that op takes is needed as well. At a given price the choice of least cost is a minimum cut, found exactly:
-an op is on the far side if it is run again, a value if backward can have it; `op -> value` costs what keeping the value
-does, `source -> op` the seconds of the op, and `operand <- op` cannot be cut. Between prices, the seconds only rise and
-the bytes only fall: the lowest price at which no more than so many bytes are kept is found by bisection.
+Each value that backward needs is either kept, at a price per byte, or recomputed, at the seconds of its op; then the
+operands of that op are needed as well. At a fixed price the cheapest choice is a minimum cut, found exactly. An op is
+on the sink side if it is run again, a value if backward can read it. An arc `op -> value` costs keeping the value, an
+arc `source -> op` the seconds of the op, and an arc `operand -> op` cannot be cut. As the price rises, the seconds only
+rise and the bytes only fall, so bisection finds the lowest price with few enough bytes.
 
-Source: Jain et al., Checkmate, MLSys 2020 (the trade); the cut is that of PyTorch's AOTAutograd with seconds in the
-place of a ban on expensive ops.
+Source: Jain et al., Checkmate, MLSys 2020 (the trade-off); the cut follows PyTorch's AOTAutograd, with seconds in place
+of a ban on expensive ops.
 """
 
 from __future__ import annotations
@@ -19,26 +19,23 @@ from math import inf, sqrt
 from typing import Any
 
 _UNITS = 10**8
-"""What running all ops again counts: capacities are integers."""
+"""The total capacity of running all ops again, as the solver takes integer capacities."""
 
 _RANGE = 1e4
-"""
-By how much the lowest and the highest price are below and above that at which keeping everything costs what running
-everything again does.
-"""
+"""The range of prices: a factor below and above the price that makes keeping all values as costly as rerunning all."""
 
 _ROUNDS = 24
-"""How often the range of prices is halved."""
+"""The number of bisection steps on the price."""
 
 
 @dataclass(frozen=True)
 class ForwardValue:
     """
-    A value that an op of forward gives.
+    A result of a forward op.
 
     Args:
-        bytes: what keeping it takes; infinite where it must not be kept (of a view, what it looks at is).
-        is_needed: whether backward takes it.
+        bytes: size if kept; infinite if the value must not be kept, such as a view, whose memory another value owns.
+        is_needed: whether backward reads the value.
     """
 
     bytes: float
@@ -48,12 +45,12 @@ class ForwardValue:
 @dataclass(frozen=True)
 class ForwardOp:
     """
-    An op of forward.
+    A forward op.
 
     Args:
-        seconds: of running it again; infinite where that must not be.
-        operands: the numbers of the values it takes, of those that ops of forward give.
-        results: the numbers of the values it gives.
+        seconds: time to run the op again; infinite if it must not run again.
+        operands: numbers of the forward values that the op reads; arguments of the step have none.
+        results: numbers of the values that the op computes.
     """
 
     seconds: float
@@ -64,11 +61,13 @@ class ForwardOp:
 @dataclass(frozen=True)
 class Cut:
     """
-    What is run again, by number of op, and what is kept, by number of value.
+    A choice of ops to run again and values to keep.
 
     Args:
-        seconds: of what is run again.
-        bytes: of what is kept.
+        again: numbers of the ops that run again.
+        kept: numbers of the values that are kept.
+        seconds: total time of the ops that run again.
+        bytes: total size of the kept values.
     """
 
     again: frozenset[int]
@@ -79,8 +78,9 @@ class Cut:
 
 def choose(ops: Sequence[ForwardOp], values: Sequence[ForwardValue], part: float) -> Cut:
     """
-    What is kept and run again so that the kept bytes are at most `part` of what they are where as little as possible is
-    run again; at the least seconds of all choices that are best at one price. Where that cannot be, the least bytes.
+    Choose values to keep so that their bytes are at most `part` of the bytes that the fewest reruns would keep.
+
+    Return the fastest choice that fits among the choices that are optimal at some price, or else the smallest choice.
     """
     graph = _CutGraph(ops, values)
     first = graph.cut(0.0)
@@ -93,16 +93,16 @@ def choose(ops: Sequence[ForwardOp], values: Sequence[ForwardValue], part: float
         return best
     for _ in range(_ROUNDS):
         price = sqrt(low * high)
-        found = graph.cut(price)
-        if found.bytes <= limit:
-            best, high = found, price
+        candidate = graph.cut(price)
+        if candidate.bytes <= limit:
+            best, high = candidate, price
         else:
             low = price
     return best
 
 
 class _CutGraph:
-    """The arcs of the cut, whose capacities depend on the price of a byte."""
+    """The flow network; the capacities of its arcs depend on the price of a byte."""
 
     def __init__(self, ops: Sequence[ForwardOp], values: Sequence[ForwardValue]) -> None:
         from ortools.graph.python.max_flow import SimpleMaxFlow
@@ -115,14 +115,14 @@ class _CutGraph:
         self.scale = _UNITS / total if total else 1.0
         everything = sum(value.bytes for value in values if value.bytes < inf)
         self.price = total / everything if everything else 0.0
-        # More than any cut through arcs that may be cut, at any price; few enough that so many fit into 64 bits.
+        # Exceeds every cut through arcs that may be cut, at any price; small enough that sums fit into 64 bits.
         self.never = 2 * (round(_UNITS * (1 + _RANGE)) + count)
         arc = self.flow.add_arc_with_capacity
         self.keeping = {
             arc(number, len(ops) + value, 0): (number, value) for number, op in enumerate(ops) for value in op.results
         }
         for number, op in enumerate(ops):
-            # At least one unit, so that nothing is run again for nothing.
+            # At least one unit each, so that only necessary ops run again.
             arc(self.source, number, self.never if op.seconds == inf else 1 + round(op.seconds * self.scale))
             for operand in op.operands:
                 arc(len(ops) + operand, number, self.never)
@@ -131,7 +131,7 @@ class _CutGraph:
                 arc(len(ops) + number, self.sink, self.never)
 
     def cut(self, price: float) -> Cut:
-        """The choice of least cost at a price in seconds per byte."""
+        """Return the choice of least cost at a price in seconds per byte."""
         for arc, (_, value) in self.keeping.items():
             size = self.values[value].bytes
             capacity = self.never if size == inf else round(size * price * self.scale)

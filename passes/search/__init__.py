@@ -1,1 +1,1 @@
-"""The algorithms that choose a signature for every op."""
+"""The search of `search-strategy`: problem, constraints and solvers that choose a signature for every op."""

@@ -1,10 +1,9 @@
 """
-Bucket elimination: exact, in time and memory exponential in the width of the graph.
+Bucket elimination: exact, with time and memory exponential in the width of the graph.
 
-Eliminating a node adds up every table it occurs in and minimises over its states; what remains is a table
-over all its neighbours. `plan` chooses the order (smallest joint table first) by running the elimination on
-names alone, so its cost is known before any number is touched; equal computations get equal names and count
-once.
+The elimination of a node adds up all tables that contain the node and minimises over its states; the result is a table
+over all its neighbours. `plan` chooses the order (smallest joint table first) by running the elimination on names
+alone, so the cost is known before any array is computed; equal computations get equal names and count once.
 
 Source: Dechter, "Bucket elimination: a unifying framework for reasoning" (1999).
 """
@@ -27,12 +26,12 @@ from .tables import Handle
 Axes = tuple[int, ...]
 
 MAX_BROADCAST = 1 << 18
-"""Joint tables of at most this many entries are formed at once; larger ones state by state."""
+"""Joint tables of at most this many entries are computed at once, larger ones state by state."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReduction:
-    """One table to compute: minimise over dim `axis` of `shape` the sum of tables along ascending dims."""
+    """The computation of a table: the minimum, over dim `axis` of `shape`, of the sum of tables on ascending dims."""
 
     shape: tuple[int, ...]
     axis: int
@@ -50,23 +49,24 @@ class EliminationStep:
 @dataclass
 class EliminationPlan:
     """
-    An elimination order and what it costs.
+    An elimination order and its cost.
 
-    A table has a name: `given[name]` from 0 upwards, `computations[-name - 1]` below. `entries` is the size
-    of all tables kept, `work` that of all joint tables times their operands; equal computations count once.
+    A table has a name: from 0 upwards `given[name]`, below 0 `computations[-name - 1]`. `entries` is the total size of
+    all result tables, `work` the sum over joint tables of their size times number of operands; equal computations
+    count once.
     """
 
     given: list[Handle] = field(default_factory=list[Handle])
     computations: list[TableReduction] = field(default_factory=list[TableReduction])
     steps: list[EliminationStep] = field(default_factory=list[EliminationStep])
     results: list[int] = field(default_factory=list[int])
-    """Tables over no node: what the components cost."""
+    """Tables without nodes: the costs of the components."""
     entries: int = 0
     work: int = 0
 
 
 def plan(graph: Graph, max_entries: int, max_work: int) -> EliminationPlan | None:
-    """Return how to eliminate all of `graph`, or None where that exceeds `max_entries` or `max_work`."""
+    """Return a plan to eliminate all of `graph`, or None if it would exceed `max_entries` or `max_work`."""
     planner = _EliminationPlanner(graph)
     while planner.queue:
         node = planner.next_node()
@@ -78,7 +78,7 @@ def plan(graph: Graph, max_entries: int, max_work: int) -> EliminationPlan | Non
 
 
 def execute(plan: EliminationPlan, graph: Graph) -> tuple[float, dict[int, int]]:
-    """Return the optimum of `graph` and the original state of each node; inf and nothing if it has none."""
+    """Return the optimum of `graph` and the original state of each node; inf and an empty dict if it is infeasible."""
     tables: dict[int, Costs] = {name: graph.store[handle] for name, handle in enumerate(plan.given)}
     for number, computation in enumerate(plan.computations):
         operands = [(tables[name], axes) for name, axes in computation.operands]
@@ -98,7 +98,7 @@ def execute(plan: EliminationPlan, graph: Graph) -> tuple[float, dict[int, int]]
 
 
 def _minimise(computation: TableReduction, operands: Sequence[tuple[Costs, Axes]]) -> Costs:
-    """Return the minimum of the sum of `operands` over the dim of the eliminated node."""
+    """Return the minimum, over the dim of the eliminated node, of the sum of `operands`."""
     shape, axis = computation.shape, computation.axis
     aligned = [
         np.moveaxis(table.reshape([size if dim in axes else 1 for dim, size in enumerate(shape)]), axis, 0)
@@ -114,7 +114,7 @@ def _minimise(computation: TableReduction, operands: Sequence[tuple[Costs, Axes]
 
 
 class _EliminationPlanner:
-    """The symbolic run behind `plan`."""
+    """Runs the elimination on names, for `plan`."""
 
     def __init__(self, graph: Graph) -> None:
         self.plan = EliminationPlan()
@@ -134,17 +134,17 @@ class _EliminationPlanner:
 
     def next_node(self) -> int | None:
         """
-        Pop the node with the smallest joint table; None where the entry is out of date.
+        Pop the node with the smallest joint table; return None if the queue entry is out of date.
 
-        Among equals the one whose surroundings changed least: alternate nodes of a chain then go first, and a
-        chain of equal nodes takes a logarithm of computations.
+        Among equal nodes, pop the one whose surroundings changed least. So alternate nodes of a chain go first, and a
+        chain of equal nodes takes a logarithmic number of computations.
         """
         joint, touches, node = heappop(self.queue)
         current = node in self.neighbours and touches == self.touches[node]
         return node if current and joint == self._joint(node) else None
 
     def eliminate(self, node: int) -> None:
-        """Record the elimination of `node` and replace its tables by one over its neighbours."""
+        """Record the elimination of `node`, and replace its tables by one table over its neighbours."""
         around = self.neighbours.pop(node)
         operands = self._take(node)
         self.plan.steps.append(EliminationStep(node, operands))

@@ -1,4 +1,4 @@
-"""Why a model has no assignment: a few nodes that cannot be assigned together."""
+"""Explain why a model has no assignment: find a few nodes that cannot be assigned together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .problem import Costs, Edge, Infeasible, Problem
 
 def explain_conflict(problem: Problem, is_infeasible: Callable[[Problem], bool]) -> Infeasible:
     """
-    Return the error for an infeasible `problem`, naming nodes of which none can be left out.
+    Return the error for an infeasible `problem`, with a minimal set of conflicting nodes.
 
-    The last node of the shortest infeasible prefix is needed for a conflict. It moves to the front and the
-    search starts over on the prefix, until those at the front conflict by themselves: a logarithm of trials
-    per node named.
+    The last node of the shortest infeasible prefix belongs to the conflict. It moves to the front, and the search
+    repeats on the prefix until the nodes at the front conflict by themselves. The number of trials per
+    conflicting node is logarithmic in the problem's size.
     """
     hard = _hard_part(problem)
     named: list[int] = []
@@ -41,13 +41,13 @@ def explain_conflict(problem: Problem, is_infeasible: Callable[[Problem], bool])
 
 
 def _hard_part(problem: Problem) -> Problem:
-    """Return `problem` with every finite cost zero; arrays that were shared still are."""
-    known: dict[int, Costs] = {}
+    """Return `problem` with every finite cost zero; shared arrays stay shared."""
+    cache: dict[int, Costs] = {}
 
     def harden(costs: Costs) -> Costs:
-        if id(costs) not in known:
-            known[id(costs)] = np.where(np.isfinite(costs), 0.0, np.inf)
-        return known[id(costs)]
+        if id(costs) not in cache:
+            cache[id(costs)] = np.where(np.isfinite(costs), 0.0, np.inf)
+        return cache[id(costs)]
 
     return Problem(
         tuple(map(harden, problem.unary)),

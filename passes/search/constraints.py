@@ -1,4 +1,4 @@
-"""The constraints of a search, and how the IR holds them (`spmd.pin`)."""
+"""The constraints of a search, and their form in the IR (`spmd.pin`)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _FREE, _ANY = ShardingLimit(), SignatureLimit()
 @dataclass
 class Constraints:
     """
-    The limits of the values and ops of one step; what has none is free.
+    The limits on the values and ops of one step; any others are free.
 
     Args:
-        arguments: by index, where an argument is kept.
-        arrivals: how a value comes from another stage.
-        copies: the working copy of a value.
-        ops: the signature of an op.
-        regathered: the values whose working copy is made again for backward.
-        pins: the entries that limits are `by`.
+        arguments: limits on the home of an argument, by its index.
+        arrivals: limits on the sharding of a value that arrives from another stage.
+        copies: limits on the working copy of a value.
+        ops: limits on the signature of an op.
+        regathered: values whose working copy is gathered again for backward.
+        pins: the pins; `by` of a limit holds indices into them.
     """
 
     arguments: dict[int, ShardingLimit] = field(default_factory=dict[int, ShardingLimit])
@@ -46,27 +46,27 @@ class Constraints:
     pins: tuple[Pin, ...] = ()
 
     def of_input(self, value: SSAValue) -> ShardingLimit:
-        """The limit on an argument's home, or on how a value comes from another stage."""
+        """Return the limit on an argument's home, or on the sharding of a value from another stage."""
         if isinstance(value, BlockArgument):
             return self.arguments.get(value.index, _FREE)
         return self.arrivals.get(value, _FREE)
 
     def of_copy(self, value: SSAValue) -> ShardingLimit | None:
-        """The limit on the working copy of a value, if there is one."""
+        """Return the limit on the working copy of a value, if it has one."""
         return self.copies.get(value)
 
     def of_op(self, op: ComputeOp) -> SignatureLimit | None:
-        """The limit on an op's signature, if there is one."""
+        """Return the limit on the signature of an op, if it has one."""
         return self.ops.get(op)
 
     def pinned_by(self, subject: ComputeOp | SSAValue) -> tuple[int, ...]:
-        """The pins that limit an op, or a value and its working copy."""
+        """Return the indices of the pins that limit an op, or a value and its working copy."""
         if isinstance(subject, ComputeOp):
             return self.ops.get(subject, _ANY).by
         return (*self.of_input(subject).by, *self.copies.get(subject, _FREE).by)
 
     def and_also(self, other: Constraints) -> Constraints:
-        """Both constraints; shardings that are given in full win over placements of axes."""
+        """Return constraints that satisfy both; full shardings win over placements on single axes."""
         return Constraints(
             _united(self.arguments, other.arguments),
             _united(self.arrivals, other.arrivals),
@@ -77,15 +77,15 @@ class Constraints:
         )
 
     def refuse_op(self, op: ComputeOp) -> NoReturn:
-        """Raise the error for an op that no signature is left for."""
+        """Raise the error for an op that has no allowed signature."""
         fail(op, f"{self._leave(self.ops.get(op, _ANY).by)} no signature for it; its rule is {op.rule()}")
 
     def refuse_input(self, argument: SSAValue) -> NoReturn:
-        """Raise the error for an argument, or a value from another stage, that no sharding is left for."""
+        """Raise the error for an argument, or a value from another stage, that has no allowed sharding."""
         limit, owner = self.of_input(argument), argument.owner
         func = owner.parent_op() if isinstance(owner, Block) else owner
         assert func is not None
-        why = f": {limit.sharding} is not a sharding of it in the mesh's order of axes"
+        why = f": {limit.sharding} is not one of its shardings, which list axes in the mesh's order"
         fail(
             func,
             f"{self._leave(limit.by)} no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
@@ -93,11 +93,11 @@ class Constraints:
         )
 
     def _leave(self, by: Sequence[int]) -> str:
-        """The pins of a limit, as the subject of a message."""
+        """Return the subject and verb of a message about the pins of a limit."""
         return f"{self.named(by)} leaves" if len(by) == 1 else f"{self.named(by)} leave"
 
     def named(self, by: Sequence[int]) -> str:
-        """The pins of a limit, for messages."""
+        """Return the names of the pins of a limit, for messages."""
         names = dict.fromkeys(str(self.pins[index]) for index in by if index < len(self.pins))
         return " and ".join(names) or "the pins in the IR"
 
@@ -107,14 +107,14 @@ def _united(one: dict[_Key, ShardingLimit], other: dict[_Key, ShardingLimit]) ->
 
 
 def pin_entries(func: FuncOp) -> tuple[Pin, ...]:
-    """The entries of pin files that were added to a function."""
+    """Return the entries of pin files that were added to a function."""
     entries = entries_of(func.attributes.get(PINS)) or ()
     return tuple(entry.data for entry in entries if isinstance(entry, PinEntryAttr))
 
 
 def is_pinned(module: ModuleOp) -> bool:
     """Whether anything in a module is pinned."""
-    return any(PIN in each or PINS in each for op in module.walk() for each in _attributes(op))
+    return any(PIN in attributes or PINS in attributes for op in module.walk() for attributes in _attributes(op))
 
 
 def pins_places(module: ModuleOp) -> bool:
@@ -144,29 +144,29 @@ def strip_pins(module: ModuleOp) -> None:
 
 
 def constraints_of(view: StepView) -> Constraints:
-    """What is pinned of a step in the IR."""
-    found = Constraints(pins=pin_entries(view.func))
+    """Read the constraints on a step from the IR."""
+    constraints = Constraints(pins=pin_entries(view.func))
     for value, pin in _value_pins(view):
         if pin.limit is not None and isinstance(value, BlockArgument):
-            found.arguments[value.index] = pin.limit
+            constraints.arguments[value.index] = pin.limit
         elif pin.limit is not None:
-            found.arrivals[value] = pin.limit
+            constraints.arrivals[value] = pin.limit
         if pin.copy is not None:
-            _add_copy(found, value, pin.copy)
+            _add_copy(constraints, value, pin.copy)
     for op in view.ops:
-        if isinstance(given := op.attributes.get(PIN), OpPinAttr):
-            if given.data.limit is not None:
-                found.ops[op] = given.data.limit
-            for index, copy in given.data.copies:
-                _add_copy(found, op.outs[index], copy)
-    return found
+        if isinstance(op_pin := op.attributes.get(PIN), OpPinAttr):
+            if op_pin.data.limit is not None:
+                constraints.ops[op] = op_pin.data.limit
+            for index, copy in op_pin.data.copies:
+                _add_copy(constraints, op.outs[index], copy)
+    return constraints
 
 
 def _value_pins(view: StepView) -> Iterator[tuple[SSAValue, ValuePin]]:
-    """The pins of arguments, and of values that other stages send."""
-    for given in view.inputs:
-        if isinstance(pin := argument_attribute(given.argument, PIN), ValuePinAttr):
-            yield given.argument, pin.data
+    """Yield the pins of arguments, and of values from other stages."""
+    for step_input in view.inputs:
+        if isinstance(pin := argument_attribute(step_input.argument, PIN), ValuePinAttr):
+            yield step_input.argument, pin.data
     for transfer in view.arrivals:
         if isinstance(pin := transfer.attributes.get(PIN), ValuePinAttr):
             yield transfer.result, pin.data
@@ -180,15 +180,15 @@ def _add_copy(found: Constraints, value: SSAValue, copy: Copy) -> None:
 
 def write_pins(view: StepView, constraints: Constraints) -> None:
     """
-    Write constraints on the arguments, ops and transfers of a step, in the place of those that came from pin files;
-    what was pinned by hand stays.
+    Write constraints on the arguments, ops and transfers of a step. They replace limits from pin files; limits that a
+    user wrote into the IR stay.
     """
     arguments: dict[int, dict[str, Attribute | None]] = {}
-    for given in view.inputs:
-        before, value = argument_attribute(given.argument, PIN), given.argument
+    for step_input in view.inputs:
+        before, value = argument_attribute(step_input.argument, PIN), step_input.argument
         if not _is_by_hand(before):
             arguments[value.index] = {PIN: _value_pin(constraints.arguments.get(value.index), value, constraints)}
-    # Behind all other attributes, wherever earlier pins were.
+    # Put them after all other attributes, whatever the position of earlier pins.
     merge_argument_attributes(view.func, {index: {PIN: None} for index in arguments})
     merge_argument_attributes(view.func, arguments)
     for transfer in view.arrivals:

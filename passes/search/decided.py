@@ -1,4 +1,4 @@
-"""A solution as decisions on a step, and these in its IR."""
+"""Turn a solution into decisions on a step, and write them into the IR."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .strategy_problem import StrategyProblem
 
 
 def strategy_of(problem: StrategyProblem, solution: Solution, saves_memory: bool) -> Strategy:
-    """What a solution decides."""
+    """Return the decisions of a solution."""
     ops: dict[ComputeOp, Signature] = {}
     homes: dict[SSAValue, Sharding] = {}
     copies: dict[SSAValue, tuple[Sharding, bool]] = {}
@@ -69,11 +69,11 @@ def write_strategy(view: StepView, strategy: Strategy) -> None:
 @dataclass(frozen=True)
 class Counterparts:
     """
-    What of one step stands for what of another, where several may have the same.
+    Maps ops and arguments of a target step to ops and arguments of a source step, which several of them may share.
 
     Args:
-        ops: by position of an op of the other step, the position of its counterpart.
-        arguments: by argument.
+        ops: position of the source op, by position of the target op.
+        arguments: index of the source argument, by index of the target argument.
     """
 
     ops: tuple[int, ...]
@@ -83,7 +83,7 @@ class Counterparts:
 def transferred(
     strategy: Strategy, source: StepView, target: StepView, counterparts: Counterparts | None = None
 ) -> Strategy:
-    """A strategy of one step for another that has its `counterparts` in it; for a copy of it without them."""
+    """Transfer a strategy to a step with `counterparts` in the source, or to a copy of the source if they are None."""
     block, other = source.func.body.block, target.func.body.block
     listed = list(block.ops)
     op_at = counterparts.ops if counterparts is not None else range(len(listed))
@@ -105,11 +105,12 @@ def transferred(
 @dataclass(frozen=True)
 class PackedStrategy:
     """
-    A strategy by position, without the IR that it is of.
+    A strategy that refers to ops and values by position rather than by IR object.
 
     Args:
-        ops: the position of each op in its block, and its signature.
-        homes, copies: the position of each value (of its op, -1 for an argument, and its number there), and the rest.
+        ops: positions of ops in their block, with their signatures.
+        homes: homes of values; a value is the position of its op (-1 for an argument) and its index there.
+        copies: working copies of values, identified in the same way.
     """
 
     ops: tuple[tuple[int, Signature], ...]
@@ -119,7 +120,7 @@ class PackedStrategy:
 
 
 def packed(strategy: Strategy, view: StepView) -> PackedStrategy:
-    """A strategy of a step, so that another process can read it."""
+    """Return a strategy of a step in a form that another process can read."""
     numbers: dict[Operation, int] = {op: at for at, op in enumerate(view.func.body.block.ops)}
 
     def place(value: SSAValue) -> tuple[int, int]:
@@ -137,7 +138,7 @@ def packed(strategy: Strategy, view: StepView) -> PackedStrategy:
 
 
 def unpacked(given: PackedStrategy, view: StepView) -> Strategy:
-    """What was packed, on the same step."""
+    """Return the strategy on an equal step from its packed form."""
     block = view.func.body.block
     listed = list(block.ops)
 

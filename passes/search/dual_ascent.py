@@ -1,18 +1,17 @@
 """
 A lower bound for a pairwise model, and the reduced cost of each state.
 
-Costs are moved between nodes and edges without changing any assignment's total: an edge (u, v) hands the
-vector `m_uv[y]` to node v and keeps `table[x, y] - m_uv[y] - m_vu[x]`. The sum of all minima then bounds the
-optimum from below. A sweep visits the nodes forward and backward; each takes from its edges towards visited
-nodes all they can give and spreads its own costs over its edges to nodes yet unvisited, which never lowers
-the bound.
+Costs are moved between nodes and edges without changing any assignment's total: an edge (u, v) gives the vector
+`m_uv[y]` to node v and keeps `table[x, y] - m_uv[y] - m_vu[x]`. The sum of all minima then bounds the optimum from
+below. A sweep visits the nodes forward and backward. Each node takes the maximal messages from its edges to visited
+nodes and spreads its own costs over its edges to unvisited nodes, which never lowers the bound.
 
-Nodes of equal rank are not adjacent and are visited together, as stacked arrays: equal nodes of equal layers
-share a rank, so that a sweep takes as many steps as a layer has nodes. Any order gives valid bounds.
+Nodes of equal rank are not adjacent and are visited together, as stacked arrays. Equal nodes of equal layers share a
+rank, so a sweep takes as many steps as a layer has nodes. Any order gives valid bounds.
 
-So does any start: the messages of a larger graph for what pruning left of it, or a *leap*. Bounds often creep,
-every sweep moving the messages by much the same, as when news travels along a chain of layers; every third
-sweep therefore starts some multiple of the last move ahead, and is undone where that does not raise the bound.
+Any initial messages give valid bounds too, from a larger graph before pruning, or from a *leap*. Bounds often converge
+slowly, with every sweep moving the messages by a similar amount, as information travels along a chain of layers. So
+every third sweep starts a multiple of the last move ahead, and is undone if it does not raise the bound.
 
 Source: sequential tree-reweighted message passing, Kolmogorov (2006), in the form of "A new look at
 reweighted message passing" (2015).
@@ -31,18 +30,18 @@ from .reduction import Graph
 from .tables import Handle
 
 CYCLE = 3
-"""One sweep of so many is a leap; one settles after it and one shows where the next should go."""
+"""The number of sweeps per leap; one sweep settles after the leap, and one gives the direction of the next leap."""
 
 STRIDES = (1.0, 64.0)
-"""A leap is at least and at most so many times the last move; farther, costs would drown in messages."""
+"""The range of a leap, in multiples of the last move; after longer leaps, rounding errors would exceed the costs."""
 
 STILL = 1e-12
-"""A bound that a cycle raises by less, relative to its size, is as high as it gets."""
+"""The bound has converged if a cycle raises it by less than this, relative to its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """The bounds after a sweep, and after its forward half, and what the backward half saw."""
+    """The bounds after a sweep and after its forward half, and the costs seen in the backward half."""
 
     bound: float = -np.inf
     base: float = -np.inf
@@ -51,9 +50,9 @@ class _Reached:
 
 class DualAscent:
     """
-    The messages of a connected graph without dead states, improved sweep by sweep.
+    The messages of a connected graph without dominated states, improved sweep by sweep.
 
-    `start` is the ascent of a graph that this one was pruned from.
+    `start` is the ascent of a graph from which this one was pruned.
     """
 
     def __init__(self, graph: Graph, start: DualAscent | None = None) -> None:
@@ -76,11 +75,11 @@ class DualAscent:
 
     @property
     def bound(self) -> float:
-        """What any assignment costs at least."""
+        """Return a lower bound on the cost of every assignment."""
         return self._reached.bound
 
     def sweep(self, times: int = 1) -> None:
-        """Visit all nodes forward and backward, `times` over or until that no longer helps."""
+        """Visit all nodes forward and backward, `times` times or until the bound stops rising."""
         for _ in range(times):
             self._sweeps += 1
             if self._sweeps % CYCLE:
@@ -98,7 +97,7 @@ class DualAscent:
         return _Reached(bound, base, seen)
 
     def _leap(self) -> None:
-        """Sweep from farther along the last move, and go farther next time if that helps, else back."""
+        """Sweep from a point farther along the last move; lengthen the next leap if it helps, else undo it."""
         flat = self._messages.flat
         after = flat.copy()
         flat += self._stride * (after - self._before)
@@ -112,10 +111,10 @@ class DualAscent:
 
     def floors(self) -> dict[int, Costs]:
         """
-        Return for each node what any assignment costs at least that has it in a given state; after a sweep.
+        Return, by node, lower bounds on the costs of assignments with each state of the node; call after a sweep.
 
-        When a node is visited all that its edges can give is with the node. So its costs above their minimum
-        come on top of the bound of that moment, which is no lower than the one the previous pass ended with.
+        When a node is visited, it has taken the maximal messages of all its edges. So its costs above their minimum add
+        to the bound at that moment, which is at least the final bound of the previous half sweep.
         """
         return {
             node: floors
@@ -125,31 +124,31 @@ class DualAscent:
 
     def message(self, node: int, neighbour: int) -> Costs:
         """
-        Return the costs that the edge to `neighbour` hands to the states of `node`.
+        Return the message from the edge to `neighbour` to the states of `node`.
 
-        Adding all messages to the nodes and subtracting them from the edges changes the cost of no assignment.
+        Adding all messages to nodes and subtracting them from edges leaves the cost of every assignment unchanged.
         """
         return self._messages.flat[self._messages.places[node][self._messages.slots[node, neighbour]]]
 
     def _inherit(self, start: DualAscent) -> None:
-        """Take over the messages of `start` along the edges that are left, for the states that are."""
+        """Take over the messages of `start` for the remaining edges and states."""
         graph, source, target = self._graph, start._messages, self._messages
-        known: dict[tuple[Handle, Handle], States] = {}
+        cache: dict[tuple[Handle, Handle], States] = {}
         for node, places in target.places.items():
             key = before, now = start._graph.states[node], graph.states[node]
-            if key not in known:
-                known[key] = np.searchsorted(graph.store[before], graph.store[now])
+            if key not in cache:
+                cache[key] = np.searchsorted(graph.store[before], graph.store[now])
             edges = [(node, other) for other in graph.adjacency[node] if (node, other) in source.slots]
             old, new = [source.slots[edge] for edge in edges], [target.slots[edge] for edge in edges]
-            target.flat[places[new]] = source.flat[source.places[node][old][:, known[key]]]
+            target.flat[places[new]] = source.flat[source.places[node][old][:, cache[key]]]
 
 
 _Slot = tuple[bool, Handle]
-"""An edge of a node: whether the neighbour comes later in the order, and the table from it to the node."""
+"""An edge of a node: whether the neighbour comes later in the order, and the table from neighbour to node."""
 
 
 def _families(graph: Graph) -> list[NodeFamily]:
-    """Return the nodes by rank, number of states and tables, in order of rank."""
+    """Group the nodes by rank, number of states and tables, in order of rank."""
     ranks = _ranks(graph)
     members: dict[tuple[int, int, tuple[_Slot, ...]], list[tuple[int, ...]]] = {}
     for node in graph.unary:
@@ -169,10 +168,10 @@ def _families(graph: Graph) -> list[NodeFamily]:
 
 def _ranks(graph: Graph) -> dict[int, int]:
     """
-    Return an order on the nodes in which no two adjacent nodes are equal.
+    Return ranks of the nodes such that no two adjacent nodes have equal ranks.
 
-    Nodes are classed by their costs and tables, classes ordered by first node, and a class whose nodes touch
-    one another is split.
+    Nodes form classes of equal costs and tables, in the order of their first nodes; a class with adjacent nodes is
+    divided.
     """
     classes: dict[tuple[Handle, ...], list[int]] = {}
     for node in sorted(graph.unary):

@@ -1,19 +1,18 @@
 """
-The default search: the exact optimum of a pairwise model, with its proof.
+The default search: find the exact optimum of a pairwise model, and prove it.
 
-1. Drop dominated states and eliminate nodes with at most two neighbours (`reduction.py`), as long as that
-   lasts.
-2. What remains falls into connected components. Where bucket elimination can afford one, it is solved
+1. Drop dominated states and eliminate nodes with at most two neighbours (`reduction.py`) while there are any.
+2. The remaining graph falls into connected components. A component that bucket elimination can afford is solved
    (`bucket.py`).
-3. Otherwise dual ascent gives a lower bound, and a floor under the cost of every state (`dual_ascent.py`).
-   The few states per node with the lowest floors make a small problem, solved exactly, whose optimum is an
-   upper bound.
-4. States with floors above the upper bound go, and what remains starts again at 1; its dual ascent continues
-   from where this one ended.
-5. Where that takes nothing away, bucket elimination may cost more; after that, branch and bound.
+3. For other components, dual ascent gives a lower bound on the optimum, and a floor, which is a lower bound on the cost
+   of assignments with a given state (`dual_ascent.py`). The few states per node with the lowest floors form a small
+   problem, which is solved exactly and gives an upper bound.
+4. States with floors above the upper bound are dropped, and the search continues with step 1; the next dual ascent
+   starts from the messages of this one.
+5. If no states can be dropped, bucket elimination gets a larger budget; if that fails, branch and bound follows.
 
-Every step keeps an optimal assignment or proves that one at hand is optimal, so the result is exact unless
-the limits end step 5 early; then the bound says by how much it may be off.
+Every step keeps an optimal assignment or proves that the best one found is optimal. So the result is exact unless
+the limits end step 5 early; then the bound limits its distance from the optimum.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from .problem import Costs, Infeasible, Problem, Solution
 from .reduction import Eliminated, Graph, recover, reduce
 
 ROUNDING = 1e-12
-"""Error of a sum of costs, relative to the largest."""
+"""The error of a sum of costs, relative to the largest cost."""
 
 PROGRESS = 0.9
-"""Where bounds leave at most this share of the states, the rest starts over, else bounds improve first."""
+"""If bounds leave at most this fraction of the states, the search restarts on them; else the bounds are improved."""
 
 BEAMS = (1.25, 2.0, 4.0)
-"""States per node, on average, of the small problems that upper bounds come from."""
+"""The average number of states per node in the small problems that give upper bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """
-    What the search may spend; counts and not seconds, so that the same problem always gets the same answer.
+    The budget of a search, in counts and not in seconds, so that equal problems get equal answers.
 
-    One bucket elimination keeps at most `entries` numbers and forms `cheap_work` without a try to do with
-    less; all those that form more form `work` together. `sweeps` of dual ascent, one entry at least, go
-    before each try to prune. What costs at most `allowance` more than an optimum is good enough: bounds
-    need not come closer to the best that is known.
+    A bucket elimination stores at most `entries` numbers. One that computes at most `cheap_work` numbers runs at once;
+    all others together compute at most `work`. Before each attempt to prune, dual ascent runs for the next number of
+    `sweeps`, which has at least one entry. A solution that costs at most `allowance` more than an optimum is good
+    enough: bounds may stay that far below the best cost.
     """
 
     entries: int = 20_000_000
@@ -60,16 +59,16 @@ class Limits:
 
 
 class LimitReached(RuntimeError):
-    """The limits ended the search before it found any assignment."""
+    """The limits ended the search before it found an assignment."""
 
 
 def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = None) -> Solution:
     """
     Return a cheapest assignment of `problem`.
 
-    `tolerance` is relative: a bound drops a state only if that is worse than the best by more than it, so
-    that rounding cannot drop an optimum. Raises Infeasible, naming nodes that conflict, where no assignment
-    has finite cost, and LimitReached where `limits` left no time to find one.
+    `tolerance` is relative: a state is dropped only if its bound exceeds the best cost by more than the tolerance, so
+    that rounding cannot drop an optimum. Raises Infeasible, naming nodes that conflict, if no assignment has finite
+    cost, and LimitReached if `limits` ended the search before it found one.
     """
     search = _Search(problem, tolerance, limits or Limits())
     outcome = search.run()
@@ -91,9 +90,9 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """
-    The best assignment found (original states by node; cost inf where there is none) and a bound.
+    The best assignment found (original states by node; cost inf if there is none) and a bound.
 
-    Every assignment costs at least the lesser of `bound` and the cutoff that was asked for.
+    Every assignment costs at least the lesser of `bound` and the requested cutoff.
     """
 
     cost: float
@@ -101,12 +100,12 @@ class _Outcome:
     chosen: dict[int, int]
 
     def settle(self, rest: _Outcome, ceiling: float = np.inf) -> _Outcome:
-        """Return the better of two, where all that this one left open below `ceiling` was searched: `rest`."""
+        """Combine with `rest`, the outcome of a search of all states that may cost less than `ceiling`."""
         cheaper = rest if rest.cost < self.cost else self
         return _Outcome(cheaper.cost, min(rest.bound, cheaper.cost, ceiling), cheaper.chosen)
 
     def at_least(self, bound: float) -> _Outcome:
-        """Return this outcome, where all else that there is costs at least `bound`."""
+        """Return this outcome, given that all other assignments cost at least `bound`."""
         return _Outcome(self.cost, min(self.cost, bound), self.chosen)
 
 
@@ -114,7 +113,7 @@ _NOTHING = _Outcome(np.inf, np.inf, {})
 
 
 class _Search:
-    """One run of the search: its graph, its budget, and what it counts."""
+    """One run of the search: its graph, its remaining budget and its statistics."""
 
     def __init__(self, problem: Problem, tolerance: float, limits: Limits) -> None:
         self.meter = Meter()
@@ -128,11 +127,11 @@ class _Search:
         self.scale = self.graph.store.magnitude()
 
     def slack(self, cost: float) -> float:
-        """Return the difference that `tolerance` allows at `cost`."""
+        """Return the difference that `tolerance` permits at `cost`."""
         return self.tolerance * abs(cost) + ROUNDING * self.scale if np.isfinite(cost) else 0.0
 
     def ceiling(self, known: float) -> float:
-        """Return the cost from which on nothing is worth finding, where one of `known` is."""
+        """Return the cost above which an assignment is not worth finding, given one of cost `known`."""
         return known + self.slack(known) - self.limits.allowance
 
     def run(self) -> _Outcome:
@@ -141,9 +140,9 @@ class _Search:
 
     def minimise(self, graph: Graph, cutoff: float, step: str, start: DualAscent | None = None) -> _Outcome:
         """
-        Return the optimum of `graph`, which is used up; assignments above `cutoff` need not be found.
+        Return the optimum of `graph`, which is consumed; assignments above `cutoff` may be missed.
 
-        `start` has the bounds of a graph that this one was pruned from.
+        `start` has the bounds of a larger graph, from which this one was pruned.
         """
         try:
             with self.meter.timed("reduce"):
@@ -160,7 +159,7 @@ class _Search:
         return self.recovered(graph, trail, _Outcome(cost, bound, chosen))
 
     def minimise_core(self, graph: Graph, cutoff: float, start: DualAscent | None) -> _Outcome:
-        """Return the optimum of a connected graph that `reduce` cannot shrink; `graph` stays as it is."""
+        """Return the optimum of a connected graph that `reduce` cannot shrink; `graph` is not changed."""
         exact = self.by_buckets(graph, self.limits.cheap_work)
         if exact is not None:
             return exact
@@ -171,8 +170,8 @@ class _Search:
             with self.meter.timed("dual_ascent"):
                 ascent.sweep(sweeps)
             floors = ascent.floors()
-            beam, found = self.by_restriction(graph, floors)
-            best = min(best, found, key=lambda outcome: outcome.cost)
+            beam, restricted = self.by_restriction(graph, floors)
+            best = min(best, restricted, key=lambda outcome: outcome.cost)
             ceiling = self.ceiling(min(best.cost, cutoff))
             if max(beam, ascent.bound) > ceiling:
                 return best.at_least(max(beam, ascent.bound))
@@ -183,7 +182,7 @@ class _Search:
         return exact or best.settle(self.by_branching(graph, ascent, min(best.cost, cutoff)))
 
     def by_buckets(self, graph: Graph, work: int) -> _Outcome | None:
-        """Return the optimum of `graph` by bucket elimination, or None where that takes more than `work`."""
+        """Return the optimum of `graph` by bucket elimination, or None if that takes more than `work`."""
         with self.meter.timed("plan"):
             plan = bucket.plan(graph, self.limits.entries, work)
         if plan is None:
@@ -198,7 +197,7 @@ class _Search:
         """
         Return a beam and the best assignment whose states all have floors within it.
 
-        Tries wider beams until there is such an assignment; stops where elimination cannot afford one.
+        Tries wider beams until there is such an assignment, or until elimination is too expensive.
         """
         ordered = np.sort(np.concatenate(list(floors.values())))
         for states in BEAMS:
@@ -211,7 +210,7 @@ class _Search:
         return -np.inf, _NOTHING
 
     def cheaply(self, graph: Graph) -> _Outcome | None:
-        """Return the optimum of `graph`, which is used up, or None where bounds would be needed."""
+        """Return the optimum of `graph`, which is consumed, or None if that takes more than `cheap_work`."""
         try:
             with self.meter.timed("reduce"):
                 trail = reduce(graph)
@@ -223,7 +222,7 @@ class _Search:
         return self.recovered(graph, trail, _Outcome(core.cost + graph.offset, core.bound + graph.offset, core.chosen))
 
     def by_branching(self, graph: Graph, ascent: DualAscent, cutoff: float) -> _Outcome:
-        """Return the optimum of `graph` by trying each state of one node; `cutoff` as in `minimise`."""
+        """Return the optimum of `graph` by branching on the states of one node; `cutoff` as in `minimise`."""
         floors = ascent.floors()
         node = min(graph.unary, key=lambda node: (graph.size(node), -len(graph.adjacency[node]), node))
         best, bound = _NOTHING, np.inf
@@ -240,7 +239,7 @@ class _Search:
         return _Outcome(best.cost, min(bound, best.cost), best.chosen)
 
     def recovered(self, graph: Graph, trail: list[Eliminated], outcome: _Outcome) -> _Outcome:
-        """Return `outcome` with the nodes of `trail` assigned too."""
+        """Return `outcome` with states also for the eliminated nodes of `trail`."""
         if outcome.cost < np.inf:
             with self.meter.timed("recover"):
                 recover(graph.store, trail, outcome.chosen)

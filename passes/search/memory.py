@@ -1,10 +1,9 @@
 """
-Memory as prices: what a byte costs at the program points where memory is short.
+Memory as prices: the cost of a byte at the program points where memory is short.
 
-Peak memory is a maximum over program points, which no sum over ops and edges can say. Lagrange's multipliers
-can: a byte alive at point t costs lambda_t seconds. Every choice of prices gives a lower bound of the
-cheapest plan that fits, `min(cost + sum_t lambda_t * (bytes_t - limit))`, and plans that are tighter the
-higher the prices are.
+Peak memory is a maximum over program points and cannot be a sum over ops and edges. Lagrange multipliers make it one: a
+byte alive at point t costs lambda_t seconds. Any prices give a lower bound on the cost of the cheapest plan that fits,
+`min(cost + sum_t lambda_t * (bytes_t - limit))`; the higher the prices, the less memory the optimal plans need.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ..step.factors import Factors
 from ..step.step_view import StepView
 
 Interval = tuple[int, int]
-"""The positions of ops, first and last, between which a value is alive."""
+"""The positions of the first and the last op between which a value is alive."""
 
 
 @dataclass(frozen=True)
@@ -50,43 +49,43 @@ class Prices:
     at: Mapping[int, float] = field(default_factory=dict[int, float])
 
     def over(self, intervals: Sequence[Interval]) -> float:
-        """The price of a byte that is alive over `intervals`."""
+        """Return the price of a byte that is alive over `intervals`."""
         return sum(price for point, price in self.at.items() if any(start <= point <= end for start, end in intervals))
 
     @property
     def total(self) -> float:
-        """The price of a byte that is always alive."""
+        """Return the price of a byte that is always alive."""
         return sum(self.at.values())
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """When the values of a step are alive, in program order."""
+    """The live ranges of the values of a step, in program order."""
 
     view: StepView
 
     @cached_property
     def position(self) -> dict[Operation, int]:
-        """The position of each op."""
+        """Return the position of each op."""
         return {op: i for i, op in enumerate(self.view.func.body.block.ops)}
 
     def users(self, value: SSAValue) -> list[Operation]:
-        """The ops that read a value, through views of it too."""
-        found: list[Operation] = []
+        """Return the ops that read a value, directly or through views."""
+        readers: list[Operation] = []
         for use in value.uses:
             op = use.operation
-            found.append(op)
+            readers.append(op)
             if isinstance(op, ComputeOp) and spec_of(op).view:
-                found += [user for result in op.outs for user in self.users(result)]
-        return found
+                readers += [user for result in op.outs for user in self.users(result)]
+        return readers
 
     def whole(self, value: SSAValue) -> tuple[Interval, ...]:
-        """From definition to last use."""
+        """Return the live range of a value, from definition to last use."""
         start = self.position[value.op] if isinstance(value, OpResult) else 0
         return ((start, max((self.position[op] for op in self.users(value)), default=start)),)
 
     def shared_uses(self, value: SSAValue) -> tuple[list[int], list[int]]:
-        """Positions of the users of a value's working copy: in forward, and in backward."""
+        """Return the positions of the users of a value's working copy in forward and in backward."""
         users = [
             op
             for op in self.users(value)
@@ -97,7 +96,7 @@ class Lifetimes:
 
     def copy(self, value: SSAValue, regather: bool) -> tuple[Interval, ...]:
         """
-        When a working copy is alive: from its first user to its last; if regathered, once in each phase.
+        Return the live range of a working copy, from first to last user; if regathered, one range in each phase.
         """
         phases = self.shared_uses(value)
         if not regather:
@@ -106,13 +105,13 @@ class Lifetimes:
         return tuple((min(phase), max(phase)) for phase in phases if phase)
 
     def crosses(self, value: SSAValue) -> bool:
-        """Whether a value is used in forward and in backward."""
+        """Whether a value is used both in forward and in backward."""
         forward, backward = self.shared_uses(value)
         return bool(forward and backward)
 
 
 def owns_memory(op: ComputeOp) -> bool:
-    """Whether the op's results take memory of their own: views and updates in place do not."""
+    """Whether the op's results own their memory; views and in-place updates do not."""
     return not spec_of(op).view and not isinstance(op, train.TrainOp)
 
 
@@ -122,8 +121,8 @@ class Strategy:
     The decisions of a search.
 
     Args:
-        homes: of arguments and of what comes from other stages.
-        copies: the working copies, each with whether it is made again for backward.
+        homes: homes of arguments and of values from other stages.
+        copies: working copies, each with whether it is gathered again for backward.
         saves_memory: whether the function is in memory-saving mode (`spmd.memory_saving`).
     """
 
@@ -135,9 +134,9 @@ class Strategy:
 
 class StrategyMemory:
     """
-    What a step would hold in memory: measured as `check-memory` does, after `insert-resharding` as it would run.
+    The memory that a step would hold, as `check-memory` would measure it after `insert-resharding`.
 
-    Collectives that start early and are bucketed hold a little more, gradients that are reduced early no less.
+    Collectives that start early or in buckets hold a little more than this, and gradients reduced early hold as much.
     """
 
     def __init__(self, view: StepView, cluster: Cluster) -> None:
@@ -145,11 +144,11 @@ class StrategyMemory:
         self.factors = Factors(view, ratios_of(view.func, view.mesh))
 
     def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
-        """The ops that hold memory, and the bytes held during each (rows) on each rank (columns)."""
+        """Return the ops that hold memory, and the bytes held during each op (rows) on each rank (columns)."""
         walk = _MemoryWalk(self.view, self.costs, self.factors, strategy)
         walk.run()
         run = walk.program()
-        arguments = [given.argument for given in self.view.inputs]
+        arguments = [step_input.argument for step_input in self.view.inputs]
         buffers = live_buffers(run.events, arguments).listed
         ranks = self.view.mesh.device_count
 
@@ -168,7 +167,7 @@ class StrategyMemory:
 
 @dataclass(frozen=True)
 class _Copied:
-    """A copy of a value that would be made of it, the `number`th of all."""
+    """The `number`th copy that resharding would make of a value."""
 
     value: SSAValue[Attribute]
     sharding: Sharding
@@ -176,7 +175,7 @@ class _Copied:
 
 
 class _MemoryWalk(ReshardingPlan[Hashable]):
-    """The copies that the values of a step take, with what making them does with memory; one use."""
+    """Collects the copies of values that a strategy needs, and the memory events of making them; one use."""
 
     def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors, strategy: Strategy) -> None:
         super().__init__(view, costs, factors)
@@ -190,8 +189,8 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
     def home(self, value: SSAValue) -> Sharding:
         if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
             return self.strategy.ops[value.op].results[value.index]
-        found = self.strategy.homes.get(value)
-        return found if found is not None else sharding_of(value)
+        home = self.strategy.homes.get(value)
+        return home if home is not None else sharding_of(value)
 
     def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
         copy = self.strategy.copies.get(value)
@@ -219,7 +218,7 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
         self.given[use.operation, use.index] = copy
 
     def program(self) -> Run:
-        """The ops of the step with what would be put in before them."""
+        """Return the ops of the step, each after the collectives that would be inserted before it."""
         run = Run()
         for op in self.view.func.body.block.ops:
             for event in self.before.get(op, ()):

@@ -1,9 +1,9 @@
 """
-The messages of dual ascent, laid out so that equal nodes of equal layers are visited as one array.
+Messages of dual ascent, laid out so that equal nodes of equal layers are visited as one array.
 
-A *family* is visited together: nodes of which no two are adjacent, with equal numbers of states and equal
-tables by *slot* (an edge of a node; the slots that lead backward in the order come first). Nodes are the last
-dim of every array, so that the arithmetic runs along many of them.
+The nodes of a *family* are visited together. No two are adjacent, and they have equal numbers of states and equal
+tables by *slot* (an edge of a node; slots to earlier nodes in the order come first). Nodes are the last dim of every
+array, so that the arithmetic runs along many of them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Slots = dict[tuple[int, int], int]
 """The slot of each (node, neighbour)."""
 
 Seen = tuple[tuple[int, ...], Costs]
-"""Nodes visited together and what their states cost at that moment; shape (states, nodes)."""
+"""Nodes visited together and the costs of their states at that moment; shape (states, nodes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFamily:
     """
-    Nodes visited together; the first `behind` slots lead to nodes earlier in the order.
+    Nodes that are visited together; the first `behind` slots lead to nodes earlier in the order.
 
-    `tables` have a row per state of the neighbour; each of `members` is a node and its neighbours by slot.
+    `tables` have a row per state of the neighbour; an entry of `members` is a node, then its neighbours by slot.
     """
 
     behind: int
@@ -43,10 +43,10 @@ class NodeFamily:
 @dataclass(frozen=True, slots=True)
 class _Pull:
     """
-    What arrives through one slot of a family: the least of `table` less the messages the other way.
+    The update of one slot of a family: the minimum over the neighbour's states of `table` minus the outward messages.
 
-    `table` has shape (states of neighbour, states of node, 1), `outward` (states of neighbour, 1, nodes) is
-    where those messages lie, and `inward` (states of node, nodes) takes the result.
+    `table` has shape (states of neighbour, states of node, 1), `outward` (states of neighbour, 1, nodes) holds the
+    positions of the outward messages, and `inward` (states of node, nodes) receives the result.
     """
 
     table: Costs
@@ -109,7 +109,7 @@ class Messages:
         return sum(self._visit(group, slice(group.behind), slice(group.behind, None))[0] for group in self._groups)
 
     def backward(self) -> tuple[float, list[Seen]]:
-        """Visit all nodes in reverse order and return the bound and what was seen."""
+        """Visit all nodes in reverse order and return the bound and the costs seen at each visit."""
         bound, seen = 0.0, list[Seen]()
         for group in reversed(self._groups):
             gained, costs = self._visit(group, slice(group.behind, None), slice(group.behind))
@@ -118,7 +118,7 @@ class Messages:
         return bound, seen
 
     def _visit(self, group: _FamilyMessages, behind: slice, ahead: slice) -> tuple[float, Costs]:
-        """Visit the nodes of `group` and return what the bound gains, and their costs."""
+        """Visit the nodes of `group`; return the increase of the bound and the costs of the nodes."""
         for pull in group.pulls[behind]:
             np.minimum.reduce(pull.table - self.flat.take(pull.outward), axis=0, out=pull.inward)
         costs = group.unary + np.add.reduce(group.inward, axis=0)

@@ -1,4 +1,4 @@
-"""Counts and times of a search, by step."""
+"""Counters and timers of a search, by step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .reduction import Graph
 
 
 class Meter:
-    """Statistics of a search: nodes and states entering each step, and the seconds the steps took."""
+    """Statistics of a search: numbers of nodes and states at the start of each step, and the seconds of the steps."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
 
     def count(self, step: str, graph: Graph) -> None:
-        """Add the nodes and states of `graph` to those of `step`."""
+        """Add the numbers of nodes and states of `graph` to the counters of `step`."""
         self._counts[f"times_{step}"] += 1
         self._counts[f"nodes_{step}"] += len(graph.unary)
         self._counts[f"states_{step}"] += graph.total_states()
 
     @contextmanager
     def timed(self, step: str) -> Generator[None]:
-        """Add the time the body takes to that of `step`."""
+        """Add the seconds of the body to the timer of `step`."""
         start = perf_counter()
         try:
             yield

@@ -1,4 +1,4 @@
-"""The objective of a search: which seconds count, and with which weights."""
+"""The objective of a search: the seconds that count, and their weights."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..step.batch_parts import BatchParts
 @dataclass(frozen=True, eq=False)
 class Price(metaclass=Interned):
     """
-    The weights of the seconds in which a value changes its sharding.
+    The weights of the seconds of a value's resharding.
 
     Args:
-        weight: by which they are multiplied.
+        weight: factor of the seconds.
         pricing: how collectives are priced.
-        turns: in how many parts of the batch it does, one after the other.
-        beside: whether that travels beside compute.
-        reduces: whether a partial value may be reduced; if not, that costs infinity whatever the weight.
+        turns: number of parts of the batch, resharded one after the other.
+        beside: whether the communication may overlap with compute.
+        reduces: whether a partial value may be reduced; if not, the reduction costs infinity, whatever the weight.
     """
 
     weight: float
@@ -38,7 +38,7 @@ class Price(metaclass=Interned):
 
     @property
     def counts(self) -> bool:
-        """Whether any change of a sharding costs anything."""
+        """Whether any change of sharding costs anything."""
         return bool(self.weight) or not self.reduces
 
 
@@ -48,11 +48,11 @@ class ShardingChange:
     A change of a value's sharding.
 
     Args:
-        why: for its working copy; for a user, by `operand`; for the op that makes an argument's new value; for the home
-            of that new value; for the loss.
-        to: the op that it is made for, or whose result it takes home; None where it serves several.
-        users: how many get the value through its working copy; 1 where it has none.
-        forms: of which that copy may have one.
+        why: the purpose: a working copy; a user, at its `operand`; the op that computes an argument's new value; the
+            home of that new value; or the loss.
+        to: the op that reads the value, or whose result goes home, or None if several share the change.
+        users: number of uses of the working copy or, for `update` and `home`, of the value.
+        forms: possible shardings of the working copy.
     """
 
     value: SSAValue
@@ -66,14 +66,14 @@ class ShardingChange:
 @dataclass(frozen=True)
 class Weights:
     """
-    What the objective counts: seconds are multiplied by these.
+    The factors of seconds in the objective.
 
-    contractions  of contractions
-    others        of all other ops
-    parameters    of collectives that bring parameters to where they are used, and take gradients from where they
-                  are made: they run beside compute, so that part of their time may cost nothing
-    activations   of all other collectives, which hold up what comes next
-    bucketed      whether the first kind travel in full buckets, so that latency is not paid for each by itself
+    Args:
+        contractions: factor of contractions.
+        others: factor of all other ops.
+        parameters: factor of collectives that gather parameters or reduce gradients; they may overlap with compute.
+        activations: factor of all other collectives, which block the ops after them.
+        bucketed: whether collectives of the first kind are priced in full buckets, which share their latency.
     """
 
     contractions: float = 1.0
@@ -84,27 +84,27 @@ class Weights:
 
     @property
     def parameter_price(self) -> Price:
-        """The price of what travels beside compute."""
+        """Return the price of communication that may overlap with compute."""
         return Price(self.parameters, Pricing(bucketed=self.bucketed), beside=True)
 
     @property
     def activation_price(self) -> Price:
-        """The price of what holds up compute."""
+        """Return the price of communication that blocks compute."""
         return Price(self.activations, Pricing())
 
     def of_op(self, op: ComputeOp) -> float:
-        """By what the seconds of an op are multiplied."""
+        """Return the factor of the seconds of an op."""
         return self.contractions if is_contraction(op) else self.others
 
     def price(self, move: ShardingChange) -> Price:
-        """The price of a change of a value's sharding."""
+        """Return the price of a change of a value's sharding."""
         if isinstance(move.value, BlockArgument) or _is_for_updates(move):
             return self.parameter_price
         return self.activation_price
 
 
 def _is_for_updates(move: ShardingChange) -> bool:
-    """Whether only updates need a value in its other form, which may be a view of it or have another dtype."""
+    """Whether only updates, or views and casts for updates, read a value in its new sharding."""
     if move.to is not None:
         is_handed_on = isinstance(move.to, ComputeOp) and is_view_or_cast(move.to)
         return train.is_update(move.to) or (is_handed_on and is_for_updates(move.to, is_view_or_cast))
@@ -114,29 +114,29 @@ def _is_for_updates(move: ShardingChange) -> bool:
 
 COMPLETION = Weights(contractions=1.0, others=0.0)
 """
-Pins are completed with the least communication, but contractions count, or it would be cheapest to send nothing and
-compute everything everywhere.
+The weights with which pins are completed: least communication, but contractions count; otherwise it would be cheapest
+to replicate all computation.
 """
 
 
 @dataclass(frozen=True)
 class BatchLoop:
     """
-    A batch that will be cut into parts, one after the other.
+    The batch cut into parts that are computed one after the other.
 
     Args:
-        count: of the parts.
-        found: what works on one part at a time.
+        count: number of parts.
+        found: choices of the ops and shardings of the values over the parts.
     """
 
     count: int
     found: BatchParts
 
     def turns_of(self, op: ComputeOp) -> Turns:
-        """How often an op will run, and on what part."""
+        """Return how often an op will run, and the factor that is cut into parts."""
         choice = self.found.choices.get(op)
         return ONCE if choice is None else Turns(self.count, choice.factor if isinstance(choice, Split) else None)
 
     def parts_of(self, value: SSAValue) -> int:
-        """In how many parts a value will be there."""
+        """Return the number of parts that a value is computed in."""
         return self.count if self.found.values[value].split_axes else 1

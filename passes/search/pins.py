@@ -1,7 +1,7 @@
 """
-Pins resolved: the entries of pin files as limits of the arguments, ops and transfers that they are about.
+Resolve the entries of pin files to limits on the arguments, ops and transfers that they concern.
 
-The presets are those of `pin_file.py`.
+`pin_file.py` describes the presets.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SPLIT_ROLES: dict[str, frozenset[str]] = {
     "zero2": frozenset({train.STATE}),
     "zero3": frozenset({train.STATE, train.PARAM}),
 }
-"""The roles of arguments that presets of data parallelism split."""
+"""The roles of arguments that each data-parallel preset splits."""
 
 
 def add_pins(module: ModuleOp, pins: Sequence[Pin]) -> None:
     """
-    Add entries to those of every step function, and write what all of them pin.
+    Add entries to every step function, and write the limits that follow from all its entries.
 
-    OpFailure at a function to which a pin does not fit.
+    Raise OpFailure at a function if a pin does not fit it.
     """
     for func in step_functions(module):
         entries = dict.fromkeys((*pin_entries(func), *pins))
@@ -52,9 +52,9 @@ def add_pins(module: ModuleOp, pins: Sequence[Pin]) -> None:
 
 def resolve_pins(module: ModuleOp) -> None:
     """
-    Write anew what the entries of the step functions pin: on another mesh, or in stages, that may be something else.
+    Write the limits of the step functions' entries again, as another mesh or stages may change them.
 
-    OpFailure at a function to which a pin does not fit.
+    Raise OpFailure at a function if a pin does not fit it.
     """
     for func in step_functions(module):
         if entries := pin_entries(func):
@@ -68,15 +68,15 @@ def resolve_pins(module: ModuleOp) -> None:
 
 def apply_pins(pins: Sequence[Pin], view: StepView, known: tuple[Pin, ...] = ()) -> Constraints:
     """
-    The constraints that `pins` put on a step; PinError names a pin that matches nothing or does not fit.
+    Return the constraints that `pins` put on a step; raise PinError if a pin matches nothing or is invalid.
 
-    A pin of a value says more than a preset and wins over it, wherever it stands.
+    A pin of a value is more specific than a preset and wins over it, in any order of entries.
 
     Args:
-        known: what other constraints are by; `pins` are numbered after them.
+        known: pins of other constraints; the indices of `pins` begin after them.
     """
     constraints = Constraints(pins=(*known, *pins))
-    for index, pin in sorted(enumerate(pins, len(known)), key=lambda each: not each[1].preset):
+    for index, pin in sorted(enumerate(pins, len(known)), key=lambda numbered: not numbered[1].preset):
         resolver = _Resolver(pin, index, view, constraints)
         if pin.preset:
             resolver.preset()
@@ -87,7 +87,7 @@ def apply_pins(pins: Sequence[Pin], view: StepView, known: tuple[Pin, ...] = ())
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Writes one entry, the `index`-th of its list, into the constraints of a step."""
+    """Writes an entry, the `index`-th of its list, into the constraints of a step."""
 
     pin: Pin
     index: int
@@ -95,19 +95,19 @@ class _Resolver:
     constraints: Constraints
 
     def value(self) -> None:
-        """Pin the values that match the glob."""
+        """Limit the arguments and gradients whose names match the glob."""
         assert self.pin.sharding is not None
         limit, matched = ShardingLimit(self.pin.sharding, by=(self.index,)), False
-        for given in self.view.inputs:
-            if given.role and fnmatch.fnmatchcase(given.name, self.pin.value):
-                self._verify(given.name, shape_of(given.argument))
-                self.constraints.arguments[given.argument.index] = limit
+        for step_input in self.view.inputs:
+            if step_input.role and fnmatch.fnmatchcase(step_input.name, self.pin.value):
+                self._verify(step_input.name, shape_of(step_input.argument))
+                self.constraints.arguments[step_input.argument.index] = limit
                 matched = True
         for name, update, at in self.view.grads():
             if fnmatch.fnmatchcase(f"{name}.grad", self.pin.value):
                 self._verify(f"{name}.grad", shape_of(update.args[at]))
                 before = self.constraints.ops.get(update, SignatureLimit())
-                others = tuple(each for each in before.operands if each[0] != at and each[1].sharding is not None)
+                others = tuple(other for other in before.operands if other[0] != at and other[1].sharding is not None)
                 self.constraints.ops[update] = SignatureLimit(operands=(*others, (at, limit)), by=(self.index,))
                 matched = True
         if not matched and not fnmatch.filter(self._all_names(), self.pin.value):
@@ -116,9 +116,9 @@ class _Resolver:
             raise PinError(f"{self.pin} matches no parameter, state, gradient or batch input{near}")
 
     def _all_names(self) -> list[str]:
-        """Return the names of all values that may be pinned, of every stage."""
+        """Return the names of all values, in all stages, that can be pinned."""
         whole = self.view.whole
-        return [given.name for given in whole.inputs if given.role] + [f"{name}.grad" for name, _, _ in whole.grads()]
+        return [i.name for i in whole.inputs if i.role] + [f"{name}.grad" for name, _, _ in whole.grads()]
 
     def _verify(self, name: str, shape: tuple[int, ...]) -> None:
         try:
@@ -128,9 +128,9 @@ class _Resolver:
             raise PinError(f"{self.pin} on {name}: {error}") from error
 
     def preset(self) -> None:
-        """Pin what the preset is about."""
-        given = self.pin.axes
-        axes = given if given is not None else tuple(axis.name for axis in self.view.mesh.spatial)
+        """Write the limits of the preset."""
+        chosen = self.pin.axes
+        axes = chosen if chosen is not None else tuple(axis.name for axis in self.view.mesh.spatial)
         for axis in axes:
             try:
                 self.view.mesh.axis(axis)
@@ -149,8 +149,8 @@ class _Preset:
     Writes the limits of a preset into the constraints of a step.
 
     Args:
-        axes: what the preset is for, taken as one.
-        by: the indices of the pins that ask for it.
+        axes: axes of the preset, treated as one axis.
+        by: indices of the pins that ask for the preset.
     """
 
     axes: tuple[str, ...]
@@ -160,26 +160,26 @@ class _Preset:
 
     def data_parallel(self, split: frozenset[str]) -> None:
         """
-        Ops follow the batch; parameters and states are replicated, or, of the roles in `split`, split at home.
+        Let ops follow the batch; replicate parameters and states, except that roles in `split` are split at home.
 
-        Where all ops use a split parameter in a narrower dtype, in mixed precision, it is gathered in that. Gradients
-        are reduced after they are cast to a wider one, unless the step says otherwise.
+        If all ops use a split parameter in a narrower dtype (mixed precision), it is gathered in that dtype. Gradients
+        are reduced after a cast to a wider dtype, unless the step specifies otherwise.
         """
         batch, parts = ("S", 0), self.view.mesh.parts(self.axes)
         narrowed: dict[ComputeOp, Placement] = {}
-        for given in self.view.inputs:
-            shape = shape_of(given.argument)
+        for step_input in self.view.inputs:
+            shape = shape_of(step_input.argument)
             dim = None
-            if given.role == train.BATCH:
-                dim = 0 if given.rows >= parts else None
-            elif given.role in split:
+            if step_input.role == train.BATCH:
+                dim = 0 if step_input.rows >= parts else None
+            elif step_input.role in split:
                 dim = split_dim(shape, parts)
             where: Placement = ("S", dim) if dim is not None else "R"
-            self._value(self.constraints.arguments, given.argument.index, where)
-            if given.role == train.PARAM:
-                casts = _narrowing_casts(given.argument, self.view) if dim is not None else []
+            self._value(self.constraints.arguments, step_input.argument.index, where)
+            if step_input.role == train.PARAM:
+                casts = _narrowing_casts(step_input.argument, self.view) if dim is not None else []
                 narrowed |= dict.fromkeys(casts, where)
-                for used in [cast.outs[0] for cast in casts] or [given.argument]:
+                for used in [cast.outs[0] for cast in casts] or [step_input.argument]:
                     self._value(self.constraints.copies, used, "R")
                     if dim is not None:
                         self.constraints.regathered.add(used)
@@ -190,9 +190,9 @@ class _Preset:
 
         reduced = {cast: (updated(cast.outs[0]),) * 2 for cast in reductions_of(self.view.func).reduced}
         complete = {value: updated(value) for value in gradient_values(self.view.func)}
-        found: Propagation = propagate_batch(self.view, self.axes, batch, reduced, complete)
+        propagation: Propagation = propagate_batch(self.view, self.axes, batch, reduced, complete)
         for transfer in self.view.arrivals:
-            self._value(self.constraints.arrivals, transfer.result, found.arrivals[transfer.result])
+            self._value(self.constraints.arrivals, transfer.result, propagation.arrivals[transfer.result])
         updates = propagate_updates(self.view, self.axes, updated)
         for op in self.view.ops:
             if isinstance(op, train.TrainOp):
@@ -203,34 +203,34 @@ class _Preset:
             elif op in narrowed:
                 placements = (narrowed[op], narrowed[op])
             else:
-                placements = found.ops[op]
+                placements = propagation.ops[op]
             self._op(op, SignatureLimit(axes=self._placements(op, placements)))
 
     def tensor_parallel(self) -> None:
-        """The batch is not split, in any op; matrices that matrix products use are split, at home and in use."""
+        """Replicate the batch in all ops; split the weight matrices of matrix products, at home and where used."""
         for op, splits in self._batch_splits().items():
             if self.view.has(op) and set(splits) != {ANY}:
                 self._op(op, SignatureLimit(never=self._placements(op, splits)))
-        for given in self.view.inputs:
-            if given.role == train.BATCH:
-                self._value(self.constraints.arguments, given.argument.index, "R")
-            elif given.role == train.PARAM and (places := self._matrix_splits(given.argument)):
-                self._value(self.constraints.arguments, given.argument.index, places)
-                self._limit_use(given.argument)
-        kept = {given.argument for given in self.view.whole.inputs if given.role == train.PARAM}
+        for step_input in self.view.inputs:
+            if step_input.role == train.BATCH:
+                self._value(self.constraints.arguments, step_input.argument.index, "R")
+            elif step_input.role == train.PARAM and (places := self._matrix_splits(step_input.argument)):
+                self._value(self.constraints.arguments, step_input.argument.index, places)
+                self._limit_use(step_input.argument)
+        parameters = {step_input.argument for step_input in self.view.whole.inputs if step_input.role == train.PARAM}
         for transfer in self.view.arrivals:
-            if transfer.operand in kept and (places := self._matrix_splits(transfer.result)):
+            if transfer.operand in parameters and (places := self._matrix_splits(transfer.result)):
                 self._value(self.constraints.arrivals, transfer.result, places)
                 self._limit_use(transfer.result)
 
     def _matrix_splits(self, value: SSAValue) -> frozenset[Placement]:
-        """How a parameter may be split, if it is a matrix that a matrix product uses."""
+        """Return the placements of a parameter that split it, if it is a matrix operand of a matrix product."""
         if len(shape_of(value)) < 2 or next(_contractions(value), None) is None:
             return frozenset()
         return _splits(value, self.view.mesh.parts(self.axes))
 
     def _limit_use(self, value: SSAValue) -> None:
-        """Let contractions use a value split, as it is or as views of it are."""
+        """Require that contractions read the value split, directly or through views."""
         parts = self.view.mesh.parts(self.axes)
         self._value(self.constraints.copies, value, _splits(value, parts))
         for op, index in _contractions(value):
@@ -239,32 +239,32 @@ class _Preset:
             self._op(op, SignatureLimit(operands=((index, limit),)))
 
     def _batch_splits(self) -> dict[ComputeOp, tuple[Placement, ...]]:
-        """By op, where its values have the batch for a dim by itself: merged with heads, say, it may be split."""
-        sizes = {given.rows for given in self.view.whole.inputs if given.rows}
-        found: dict[ComputeOp, tuple[Placement, ...]] = {}
+        """Map each op to the placements that split a dim of the batch's size, with ANY in place of all others."""
+        sizes = {step_input.rows for step_input in self.view.whole.inputs if step_input.rows}
+        splits: dict[ComputeOp, tuple[Placement, ...]] = {}
         for op, placements in propagate_batch(self.view, self.axes, ("S", 0)).ops.items():
             pairs = zip((*op.args, *op.outs), placements, strict=True)
-            found[op] = tuple(p if isinstance(p, tuple) and shape_of(v)[p[1]] in sizes else ANY for v, p in pairs)
-        return found
+            splits[op] = tuple(p if isinstance(p, tuple) and shape_of(v)[p[1]] in sizes else ANY for v, p in pairs)
+        return splits
 
     def _value(self, limits: dict[_Key, ShardingLimit], key: _Key, where: Placement | frozenset[Placement]) -> None:
-        """Limit a value, besides what limits it already."""
+        """Add a limit to the present limits of a value."""
         allowed = where if isinstance(where, frozenset) else frozenset({where})
         added = ShardingLimit(axes=tuple((axis, allowed) for axis in self.axes), by=self.by)
         limits[key] = limits.get(key, ShardingLimit()).and_also(added)
 
     def _op(self, op: ComputeOp, limit: SignatureLimit) -> None:
-        """Limit an op, besides what limits it already."""
+        """Add a limit to the present limits of an op."""
         self.constraints.ops[op] = self.constraints.ops.get(op, SignatureLimit()).and_also(replace(limit, by=self.by))
 
     def _placements(self, op: ComputeOp, placements: tuple[Placement, ...]) -> tuple[OpPlacements, ...]:
-        """Those of an op's operands and then its results, on every axis."""
+        """Return the placements of operands and results on every axis, from one list of both."""
         count = len(op.args)
         return tuple(OpPlacements(axis, placements[:count], placements[count:]) for axis in self.axes)
 
 
 def _narrowing_casts(parameter: SSAValue, view: StepView) -> list[ComputeOp]:
-    """The casts of a parameter to fewer bytes, where nothing else but its update uses it."""
+    """Return the casts of a parameter to a narrower dtype, if only they and its update use it."""
     uses = [use.operation for use in parameter.uses if not view.is_update_use(use) and view.has(use.operation)]
     casts = [op for op in uses if isinstance(op, ComputeOp) and is_cast(op)]
     if len(casts) < len(uses) or any(element_bytes(op.outs[0]) >= element_bytes(parameter) for op in casts):
@@ -274,8 +274,8 @@ def _narrowing_casts(parameter: SSAValue, view: StepView) -> list[ComputeOp]:
 
 def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
     """
-    The dim along which a parameter is spread over `parts` devices: the first that divides, else the largest
-    that has enough elements, else none.
+    Return the dim along which to split a parameter over `parts` devices: the first that is divisible, else the largest
+    that has enough elements, else None.
     """
     divisible = [i for i, size in enumerate(shape) if size >= parts and size % parts == 0]
     enough = sorted((i for i, size in enumerate(shape) if size >= parts), key=lambda i: -shape[i])
@@ -283,13 +283,13 @@ def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def _splits(value: SSAValue, parts: int) -> frozenset[Placement]:
-    """The dims along which a value has an element for each part; replicated, where there is none."""
+    """Return the dims along which every part gets an element, or replicated if there are none."""
     dims = (i for i, size in enumerate(shape_of(value)) if size >= parts)
     return frozenset[Placement](("S", i) for i in dims) or frozenset({"R"})
 
 
 def _contractions(value: SSAValue) -> Iterator[tuple[ComputeOp, int]]:
-    """The contractions that have a value, perhaps through views, for an operand, and for which."""
+    """Yield the contractions that read a value, directly or through views, with the index of that operand."""
     for use in value.uses:
         op = use.operation
         if not isinstance(op, ComputeOp) or train.is_update(op):

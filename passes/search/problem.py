@@ -1,15 +1,15 @@
 """
-The optimisation problem behind a strategy: a discrete pairwise graphical model.
+The optimisation problem of choosing a strategy: a discrete pairwise graphical model.
 
     minimise  sum_i unary_i[x_i]  +  sum_(u,v) table_uv[x_u, x_v]      over  x_i in {0, ..., n_i - 1}
 
-A node is a decision (an op's signature, a value's working placement), a state one of its alternatives, an
-edge the price two decisions pay together (a resharding). `inf` forbids a state or a pair. Everything that can
-be expressed by pairs of decisions has this form; `eliminate.py` solves it exactly.
+A node is a decision (an op's signature, a value's working placement), a state is one of its alternatives, and an edge
+is a cost that depends on two decisions (a resharding). `inf` forbids a state or a pair. `eliminate.py` solves any such
+problem exactly.
 
-Equal decisions of equal layers share their arrays: two edges whose `table` is *the same object* are known to
-be equal without looking, and what is computed from one is looked up for the other. Arrays of a problem are
-never written to, by the caller or by a solver.
+Equal decisions of equal layers share their arrays. Two edges whose `table` is *the same object* are known to be equal
+without a comparison, and results computed from one are looked up for the other. Neither the caller nor a solver may
+write to the arrays of a problem.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BRUTE_FORCE = 20_000_000
 
 
 class Infeasible(ValueError):
-    """No assignment has finite cost: `nodes` cannot be assigned together, whatever the others do."""
+    """No assignment has finite cost: `nodes` conflict, whatever the states of all other nodes."""
 
     def __init__(self, nodes: Iterable[int], reason: str) -> None:
         self.nodes = tuple(nodes)
@@ -37,7 +37,7 @@ class Infeasible(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The cost `table[x_u, x_v]` of two decisions together; shape (states of u, states of v)."""
+    """An edge with the joint costs `table[x_u, x_v]` of two decisions; shape (states of u, states of v)."""
 
     u: int
     v: int
@@ -47,17 +47,16 @@ class Edge:
 @dataclass(frozen=True)
 class Problem:
     """
-    A pairwise model: one cost vector per node, any number of tables between pairs of nodes.
+    A pairwise model: one cost vector per node, and any number of tables between pairs of nodes.
 
-    Parallel edges add up. Costs are float64, in whatever unit the caller likes; `inf` forbids, nan is
-    refused.
+    Parallel edges add up. Costs are float64 in any unit; `inf` forbids a choice, nan is an error.
     """
 
     unary: tuple[Costs, ...]
     edges: tuple[Edge, ...]
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an array of the wrong type or shape, a nan, a -inf, or an edge to nowhere."""
+        """Raise ValueError for an array of the wrong type or shape, a nan, a -inf, or an edge to a missing node."""
         checked: set[int] = set()
         for node, costs in enumerate(self.unary):
             if costs.ndim != 1 or not len(costs):
@@ -74,7 +73,7 @@ class Problem:
             _check_costs(table, f"edges[{position}] ({u}, {v})", checked)
 
     def cost(self, assignment: Sequence[int] | States) -> float:
-        """Return the total of `assignment` (one state per node); ValueError if it has the wrong length."""
+        """Return the total cost of `assignment` (one state per node); ValueError if it has the wrong length."""
         if len(assignment) != len(self.unary):
             raise ValueError(f"the assignment names {len(assignment)} states; the problem has {len(self.unary)} nodes")
         chosen = [int(state) for state in assignment]
@@ -83,7 +82,7 @@ class Problem:
 
 
 def _check_costs(costs: Costs, name: str, checked: set[int]) -> None:
-    """Raise ValueError unless `costs` is float64 without nan and -inf; shared arrays are looked at once."""
+    """Raise ValueError unless `costs` is float64 without nan and -inf; each shared array is checked once."""
     if id(costs) in checked:
         return
     if costs.dtype != np.float64:
@@ -96,10 +95,10 @@ def _check_costs(costs: Costs, name: str, checked: set[int]) -> None:
 @dataclass(frozen=True)
 class Solution:
     """
-    An assignment, its cost, and a proof of how good it is.
+    An assignment, its cost, and a lower bound on the cost of any assignment.
 
-    No assignment costs less than `lower_bound`; where that equals `cost` the assignment is optimal.
-    `statistics` counts nodes and states after each step, distinct computations, and seconds by step.
+    If `lower_bound` equals `cost`, the assignment is optimal. `statistics` counts nodes and states after each step and
+    distinct computations, and has the seconds of each step.
     """
 
     assignment: States
@@ -109,19 +108,19 @@ class Solution:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the bound meets the cost."""
+        """Whether the lower bound reaches the cost."""
         return self.lower_bound >= self.cost
 
 
 class TooManyError(ValueError):
-    """There are more assignments than can be tried one by one."""
+    """A problem has too many assignments to try all of them."""
 
 
 def brute_force(problem: Problem) -> Solution:
     """
-    Try every assignment; the first of the cheapest wins.
+    Try every assignment, and return the first among the cheapest.
 
-    Raises Infeasible where none has finite cost, TooManyError where there are more than `MAX_BRUTE_FORCE`.
+    Raises Infeasible if no assignment has finite cost, TooManyError if there are more than `MAX_BRUTE_FORCE`.
     """
     sizes = [len(costs) for costs in problem.unary]
     if prod(sizes) > MAX_BRUTE_FORCE:

@@ -1,9 +1,9 @@
 """
-Propagation of the batch split through a step, op by op: what data parallelism means for each op.
+Propagate the batch split through a step, op by op: the placements of data parallelism.
 
-On the given axes every batch input is split along its first dim. Each op then makes the choice that asks for
-the least communication from what its operands have: it follows a split it can keep, passes partial sums
-through where it is linear, and otherwise runs replicated.
+On the given axes every batch input is split along its first dim. Each op then makes the choice that needs the least
+communication, given the placements of its operands: it follows a split that it can keep, passes partial sums through if
+it is linear, and otherwise runs replicated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..step.step_view import StepView
 
 @dataclass(frozen=True)
 class Propagation:
-    """Per op, the placements of its operands and then its results; per value from another stage, how it comes."""
+    """The placements of each op's operands and then its results, and of each value that arrives from another stage."""
 
     ops: dict[ComputeOp, tuple[Placement, ...]]
     arrivals: dict[SSAValue, Placement]
@@ -42,59 +42,59 @@ def propagate_batch(
     complete: Mapping[SSAValue, Placement] = MappingProxyType({}),
 ) -> Propagation:
     """
-    The placements, on `axes` taken as one, of every op that is not an update.
+    Return the placements, on `axes` treated as one axis, of every op except updates.
 
-    What another stage gives comes as it would be there, were the stage on this mesh; partial values come reduced. A
-    partial value that was reduced for one op is reduced for those after it.
+    A value from another stage has the placement that it would have if that stage ran on this mesh, reduced if partial.
+    A partial value that was reduced for one op stays reduced for all later ops.
 
     Args:
-        chosen: those of some ops, which are decided.
-        complete: where some values are best, once they are reduced.
+        chosen: fixed placements of some ops.
+        complete: preferred placements of some values after their reduction.
     """
     parts = view.mesh.parts(axes)
     single = Mesh((Axis("x", parts),))
     current: dict[SSAValue, Placement] = {}
-    for given in view.whole.inputs:
-        current[given.argument] = batch if given.rows >= parts else "R"
-    found, comparisons = Propagation({}, {}), find_comparisons(view)
+    for step_input in view.whole.inputs:
+        current[step_input.argument] = batch if step_input.rows >= parts else "R"
+    propagation, comparisons = Propagation({}, {}), find_comparisons(view)
     for op in view.func.body.block.ops:
         if isinstance(op, TransferOp):
             there = current.get(op.operand, "R")
-            current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
+            current[op.result] = propagation.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
-            # Results of updates have no placement here.
+            # Results of updates have no placement here and count as replicated.
             have = [current.get(value, "R") for value in op.args]
             cost = partial(_cost, op.args, have, complete)
             best = chosen.get(op) or min(_options(comparisons.rule(op), single), key=cost)
-            found.ops[op] = best
+            propagation.ops[op] = best
             current |= {value: b for value, a, b in zip(op.args, have, best, strict=False) if a == "P" != b}
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
-    return found
+    return propagation
 
 
 def propagate_updates(
     view: StepView, axes: tuple[str, ...], updated: Callable[[SSAValue], Placement]
 ) -> dict[ComputeOp, tuple[Placement, ...]]:
     """
-    The placements, on `axes` taken as one, of the ops of updates that are not fused.
+    Return the placements, on `axes` treated as one axis, of the ops of updates that are not fused.
 
     Args:
-        updated: where a parameter, state or gradient is for its update.
+        updated: returns the placement of a parameter, state or gradient in its update.
     """
     single = Mesh((Axis("x", view.mesh.parts(axes)),))
     current: dict[SSAValue, Placement] = {}
-    found: dict[ComputeOp, tuple[Placement, ...]] = {}
+    placements: dict[ComputeOp, tuple[Placement, ...]] = {}
 
     def have(value: SSAValue) -> Placement:
         return current.setdefault(value, updated(value))
 
     for op in view.ops:
         if train.is_update(op) and not isinstance(op, train.TrainOp):
-            given = [have(value) for value in op.args]
-            best = min(_options(op.rule(), single), key=lambda option: _messages(given, option))
-            found[op] = best
+            operands = [have(value) for value in op.args]
+            best = min(_options(op.rule(), single), key=lambda option: _messages(operands, option))
+            placements[op] = best
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
-    return found
+    return placements
 
 
 _OPTIONS: dict[tuple[int, int], tuple[Rule, list[tuple[Placement, ...]]]] = {}
@@ -103,8 +103,8 @@ _OPTIONS: dict[tuple[int, int], tuple[Rule, list[tuple[Placement, ...]]]] = {}
 def _options(rule: Rule, single: Mesh) -> list[tuple[Placement, ...]]:
     key = (id(rule), single.device_count)
     if key not in _OPTIONS:
-        found = (signature(rule, single, [choice]) for choice in choices(rule))
-        listed = [tuple(placement(s, "x") for s in (*f.operands, *f.results)) for f in found if f is not None]
+        options = (signature(rule, single, [choice]) for choice in choices(rule))
+        listed = [tuple(placement(s, "x") for s in (*f.operands, *f.results)) for f in options if f is not None]
         _OPTIONS[key] = (rule, listed)
     return _OPTIONS[key][1]
 
@@ -115,11 +115,11 @@ def _cost(
     complete: Mapping[SSAValue, Placement],
     option: tuple[Placement, ...],
 ) -> int:
-    """How many values must be sent for, counting those twice that others will need elsewhere."""
+    """Count the operands that need communication, twice if they then lack their preferred placement."""
     sent = {(value, b) for value, a, b in zip(values, have, option, strict=False) if a not in ("R", b)}
     return sum(1 + (complete.get(value, b) != b) for value, b in sent)
 
 
 def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:
-    """How many operands need communication: a replicated operand takes any sharding without, no other does."""
+    """Count the operands that need communication: split or partial ones whose placement changes."""
     return sum(1 for a, b in zip(have, option, strict=False) if a not in ("R", b))

@@ -1,9 +1,9 @@
 """
-A pairwise model that shrinks: dominated states go, then nodes with at most two neighbours.
+Shrink a pairwise model: drop dominated states, then eliminate nodes with at most two neighbours.
 
-Work goes in rounds, and within a round by *class* (nodes with the same costs and tables), so that equal
-layers are reduced in step and every result is computed once for all of them (see `tables.py`). A chain of
-equal layers then halves in every round, and depth costs a logarithm.
+The reduction proceeds in rounds, and within a round by *class* (nodes with the same costs and tables), so that equal
+layers are reduced in step and every result is computed once for all of them (see `tables.py`). A chain of equal layers
+halves in every round, so the number of rounds is logarithmic in the depth.
 
 Source: the R0, R1 and R2 reductions of partitioned boolean quadratic programming (Scholz and Eckstein 2002;
 Hames and Scholz 2006); dominance is Goldstein's criterion for dead-end elimination (1994).
@@ -23,9 +23,9 @@ from .tables import Handle, Store, absorb_leaf, bypass, only_row, regret, take, 
 @dataclass(frozen=True, slots=True)
 class Eliminated:
     """
-    What chooses the state of a node that is gone: its costs and, per neighbour left, that node and the table.
+    A node that was eliminated, with the data to choose its state: its costs, and its table to each neighbour.
 
-    `states` and `neighbours_states` are the original numbers of the states at the time.
+    `states` and `neighbours_states` hold the original numbers of the states that were left at the time.
     """
 
     node: int
@@ -39,10 +39,10 @@ class Eliminated:
 @dataclass
 class Graph:
     """
-    The nodes still in play: their costs, their states by original number, and a table per pair of neighbours.
+    The remaining nodes: their costs, their states by original number, and a table per pair of neighbours.
 
-    `adjacency[u][v]` has a row per state of u; `adjacency[v][u]` is its transpose. `offset` is what the nodes
-    that are gone cost, beyond what they left with their neighbours.
+    `adjacency[u][v]` has a row per state of u; `adjacency[v][u]` is its transpose. `offset` is the constant cost of
+    eliminated nodes, beyond the costs added to their neighbours.
     """
 
     store: Store
@@ -64,15 +64,15 @@ class Graph:
         return graph
 
     def size(self, node: int) -> int:
-        """Return how many states `node` has left."""
+        """Return the number of remaining states of `node`."""
         return len(self.store[self.unary[node]])
 
     def total_states(self) -> int:
-        """Return how many states all nodes have left together."""
+        """Return the number of remaining states of all nodes together."""
         return sum(map(self.size, self.unary))
 
     def below(self, floors: Mapping[int, Costs], ceiling: float) -> Graph:
-        """Return a copy whose nodes keep the states with floors of at most `ceiling`, one at least."""
+        """Return a copy whose nodes keep the states with floors of at most `ceiling`, or at least the lowest."""
         copy = self.part(self.unary)
         kept = {node: np.flatnonzero(costs <= max(ceiling, costs.min())) for node, costs in floors.items()}
         copy.keep({node: self.store.intern(keep) for node, keep in kept.items() if len(keep) < self.size(node)})
@@ -89,7 +89,7 @@ class Graph:
         )
 
     def join(self, u: int, v: int, table: Handle) -> None:
-        """Add `table` (rows u, columns v) to what u and v cost together."""
+        """Add `table` (rows u, columns v) to the joint costs of u and v."""
         present = self.adjacency[u].get(v)
         if present is not None:
             table = self.store.add(present, table)
@@ -125,7 +125,7 @@ class Graph:
     def components(self) -> list[list[int]]:
         """Return the connected components, each ascending, by first node."""
         seen: set[int] = set()
-        found: list[list[int]] = []
+        components: list[list[int]] = []
         for start in self.adjacency:
             if start in seen:
                 continue
@@ -135,8 +135,8 @@ class Graph:
                 fresh = [neighbour for neighbour in self.adjacency[node] if neighbour not in seen]
                 seen.update(fresh)
                 component.extend(fresh)
-            found.append(sorted(component))
-        return found
+            components.append(sorted(component))
+        return components
 
 
 def all_states(unary: States) -> States:
@@ -146,10 +146,10 @@ def all_states(unary: States) -> States:
 
 def reduce(graph: Graph) -> list[Eliminated]:
     """
-    Shrink `graph` in place until nothing applies, and return how to recover what went.
+    Shrink `graph` in place until no reduction applies; return the records for `recover`.
 
-    Every remaining node has at least two states and three neighbours, none of its states dominated. Raises
-    Infeasible where a node is left without a state.
+    Every remaining node has at least two states, all undominated, and at least three neighbours. Raises Infeasible if
+    a node has no state left.
     """
     trail: list[Eliminated] = []
     dirty = set(graph.unary)
@@ -174,17 +174,17 @@ def drop_dominated(graph: Graph, nodes: Iterable[int]) -> set[int]:
 
 def _drop_states(graph: Graph, nodes: set[int]) -> set[int]:
     """
-    Drop dominated states of `nodes`, all at once, and return the nodes that may have become reducible by it.
+    Drop dominated states of `nodes`, all at once, and return the nodes that may have become reducible.
 
-    At once is sound: an optimal assignment stays one while its states are exchanged one node after another.
+    This is sound: an optimal assignment stays optimal while its states are exchanged one node after another.
     """
-    known: dict[tuple[Handle, ...], Handle | None] = {}
+    cache: dict[tuple[Handle, ...], Handle | None] = {}
     kept: dict[int, Handle] = {}
     for node in nodes:
         key = (graph.unary[node], *sorted(graph.adjacency[node].values()))
-        if key not in known:
-            known[key] = _undominated(graph, node)
-        keep = known[key]
+        if key not in cache:
+            cache[key] = _undominated(graph, node)
+        keep = cache[key]
         if keep is not None:
             kept[node] = keep
     graph.keep(kept)
@@ -192,7 +192,7 @@ def _drop_states(graph: Graph, nodes: set[int]) -> set[int]:
 
 
 def _undominated(graph: Graph, node: int) -> Handle | None:
-    """Return the positions of the states of `node` worth keeping; None for all. Infeasible if there are none."""
+    """Return the positions of the undominated states of `node`, or None for all; raise Infeasible if it has none."""
     apply = graph.store.apply
     regrets = sorted(apply(regret, table) for table in graph.adjacency[node].values())
     keep = apply(undominated, graph.unary[node], *regrets)
@@ -205,7 +205,7 @@ def _undominated(graph: Graph, node: int) -> Handle | None:
 
 def _eliminate_round(graph: Graph, candidates: Iterable[int], trail: list[Eliminated]) -> set[int]:
     """
-    Eliminate candidates with one state or at most two neighbours, no two of them adjacent.
+    Eliminate candidates with one state or at most two neighbours; a neighbour of an eliminated node has to wait.
 
     Returns the surviving nodes that were touched or had to wait.
     """
@@ -224,7 +224,7 @@ def _eliminate_round(graph: Graph, candidates: Iterable[int], trail: list[Elimin
 
 
 def _eliminate(graph: Graph, node: int) -> Eliminated:
-    """Replace `node`, which has one state or at most two neighbours, by what it costs its neighbours."""
+    """Remove `node`, with one state or at most two neighbours, and add its minimum cost to its neighbours' tables."""
     apply = graph.store.apply
     unary, states, single = graph.unary[node], graph.states[node], graph.size(node) == 1
     tables = graph.remove(node)
@@ -243,14 +243,14 @@ def _eliminate(graph: Graph, node: int) -> Eliminated:
 
 
 def recover(store: Store, trail: Sequence[Eliminated], chosen: dict[int, int]) -> None:
-    """Add the nodes of `trail` to `chosen` (original states by node), last gone first."""
-    known: dict[tuple[object, ...], int] = {}
+    """Add the nodes of `trail` to `chosen` (original states by node), in reverse order of elimination."""
+    cache: dict[tuple[object, ...], int] = {}
     for record in reversed(trail):
         around = tuple(chosen[neighbour] for neighbour in record.neighbours)
         key = (record.unary, record.states, record.tables, record.neighbours_states, around)
-        choice = known.get(key)
+        choice = cache.get(key)
         if choice is None:
-            choice = known[key] = _cheapest(store, record, around)
+            choice = cache[key] = _cheapest(store, record, around)
         chosen[record.node] = choice
 
 

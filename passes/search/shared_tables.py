@@ -1,4 +1,4 @@
-"""Tables that equal decisions of a step, and of several problems of it, share."""
+"""Tables that are shared by equal decisions of a step, and by several problems of the step."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Port = tuple[Sharding, ...]
 @dataclass
 class Tables:
     """
-    Everything that equal uses share, by identity, on one cluster.
+    Arrays and lists that equal uses of ops share, by identity, on one cluster.
 
-    Problems that differ in weights or constraints alone may share it too, also those of copies of a step.
+    Problems may share them if they differ only in weights or constraints, also problems of copies of a step.
     """
 
     cluster: Cluster
     costs: dict[Pricing, ReshardCosts] = field(default_factory=dict[Pricing, ReshardCosts])
     signatures: dict[object, tuple[Signature, ...]] = field(default_factory=dict[object, tuple[Signature, ...]])
     wider: dict[int, tuple[Signature, ...]] = field(default_factory=dict[int, tuple[Signature, ...]])
-    """By the identity of signatures within limits, those without."""
+    """Maps `id` of a tuple of allowed signatures to all signatures of the op, before limits."""
     unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
     ports: dict[tuple[int, bool, int], Port] = field(default_factory=dict[tuple[int, bool, int], Port])
     unions: dict[tuple[int, ...], Port] = field(default_factory=dict[tuple[int, ...], Port])
@@ -44,21 +44,21 @@ class Tables:
     kept: list[object] = field(default_factory=list[object])
 
     def port(self, states: tuple[Signature, ...], result: bool, index: int) -> Port:
-        """The shardings of one operand or result over the signatures."""
+        """Return the sharding of one operand or result in each of the signatures."""
         key = (id(states), result, index)
         if key not in self.ports:
             self.ports[key] = tuple((s.results if result else s.operands)[index] for s in states)
         return self.ports[key]
 
     def union(self, ports: Sequence[Port]) -> Port:
-        """All shardings of several ports, once each, in order of appearance."""
+        """Return the distinct shardings of several ports, in order of appearance."""
         key = tuple(dict.fromkeys(map(id, ports)))
         if key not in self.unions:
             self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
         return self.unions[key]
 
     def table(self, value: SSAValue, splits: Splits, sources: Port, targets: Port, price: Price) -> Costs | None:
-        """Resharding seconds between two ports of a value, at a price; None where every pair is free."""
+        """Return the resharding seconds between two ports of a value, at a price, or None if every pair is free."""
         key = (splits, element_bytes(value), id(sources), id(targets), price)
         if key not in self.tables:
             distinct_s, distinct_t = tuple(dict.fromkeys(sources)), tuple(dict.fromkeys(targets))
@@ -75,12 +75,12 @@ class Tables:
 
 
 def _reducing(sources: Sequence[Sharding], targets: Sequence[Sharding]) -> NDArray[np.bool_]:
-    """By source and target, whether going from one to the other sums over some axis."""
+    """Return, by source and target, whether the resharding reduces over some axis."""
     over = [[not set(source.partial_axes).issubset(target.partial_axes) for target in targets] for source in sources]
     return np.array(over, dtype=np.bool_).reshape(len(sources), len(targets))
 
 
 def positions(distinct: Sequence[Sharding], port: Port) -> list[int]:
-    """Where each sharding of a port stands among distinct ones."""
+    """Return the index of each sharding of a port in the list of distinct ones."""
     at = {sharding: index for index, sharding in enumerate(distinct)}
     return [at[sharding] for sharding in port]

@@ -1,17 +1,17 @@
 """
-From a step function to a discrete problem, and from its solution back to signatures in the IR.
+Translate a step function into a discrete problem.
 
 Decisions (nodes of `problem.Problem`):
 
-    op      one of its rule's signatures; price: seconds
-    home    the sharding in which an argument is kept between steps; free
-    arrival the sharding in which a value comes from another stage of the pipeline; free
+    op      one of the signatures of its rule; costs seconds
+    home    the sharding in which an argument lives between steps; free
+    arrival the sharding in which a value arrives from another stage of the pipeline; free
     copy    the working placement of a value with several users (home -> working -> demand), so that a resharding
-            that they share is paid once
+            is paid once if several users share it
 
-Prices of pairs (edges) are those of the cheapest resharding between what one side gives and the other
-demands. Equal uses of ops share their signature lists, cost vectors and tables, as the same objects, so that
-equal layers cost one.
+An edge costs the cheapest resharding from the sharding at one end to the sharding that the other end demands. Equal
+uses of ops share their signature lists, cost vectors and tables, as the same objects, so that equal layers cost the
+work of one.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def build_problem(
     factors: Factors | None = None,
 ) -> StrategyProblem:
     """
-    The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`.
+    Return the problem of choosing a signature for every op of the step, with memory charged at `prices`.
 
     Args:
-        tables: those of earlier problems on the same cluster.
-        loop: the parts into which the batch will be cut, if it will.
-        factors: those of an earlier problem of the same view.
+        tables: tables of earlier problems on the same cluster.
+        loop: parts into which the batch will be cut, if it will be.
+        factors: factors of an earlier problem of the same view.
     """
     return _Builder(view, cluster, constraints, weights, prices, tables, loop, factors).build()
 
@@ -100,14 +100,16 @@ class _Builder:
         self.arrival_nodes: dict[int, int] = {}
 
     def build(self) -> StrategyProblem:
-        for given in self.view.inputs:
-            self._home(given.argument)
+        for step_input in self.view.inputs:
+            self._home(step_input.argument)
         for transfer in self.view.arrivals:
             self._arrival(transfer.result)
         for op in self.view.ops:
             self._op(op)
-        for given in self.view.inputs:
-            self._uses(given.argument, self.home_nodes[given.argument.index], self._homes(given.argument))
+        for step_input in self.view.inputs:
+            self._uses(
+                step_input.argument, self.home_nodes[step_input.argument.index], self._homes(step_input.argument)
+            )
         for transfer in self.view.arrivals:
             self._uses(transfer.result, self.arrival_nodes[id(transfer.result)], self._homes(transfer.result))
         for op in self.view.ops:
@@ -154,12 +156,12 @@ class _Builder:
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key], seconds)
 
     def _limits(self, op: ComputeOp) -> SignatureLimit | None:
-        """The limit on an op's signature, if there is one."""
+        """Return the limit on an op's signature, or None."""
         limits = self.constraints.of_op(op)
         return replace(limits or SignatureLimit(), takes_partial=False) if op in self.reductions.reduced else limits
 
     def _signatures(self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns) -> tuple[Signature, ...]:
-        """All signatures of an op, before any limits."""
+        """Return all signatures of an op, before limits."""
         key = (id(rule), splits, None, turns)
         if key not in self.tables.signatures:
             every = (s for s in signatures(rule, self.view.mesh, splits) if self._can_turn(op, s, turns))
@@ -168,20 +170,20 @@ class _Builder:
         return self.tables.signatures[key]
 
     def _can_turn(self, op: ComputeOp, given: Signature, turns: Turns) -> bool:
-        """Whether the part of each device can be cut into as many as there are turns."""
+        """Whether each device's part can be cut into as many parts as there are turns."""
         return turns.factor is None or local_sizes(op.rule(), given, self.view.mesh)[turns.factor] >= turns.count
 
     def _seconds(self, op: ComputeOp, states: tuple[Signature, ...], turns: Turns) -> Costs:
-        """The seconds of an op with each of its signatures."""
+        """Return the seconds of an op with each of its signatures."""
         part = self.parts.get(op)
         kind = (op.name, dtype_of((op.args or op.outs)[0]), turns, may_join(op), part)
         key = ("seconds", id(states), *kind)
         if key not in self.tables.unary:
             wider = self.tables.wider.get(id(states), ())
-            known = self.tables.unary.get(("seconds", id(wider), *kind))
-            if known is not None:
+            seconds = self.tables.unary.get(("seconds", id(wider), *kind))
+            if seconds is not None:
                 at = {signature: index for index, signature in enumerate(wider)}
-                self.tables.unary[key] = known[[at[signature] for signature in states]]
+                self.tables.unary[key] = seconds[[at[signature] for signature in states]]
             else:
                 self.tables.unary[key] = np.array(
                     seconds_by_signature(op, states, self.cluster, turns, joining=True, part=part)
@@ -189,23 +191,23 @@ class _Builder:
         return self.tables.unary[key]
 
     def _op_splits(self, op: ComputeOp) -> Splits | None:
-        """How the factors of an op are divided; None for evenly, so that what is equal is seen to be."""
+        """Return how the factors of an op are divided; even splits become None, so that equal ops have equal keys."""
         splits = self.factors.of_op(op)
         return None if splits.is_even(self.view.mesh) else splits
 
     def _held_results(self, op: ComputeOp) -> tuple[tuple[int, float], ...]:
-        """The results that stay in memory as the op gives them, with the price of their bytes."""
+        """Return the results that stay in memory as computed, with the prices of their bytes."""
         if not self.prices.at or not owns_memory(op):
             return ()
-        kept = [(i, r) for i, r in enumerate(op.outs) if len(self._shared_uses(r)) < 2]
-        priced = ((i, self.prices.over(self.lifetimes.whole(r))) for i, r in kept)
+        unshared = [(i, r) for i, r in enumerate(op.outs) if len(self._shared_uses(r)) < 2]
+        priced = ((i, self.prices.over(self.lifetimes.whole(r))) for i, r in unshared)
         return tuple((i, price) for i, price in priced if price)
 
     def _bytes(self, value: SSAValue, port: Port) -> Costs:
         return np.array([float(local_bytes(value, sharding, self.view.mesh)) for sharding in port])
 
     def _homes(self, argument: SSAValue) -> Port:
-        """The shardings in which an argument, or a value between stages, may come."""
+        """Return the possible homes of an argument, or of a value that arrives from another stage."""
         splits, limits = self.factors.of_value(argument), self.constraints.of_input(argument)
         key = (splits, limits)
         if key not in self.tables.homes:
@@ -230,14 +232,14 @@ class _Builder:
         self.arrival_nodes[id(value)] = self._node(Decision(value, states), self.tables.unary[key])
 
     def _shared_uses(self, value: SSAValue) -> list[Use]:
-        """The uses that go through a working copy: all but that of an argument by its own update."""
+        """Return the uses that share a working copy: all uses, except of an argument by its own update."""
         uses = [use for use in value.uses if isinstance(use.operation, ComputeOp)]
         if isinstance(value, BlockArgument):
             return [use for use in uses if not self.view.is_update_use(use)]
         return uses
 
     def _uses(self, value: SSAValue, node: int, port: Port) -> None:
-        """Connect a value to its users, through a working copy where there are several."""
+        """Connect a value to its users, through a working copy if it has several."""
         shared = self._shared_uses(value)
         limits = self.constraints.of_copy(value)
         for use in value.uses:
@@ -253,7 +255,7 @@ class _Builder:
         self._copy(value, node, port, states, shared)
 
     def _copy(self, value: SSAValue, node: int, port: Port, forms: Port, shared: Sequence[Use]) -> None:
-        """The decision on a working copy: its form, and whether it is kept for backward or made again."""
+        """Add the decision on a working copy: its sharding, and whether it is kept for backward or gathered again."""
         pinned = value in self.constraints.regathered
         options = (False,)
         if (pinned or self.prices.at) and self.lifetimes.crosses(value):
@@ -289,21 +291,19 @@ class _Builder:
         kept: float,
         price: Price,
     ) -> Costs | None:
-        """
-        Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both.
-        """
+        """Return the seconds from each home to each copy: resharding, twice if regathered, and the bytes of both."""
         if options == (False,) and not held:
             return self._table(value, port, forms, price)
         key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept, price)
         if key not in self.tables.tables:
             once = self._table(value, port, forms, price)
             once = once if once is not None else np.zeros((len(port), len(forms)))
-            other = np.array([[a != b for b in forms] for a in port])
+            differs = np.array([[a != b for b in forms] for a in port])
             home, form = self._bytes(value, port)[:, None], self._bytes(value, forms)[None, :]
             blocks: list[Costs] = []
             for option, charge in zip(options, held or (0.0,) * len(options), strict=True):
-                # A value of its own op lives on as its copy; with regather, and for arguments, home stays as well.
-                stored = kept * (home if option else form) + charge * form * other * (option or not kept)
+                # The copy of an owned value replaces the home; if regathered, and for arguments, the home stays too.
+                stored = kept * (home if option else form) + charge * form * differs * (option or not kept)
                 blocks.append(once * (2.0 if option else 1.0) + stored)
             self.tables.tables[key] = np.ascontiguousarray(np.concatenate(blocks, axis=1))
         return self.tables.tables[key]
@@ -311,7 +311,7 @@ class _Builder:
     def _copy_seconds(
         self, value: SSAValue, port: Port, forms: Port, options: tuple[bool, ...], price: Price
     ) -> Costs | None:
-        """Seconds from each home to each copy, twice where it is made again for backward."""
+        """Return the resharding seconds from each home to each copy, twice if it is gathered again for backward."""
         once = self._table(value, port, forms, price)
         if once is None or options == (False,):
             return once
@@ -358,7 +358,7 @@ class _Builder:
         return self.tables.table(value, self.factors.of_value(value), sources, targets, price)
 
     def _price(self, move: ShardingChange) -> Price:
-        """The price of a change of a value's sharding."""
+        """Return the price of a change of a value's sharding."""
         price = self.weights.price(move)
         if move.value in self.reductions.unreduced:
             price = replace(price, reduces=False)
@@ -367,7 +367,7 @@ class _Builder:
         return replace(price, turns=self.loop.parts_of(move.value))
 
     def _results(self) -> None:
-        """New values go back to their argument's home; the loss and metrics are replicated."""
+        """Connect new values to the homes of their arguments, and charge for replicating the loss and metrics."""
         for index, value in enumerate(self.view.terminator.arguments):
             if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp) or not self.view.has(value):
                 continue
@@ -385,12 +385,12 @@ class _Builder:
                     self._charge(node, table[:, 0])
 
     def _charge(self, node: int, costs: Costs) -> None:
-        """Charge the op of a node for what becomes of its result beside edges."""
+        """Charge the op of a node for a resharding of its result that has no edge."""
         self.unary[node] = self.unary[node] + costs
         self.ends[node] = self.ends.get(node, 0.0) + costs
 
     def _departures(self) -> None:
-        """What goes to another stage may be spread in any way, once it is no partial value."""
+        """Charge values that go to other stages for the cheapest resharding to a sharding that is not partial."""
         for value in {transfer.operand: None for transfer in self.view.departures}:
             if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
                 node = self.op_nodes[id(value.op)]
@@ -401,5 +401,5 @@ class _Builder:
 
 
 def _plain(price: Price) -> Price:
-    """The price at which seconds count as they are, in full buckets where they travel in any."""
+    """Return the price with weight 1, in full buckets if the communication may overlap with compute."""
     return replace(price, weight=1.0, pricing=Pricing(bucketed=price.beside), reduces=True)

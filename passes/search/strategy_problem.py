@@ -1,4 +1,4 @@
-"""The discrete problem of choosing a strategy for a step: its decisions, what they cost, and what edges stand for."""
+"""The discrete problem of choosing a strategy for a step: its decisions, their costs, and the reshardings of edges."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from .shared_tables import Port, Tables
 
 @dataclass(frozen=True)
 class Decision:
-    """One node: what is decided, and the alternatives."""
+    """One node: the subject of the decision, and the alternatives."""
 
     subject: ComputeOp | SSAValue
     states: tuple[Signature, ...] | tuple[Sharding, ...]
     copy: bool = False
     regather: tuple[bool, ...] = ()
-    """For a copy, by state: whether it is made again for backward."""
+    """For a copy, by state: whether it is gathered again for backward."""
 
 
 @dataclass(frozen=True)
 class StrategySums:
     """
-    The seconds of a strategy, each as if nothing ran beside it.
+    The seconds of a strategy by stream, each as if the streams did not overlap.
 
-    compute     of all ops on the device that takes longest
-    beside      of collectives that travel beside compute (see `Weights.parameters`), over the axis that has the most
-    blocking    of all others
+    Args:
+        compute: total of all ops, each on its slowest device.
+        beside: collectives that may overlap with compute (see `Weights.parameters`), over the busiest axis.
+        blocking: all other collectives.
     """
 
     compute: float
@@ -46,12 +47,12 @@ class StrategySums:
 @dataclass(frozen=True)
 class EdgeTraffic:
     """
-    A change of a value's sharding, which an edge stands for.
+    The change of a value's sharding behind an edge.
 
     Args:
-        sources, targets: by the states of both ends, from what and to what.
-        seconds: makes the table of the seconds that it takes, unweighted, in full buckets if it travels beside compute;
-            None where that is nothing.
+        sources: shardings before the change, by state of node u.
+        targets: shardings after it, by state of node v.
+        seconds: returns the unweighted seconds, in full buckets if it may overlap with compute, or None if free.
     """
 
     move: ShardingChange
@@ -68,10 +69,10 @@ class StrategyProblem:
     The problem of one step, with the subject of every node.
 
     Args:
-        seconds: by node, those of the op by state, unweighted; None for what is no op.
-        traffic: by edge.
-        ends: by node, what its op is charged beside, by state: seconds of activations, weighted.
-        spatial: the axes of space.
+        seconds: unweighted seconds of each node's op, by state, or None for a value.
+        traffic: the change of sharding of each edge.
+        ends: by node and state, the cost of resharding its result where no edge covers it; weighted as activations.
+        spatial: the spatial axes.
     """
 
     problem: Problem
@@ -87,19 +88,19 @@ class StrategyProblem:
         node_factors: Sequence[float] | None = None,
         edge_factors: Sequence[float] | None = None,
     ) -> StrategySums:
-        """What an assignment comes to, where each node and edge counts as often as its factor says."""
+        """Return the seconds of an assignment by stream; each node and edge counts as often as its factor says."""
         nodes = node_factors if node_factors is not None else [1.0] * len(self.seconds)
         edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
         by_node = zip(self.seconds, assignment, nodes, strict=True)
         compute = sum(factor * float(costs[x]) for costs, x, factor in by_node if costs is not None)
         blocking, beside = 0.0, dict.fromkeys(self.spatial, 0.0)
-        known: dict[tuple[int, bool], Costs | None] = {}
+        cache: dict[tuple[int, bool], Costs | None] = {}
         for edge, traffic, factor in zip(self.problem.edges, self.traffic, edges, strict=True):
-            # Equal changes share their table.
+            # Equal changes of sharding share a table.
             key = (id(edge.table), traffic.price.beside)
-            if key not in known:
-                known[key] = traffic.seconds()
-            if (seconds := known[key]) is not None:
+            if key not in cache:
+                cache[key] = traffic.seconds()
+            if (seconds := cache[key]) is not None:
                 u, v = int(assignment[edge.u]), int(assignment[edge.v])
                 if (spent := factor * float(seconds[u, v])) and traffic.price.beside:
                     for axis in self.spatial & _changed(traffic.sources[u], traffic.targets[v]):
@@ -120,7 +121,7 @@ def _changed(source: Sharding, target: Sharding) -> set[str]:
 
 
 def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: Tables) -> StrategyProblem:
-    """The problem, built at the weights `before` without prices of memory, at others."""
+    """Return the problem at the weights `after`; it was built at the weights `before`, without memory prices."""
     unary = list(problem.problem.unary)
     for node, (decision, seconds) in enumerate(zip(problem.decisions, problem.seconds, strict=True)):
         if seconds is None or not isinstance(decision.subject, ComputeOp):
@@ -134,14 +135,14 @@ def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: 
     ends = {node: np.where(np.isinf(costs), costs, scale * costs) for node, costs in problem.ends.items()}
     for node, costs in ends.items():
         unary[node] = unary[node] + costs
-    known: dict[tuple[int, bool], Costs] = {}
+    cache: dict[tuple[int, bool], Costs] = {}
     edges: list[Edge] = []
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
-        # Equal changes share their table, before and after.
+        # Equal changes of sharding share a table, before and after.
         key = (id(edge.table), traffic.price.beside)
-        if key not in known:
+        if key not in cache:
             price = replace(after.price(traffic.move), turns=traffic.price.turns, reduces=traffic.price.reduces)
             table = tables.table(traffic.move.value, traffic.splits, traffic.sources, traffic.targets, price)
-            known[key] = table if table is not None else np.zeros_like(edge.table)
-        edges.append(Edge(edge.u, edge.v, known[key]))
+            cache[key] = table if table is not None else np.zeros_like(edge.table)
+        edges.append(Edge(edge.u, edge.v, cache[key]))
     return replace(problem, problem=Problem(tuple(unary), tuple(edges)), ends=ends)

@@ -1,11 +1,11 @@
 """
-Hash-consed arrays and the few operations on them that elimination needs.
+Hash-consed arrays, and the operations on them that elimination needs.
 
-A `Store` keeps one copy of every array and names it by a small integer, its *handle*: equal arrays have equal
-handles. `Store.apply` remembers every result by operation and operand handles. So equal layers fold by
-themselves: what eliminating the first layer computes, the other forty-seven look up.
+A `Store` keeps one copy of every array and names it by a small integer, its *handle*: equal arrays have equal handles.
+`Store.apply` caches every result by operation and operand handles. So equal layers share their work: the elimination of
+the first layer is computed, and the results are looked up for all others.
 
-The operations below are pure functions of arrays. Rows belong to the node at hand, columns to its neighbour.
+The operations below are pure functions of arrays. Rows belong to the node itself, columns to its neighbour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Operation = Callable[..., Array]
 
 
 class Store:
-    """Immutable arrays by handle, and a memory of what was computed from them."""
+    """Immutable arrays by handle, and a cache of the results computed from them."""
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []
@@ -34,7 +34,7 @@ class Store:
         self._by_identity: dict[int, tuple[Handle, Array]] = {}
         self._results: dict[tuple[object, ...], Handle] = {}
         self.computed: Counter[str] = Counter()
-        """How often each operation was computed rather than looked up."""
+        """The number of times that each operation was computed rather than looked up."""
 
     def __getitem__(self, handle: Handle) -> Array:
         """Return the array named `handle`; it is read-only."""
@@ -50,20 +50,20 @@ class Store:
         return handle
 
     def intern_shared(self, array: Array) -> Handle:
-        """Return the handle of `array`, which others hold too and nobody changes; an object is read once."""
-        known = self._by_identity.get(id(array))
-        if known is None:
-            known = self._by_identity[id(array)] = (self.intern(array), array)
-        return known[0]
+        """Return the handle of `array`, which others hold too but do not change; each object is hashed once."""
+        entry = self._by_identity.get(id(array))
+        if entry is None:
+            entry = self._by_identity[id(array)] = (self.intern(array), array)
+        return entry[0]
 
     def adopt(self, array: Array) -> Handle:
-        """Return a new handle for `array`, which is the store's from now on and not compared with others."""
+        """Return a new handle for `array`, which the store owns from now on; it is not compared with other arrays."""
         array.flags.writeable = False
         self._arrays.append(array)
         return Handle(len(self._arrays) - 1)
 
     def apply(self, operation: Operation, *operands: Handle) -> Handle:
-        """Return the handle of `operation` on the arrays of `operands`, computed when first asked for."""
+        """Return the handle of `operation` applied to the arrays of `operands`, computed on first use."""
         key = (operation, *operands)
         handle = self._results.get(key)
         if handle is None:
@@ -77,7 +77,7 @@ class Store:
         return self.apply(np.transpose, table)
 
     def magnitude(self) -> float:
-        """Return the largest finite absolute cost held."""
+        """Return the largest absolute value among the finite costs in the store."""
         costs = (array for array in self._arrays if array.dtype == np.float64)
         return max((float(np.abs(array[np.isfinite(array)]).max(initial=0)) for array in costs), default=0.0)
 
@@ -98,10 +98,9 @@ def take(table: Costs, rows: States, columns: States) -> Costs:
 
 def regret(table: Costs) -> Costs:
     """
-    Return the most that taking row r instead of row s can cost more, over all columns; shape (rows r, rows
-    s).
+    Return the maximum, over all columns, of the cost of row r minus the cost of row s; shape (rows r, rows s).
 
-    Columns that row s forbids do not count: inf where a column allows s but not r, -inf where s allows none.
+    Columns that row s forbids do not count. The value is inf if a column allows s but not r, -inf if s allows none.
     """
     columns = np.ascontiguousarray(table.T)
     with np.errstate(invalid="ignore"):
@@ -113,9 +112,9 @@ def undominated(unary: Costs, *regrets: Costs) -> States:
     """
     Return the states worth keeping, ascending; `regrets` holds one array per edge of the node (see `regret`).
 
-    State s goes if it is forbidden, by itself or by every state of a neighbour, or if some remaining state r
-    costs no more whatever the neighbours do: `unary_r - unary_s + sum_e regret_e[r, s] <= 0`. Of equals the
-    first stays.
+    State s is dropped if it is forbidden, by itself or by every state of a neighbour, or if some remaining state r
+    is never costlier, whatever the states of the neighbours: `unary_r - unary_s + sum_e regret_e[r, s] <= 0`. The first
+    of equal states stays.
     """
     possible = np.isfinite(unary)
     for worst in regrets:
@@ -137,15 +136,15 @@ def undominated(unary: Costs, *regrets: Costs) -> States:
 
 
 def absorb_leaf(unary: Costs, table: Costs) -> Costs:
-    """Return what a node with one neighbour costs it (R1): `min_x unary[x] + table[x, y]`."""
+    """Return the costs that a node with one neighbour adds to it (R1): `min_x unary[x] + table[x, y]`."""
     return (unary[:, None] + table).min(axis=0)
 
 
 def bypass(unary: Costs, left: Costs, right: Costs) -> Costs:
-    """Return the table that replaces a node between two (R2): `min_x unary[x] + left[x, y] + right[x, z]`."""
+    """Return the table that replaces a node of two neighbours (R2): `min_x unary[x] + left[x, y] + right[x, z]`."""
     return ((unary[:, None] + left)[:, :, None] + right[:, None, :]).min(axis=0)
 
 
 def only_row(table: Costs) -> Costs:
-    """Return the single row of a table whose node has one state left."""
+    """Return the single row of the table of a node that has one state left."""
     return table[0]

@@ -1,4 +1,4 @@
-"""The cheapest strategy that fits in memory, by raising the price of bytes at the points where it does not."""
+"""Find the cheapest strategy that fits in memory: raise the price of bytes at the points where memory is exceeded."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from .problem import Solution
 from .strategy_problem import StrategyProblem
 
 HEADROOM = 0.1
-"""The part of a device's memory that the search leaves to the buffers of collectives."""
+"""The fraction of a device's memory that the search reserves for the buffers of collectives."""
 
 _ROUNDS = 12
-"""How often prices are tried after the first that does not fit."""
+"""The number of prices to try after the first strategy that does not fit."""
 
 _PATIENCE, _STALL = 3, 0.999
-"""How many prices in a row may bring the least peak no lower than this part of it before nothing is taken to fit."""
+"""Give up after more than `_PATIENCE` prices in a row that leave the least peak above `_STALL` of its former value."""
 
 _CLOSE = 0.01
-"""A gap, relative to the cost, at which no more prices are tried."""
+"""The relative gap between cost and bound that ends the search for prices."""
 
 _ALLOWANCE = 0.002
-"""How much more than the optimum at some prices a strategy may cost, relative to the cheapest of all."""
+"""The allowed distance of a strategy from the optimum at given prices, relative to the cost of the free optimum."""
 
 Build = Callable[[Prices], StrategyProblem]
 Solve = Callable[[StrategyProblem, float], Solution]
-"""Solves a problem; the seconds are how far from its optimum the solution may be."""
+"""Solves a problem; the second argument is the allowed distance from the optimum, in seconds."""
 
 
 @dataclass(frozen=True)
 class ConstrainedSolution:
     """
-    A strategy: its problem and states, its cost and a lower bound of any that fits (seconds), its peak
-    (bytes) and the op where that is.
+    A strategy: its problem and states, its cost and a lower bound on the cost of any that fits (seconds), its peak
+    memory (bytes) and the op at the peak.
     """
 
     problem: StrategyProblem
@@ -56,11 +56,10 @@ class ConstrainedSolution:
 
 def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float) -> ConstrainedSolution:
     """
-    The cheapest strategy found whose memory stays under `limit` bytes on every device.
+    Return the cheapest strategy found that needs at most `limit` bytes on every device.
 
-    Exact where the unconstrained optimum fits; else the gap between `cost` and `lower_bound` says how far
-    from the optimum it may be. PassFailedException, with the amount that is missing, where nothing was found
-    that fits.
+    If the optimum without memory limit fits, the result is exact; else it is at most `cost - lower_bound` from the
+    optimum. Raise PassFailedException, with the number of missing bytes, if no strategy was found that fits.
     """
     free = build(Prices())
     require_arguments_fit(view, free, limit)
@@ -72,7 +71,7 @@ def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, l
 
 
 def require_arguments_fit(view: StepView, free: StrategyProblem, limit: float) -> None:
-    """Raise PassFailedException where the arguments alone exceed `limit` bytes, however finely they are split."""
+    """Raise PassFailedException if the arguments alone exceed `limit` bytes, however finely they are split."""
     if (least := _least_kept(view, free)) > limit:
         raise PassFailedException(
             "no strategy fits: the arguments of the step alone (parameters, optimizer states, batch), split as"
@@ -82,7 +81,7 @@ def require_arguments_fit(view: StepView, free: StrategyProblem, limit: float) -
 
 
 def nothing_fits(least: float, limit: float) -> PassFailedException:
-    """Return the error for a search whose tightest strategy needs `least` bytes, more than `limit`."""
+    """Return the error for a search whose smallest strategy needs `least` bytes, more than `limit`."""
     return PassFailedException(
         f"no strategy fits: the tightest found needs {_size(least)} on a device that has {_size(limit)},"
         f" {_size(least - limit)} too much; use more devices or a smaller batch"
@@ -90,7 +89,7 @@ def nothing_fits(least: float, limit: float) -> PassFailedException:
 
 
 class _PriceSearch:
-    """The search for the lowest prices at which the strategy fits; one use."""
+    """Searches for the lowest prices whose strategy fits; one use."""
 
     def __init__(
         self,
@@ -145,14 +144,14 @@ class _PriceSearch:
         problem = self.build(prices)
         solution = self.solve(problem, _ALLOWANCE * self.first.cost)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
-        found = measured(self.memory, problem, self.free, solution, bound=self.bound)
-        self.least = min(self.least, found.peak_bytes)
-        if found.peak_bytes <= self.limit and (self.best is None or found.cost < self.best.cost):
-            self.best = found
-        return found
+        candidate = measured(self.memory, problem, self.free, solution, bound=self.bound)
+        self.least = min(self.least, candidate.peak_bytes)
+        if candidate.peak_bytes <= self.limit and (self.best is None or candidate.cost < self.best.cost):
+            self.best = candidate
+        return candidate
 
     def _new_point(self, found: ConstrainedSolution) -> bool:
-        """Add the point where `found` peaks to the priced ones; False where it is priced already."""
+        """Price also the point where `found` has its peak; return False if it has a price or enough points do."""
         point = self.position[found.peak_op]
         if point in self.points or len(self.points) >= 4:
             return False
@@ -161,14 +160,14 @@ class _PriceSearch:
 
 
 def _least_kept(view: StepView, problem: StrategyProblem) -> float:
-    """The bytes that no strategy can do without: those of the arguments, each in its smallest parts."""
-    kept = 0.0
+    """Return the bytes that every strategy needs for the arguments, each in its smallest shards."""
+    total = 0.0
     for decision in problem.decisions:
         value = decision.subject
         if isinstance(value, BlockArgument) and not decision.copy:
             forms = (form for form in decision.states if isinstance(form, Sharding))
-            kept += min(local_bytes(value, form, view.mesh) for form in forms)
-    return kept
+            total += min(local_bytes(value, form, view.mesh) for form in forms)
+    return total
 
 
 def measured(
@@ -179,12 +178,12 @@ def measured(
     bound: float | None,
 ) -> ConstrainedSolution:
     """
-    Return a solution as a strategy, with its seconds and its peak of memory.
+    Return a solution as a strategy, with its seconds and its peak memory.
 
-    The strategy saves memory if `problem` differs from `free`, the problem without prices or limits.
+    The strategy is in memory-saving mode if `problem` differs from `free`, the problem without prices or limits.
 
     Args:
-        bound: a lower bound of every strategy that fits; by default the bound of the solution.
+        bound: lower bound on the cost of every strategy that fits; by default the bound of the solution.
     """
     strategy = strategy_of(problem, solution, saves_memory=problem is not free)
     ops, held = memory.over_time(strategy)
@@ -196,9 +195,9 @@ def measured(
 
 def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution) -> float:
     """
-    The seconds of a strategy without what its bytes were charged: its cost in the problem without prices.
+    Return the cost of a strategy in the problem without prices, which excludes the charges for its bytes.
 
-    Regathering, which is never worthwhile there, is charged by the second resharding that it takes.
+    The second resharding of each regathered copy is added, as the unpriced problem never regathers.
     """
     states: list[int] = []
     for decision, plain, state in zip(priced.decisions, free.decisions, solution.assignment, strict=True):

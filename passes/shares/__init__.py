@@ -1,1 +1,1 @@
-"""The parts of `balance-ratios`: segments of a model, limits of memory, and shares written into a strategy."""
+"""The parts of `balance-ratios`: segments of a model, memory limits, and a strategy with new shares."""

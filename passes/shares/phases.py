@@ -1,11 +1,10 @@
 """
-A step as phases, communication and then computation, and the time of each as a function of the shares of an axis (HAP
-3.2).
+Divide a step into phases of communication and computation, timed as functions of the shares of an axis (HAP 3.2).
 
-A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
-linear in the shares: a collective's in the largest, where the line touches its time at the present shares, a device's
-in its own. Shares are real here; rounding comes later. Of the roofline, the term counts that is the larger when the
-axis is shared evenly, and its curve is extrapolated.
+A phase begins with communication, and its computation lasts until the next communication; the slowest rank determines
+its time. Times are linear: a collective's in the largest share, tangent at the present shares; a device's in its own
+share, tangent at even shares to the roofline term that is larger there. Shares are real numbers; rounding follows
+later.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Transmission:
 
 @dataclass(frozen=True)
 class Computation:
-    """An op with its signature, in a segment of the model, and what it does of a kernel of several ops."""
+    """An op with its signature, in a segment of the model, and its part of a fused kernel if it is in one."""
 
     op: ComputeOp
     signature: Signature
@@ -59,11 +58,11 @@ class Computation:
 Event = Transmission | Computation
 
 _Like = tuple[Device, tuple[tuple[str, float], ...]]
-"""What ranks have in common that compute alike: a device, and shares of all axes but one."""
+"""The key of ranks that compute equally fast: a device kind, and the shares of all axes except the balanced one."""
 
 
 def events_of(view: StepView) -> tuple[Event, ...]:
-    """What a step, or a stage, does, in order, once its changes of sharding are ops (`insert-resharding`)."""
+    """Return the events of a step, or of a stage, in program order; run `insert-resharding` first."""
     return tuple(_events(view))
 
 
@@ -79,23 +78,23 @@ def _events(view: StepView) -> Iterator[Event]:
 
 
 def segments_of(view: StepView) -> dict[SSAValue, int]:
-    """The segment of every value: of the op that makes it, through changes of sharding; an argument's first user's."""
-    made: dict[SSAValue, SSAValue] = {}
-    found: dict[SSAValue, int] = {}
+    """Map each value to the segment of its producer, through changes of sharding, or of an argument's first user."""
+    source: dict[SSAValue, SSAValue] = {}
+    by_value: dict[SSAValue, int] = {}
     for op in view.func.body.block.ops:
         if isinstance(op, ReshardOp):
-            made[op.result] = made.get(op.operand, op.operand)
+            source[op.result] = source.get(op.operand, op.operand)
         elif isinstance(op, ComputeOp):
             segment = segment_of(op)
             for value in op.args:
-                found.setdefault(made.get(value, value), segment)
-            found |= dict.fromkeys(op.outs, segment)
-    return found | {copy: found.get(value, 0) for copy, value in made.items()}
+                by_value.setdefault(source.get(value, value), segment)
+            by_value |= dict.fromkeys(op.outs, segment)
+    return by_value | {copy: by_value.get(value, 0) for copy, value in source.items()}
 
 
 @dataclass
 class PhaseModel:
-    """How long the phases of a step take on a cluster."""
+    """The seconds of the phases of a step on a cluster."""
 
     events: tuple[Event, ...]
     cluster: Cluster
@@ -104,20 +103,20 @@ class PhaseModel:
     )
 
     def seconds(self, ratios: RatiosBySegment) -> float:
-        """How long the step takes with these ratios."""
+        """Return the seconds of the step with these ratios."""
         axis = self.cluster.mesh.spatial[0].name
-        shares = {segment: shares_of(each, axis, self.cluster.mesh) for segment, each in ratios.items()}
+        shares = {segment: shares_of(of_segment, axis, self.cluster.mesh) for segment, of_segment in ratios.items()}
         return sum(phase.seconds(shares[phase.segment]) for phase in self.phases(axis, ratios))
 
     def phases(self, axis: str, ratios: RatiosBySegment) -> tuple[Phase, ...]:
-        """The phases by the shares of `axis`, the other axes being shared as `ratios` has it."""
-        found: list[Phase] = []
-        alike = {segment: self._alike(axis, each) for segment, each in ratios.items()}
+        """Return the phases as functions of the shares of `axis`; the other axes have their shares from `ratios`."""
+        phases: list[Phase] = []
+        alike = {segment: self._alike(axis, of_segment) for segment, of_segment in ratios.items()}
         segment, fixed, rate, talking = 0, 0.0, 0.0, False
         totals: list[list[float]] = []
         for event, kind in zip(self.events, self._kinds, strict=True):
             if event.segment != segment or (isinstance(event, Transmission) and not talking):
-                found += self._closed(axis, fixed, rate, totals, alike[segment], segment)
+                phases += self._closed(axis, fixed, rate, totals, alike[segment], segment)
                 segment, fixed, rate, totals = event.segment, 0.0, 0.0, []
             if talking := isinstance(event, Transmission):
                 costs = self._communication(event, axis, ratios[segment])
@@ -127,25 +126,25 @@ class PhaseModel:
                 for like, total in zip(alike[segment], totals, strict=True):
                     costs = self._computation(event, kind, axis, like)
                     total[0], total[1] = total[0] + costs[0], total[1] + costs[1]
-        return tuple([*found, *self._closed(axis, fixed, rate, totals, alike[segment], segment)])
+        return tuple([*phases, *self._closed(axis, fixed, rate, totals, alike[segment], segment)])
 
     @cached_property
     def _kinds(self) -> list[int]:
-        """By event, a number that equal uses of ops with equal signatures share."""
+        """Number the events so that equal uses of ops with equal signatures share a number."""
         numbers: dict[object, int] = {}
         keys = ((e.op.use_key(), e.signature, e.part) if isinstance(e, Computation) else None for e in self.events)
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
     def _alike(self, axis: str, ratios: Ratios) -> dict[_Like, list[int]]:
-        """The ranks with equal devices and equal shares of the other axes, by what they have in common."""
+        """Group the ranks that have equal devices and equal shares of the other axes."""
         mesh = self.cluster.mesh
         others = [(a.name, shares_of(ratios, a.name, mesh)) for a in mesh.spatial if a.name != axis]
-        found: dict[_Like, list[int]] = {}
+        groups: dict[_Like, list[int]] = {}
         for rank in range(mesh.device_count):
             place = mesh.coordinates(rank)
             shares = tuple((name, of_parts[place[name]]) for name, of_parts in others)
-            found.setdefault((self.cluster.device(rank), shares), []).append(rank)
-        return found
+            groups.setdefault((self.cluster.device(rank), shares), []).append(rank)
+        return groups
 
     def _closed(
         self,
@@ -156,7 +155,7 @@ class PhaseModel:
         alike: dict[_Like, list[int]],
         segment: int,
     ) -> Iterator[Phase]:
-        """The phase that ends here, if it has anything."""
+        """Yield the phase that ends here, unless it is empty."""
         mesh = self.cluster.mesh
         lines = [
             PhaseWork(part, *costs)
@@ -167,7 +166,7 @@ class PhaseModel:
             yield Phase(segment, fixed, rate, tuple(dict.fromkeys(lines)))
 
     def _communication(self, event: Transmission, axis: str, ratios: Ratios) -> tuple[float, float]:
-        """Seconds, and seconds per unit of the largest share of `axis`, of the cheaper method with these ratios."""
+        """Return (seconds, seconds per unit of the largest share of `axis`) of the fastest method at these ratios."""
         methods: tuple[Method, ...] = ("flat",)
         if ratios.split(event.step.axes) and event.step.kind is CollectiveKind.ALL_TO_ALL:
             methods = ("padded",)
@@ -180,7 +179,7 @@ class PhaseModel:
         return _touching(min(times, key=lambda seconds: seconds(largest)), largest)
 
     def _carried_out(self, event: Transmission, method: Method, axis: str, ratios: Ratios) -> Callable[[float], float]:
-        """The seconds of a collective by the largest share of `axis`."""
+        """Return the seconds of a collective as a function of the largest share of `axis`."""
         mesh = self.cluster.mesh
 
         def seconds(share: float) -> float:
@@ -193,7 +192,7 @@ class PhaseModel:
         return seconds
 
     def _computation(self, event: Computation, kind: int, axis: str, like: _Like) -> tuple[float, float]:
-        """Seconds, and seconds per unit of its share of `axis`, that a rank of some ranks alike computes."""
+        """Return (seconds, seconds per unit of the share of `axis`) of an op on a rank of the group `like`."""
         key = (kind, axis, like)
         if key not in self._known:
             device, shares = like
@@ -204,7 +203,7 @@ class PhaseModel:
 
 
 def shares_of(ratios: Ratios, axis: str, mesh: Mesh) -> tuple[float, ...]:
-    """The shares of the parts of an axis; equal ones where it has no ratios."""
+    """Return the shares of the parts of an axis; they are equal if the axis has no ratios."""
     count = mesh.axis(axis).size
     return ratios.on(axis) or (1.0 / count,) * count
 
@@ -213,9 +212,9 @@ def _linear(
     event: Computation, device: Device, mesh: Mesh, shares: Mapping[str, float], axis: str
 ) -> tuple[float, float]:
     """
-    The line that touches the time of an op at these shares: (seconds, seconds per unit of the share of `axis`).
+    Return the tangent to the time of an op at these shares: (seconds, seconds per unit of the share of `axis`).
 
-    Where the time was measured, that of the fitted rate is stretched to it.
+    If the device has measured times, the tangent is scaled by the ratio of measured to fitted time.
     """
     counts = counts_of(event.op)
     chosen = choices_of(counts.rule, event.signature, mesh)[0]
@@ -244,13 +243,13 @@ def _linear(
 
 
 def _touching(seconds: Callable[[float], float], share: float) -> tuple[float, float]:
-    """The line that touches `seconds` at a share, by its value at 0, which is not negative, and its slope."""
+    """Return the tangent to `seconds` at a share: its value at 0, which is at least 0, and its slope."""
     now, step = seconds(share), 0.1 * share
     slope = min((seconds(share + step) - seconds(share - step)) / (2 * step), now / share)
     return now - slope * share, slope
 
 
 def held_bytes(value: SSAValue, sharding: Sharding, shares: Mapping[str, float]) -> float:
-    """The bytes of a value on a device with these shares of the axes."""
+    """Return the bytes of a value on a device that has these shares of the axes."""
     parts = (shares.get(axis, 1.0) for axis in sharding.split_axes)
     return element_bytes(value) * math.prod(shape_of(value)) * math.prod(parts)

@@ -1,4 +1,4 @@
-"""How long a step takes by the phases of its strategy, before its changes of sharding are ops."""
+"""Predict the time of a step from the phases of its strategy, before its changes of sharding are explicit ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .phases import PhaseModel, events_of
 
 
 def explicit_view(module: ModuleOp, view: StepView, cluster: Cluster) -> StepView:
-    """A copy of the step, or of its stage, in which changes of sharding are ops."""
+    """Return a copy of the step, or of its stage, with explicit changes of sharding."""
     copied, name = module.clone(), view.func.sym_name.data
     func = next(func for func in step_functions(copied) if func.sym_name.data == name)
     strip_function(func)
@@ -22,11 +22,11 @@ def explicit_view(module: ModuleOp, view: StepView, cluster: Cluster) -> StepVie
 
 
 def phase_model(module: ModuleOp, view: StepView, cluster: Cluster) -> PhaseModel:
-    """The phases of a step, or of a stage."""
+    """Return the phases of a step, or of a stage."""
     return PhaseModel(events_of(explicit_view(module, view, cluster)), cluster)
 
 
 def predicted_seconds(module: ModuleOp) -> float:
-    """How long all steps and stages of a module take, with the ratios that they have."""
-    found = ((phase_model(module, view, cluster), view) for view, cluster in step_views(module))
-    return sum(model.seconds(ratios_of(view.func, view.mesh)) for model, view in found)
+    """Return the seconds of all steps and stages of a module, with their present ratios."""
+    models = ((phase_model(module, view, cluster), view) for view, cluster in step_views(module))
+    return sum(model.seconds(ratios_of(view.func, view.mesh)) for model, view in models)

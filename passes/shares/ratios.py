@@ -1,5 +1,5 @@
 """
-The shares of an axis' parts that make a step shortest: HAP's linear program (5.1, 5.2).
+The shares of an axis' parts that minimise the time of a step: HAP's linear program (5.1, 5.2).
 
     minimise   sum_p  fixed_p + rate_p * L_s(p)  +  T_p          over shares B and the helpers L, T
     subject    T_p >= a + b * B_s,j          for every line (j, a, b) of phase p         `Phase.work`
@@ -7,8 +7,8 @@ The shares of an axis' parts that make a step shortest: HAP's linear program (5.
                sum_j B_s,j = 1,  B_s,j >= least
                sum_s,j bytes_s,j * B_s,j <= budget                                        `MemoryLimit`
 
-A phase is communication, which takes as long as the largest share, then computation, which takes as long as the
-slowest device; s is the segment of the model that it belongs to, j a part of the axis.
+A phase is a communication, whose time depends on the largest share, followed by computation, which ends with the
+slowest device; s is the segment of the model that contains phase p, and j a part of the axis.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from ..analysis.linear_program import LinearProgram
 
 Shares = tuple[tuple[float, ...], ...]
-"""By segment, the share of every part."""
+"""The share of each part, by segment."""
 
 
 _EVEN = 1e-7
-"""What the largest share costs besides, so that where shares do not matter they are even."""
+"""Extra cost of the largest share, so that shares without influence on the time become even."""
 
 
 class NoShares(ValueError):
-    """No shares obey all limits."""
+    """No shares satisfy all limits."""
 
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """How long the devices of one part compute in a phase: `fixed + rate * share`, in seconds."""
+    """The seconds that devices of one part compute in a phase: `fixed + rate * share`."""
 
     part: int
     fixed: float
@@ -41,7 +41,7 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class Phase:
-    """Communication of `fixed + rate * largest share` seconds, then the slowest of `work`."""
+    """A phase: communication of `fixed + rate * max(shares)` seconds, then the slowest of `work`."""
 
     segment: int
     fixed: float
@@ -49,14 +49,14 @@ class Phase:
     work: tuple[PhaseWork, ...]
 
     def seconds(self, shares: Sequence[float]) -> float:
-        """How long it takes with these shares of its segment."""
+        """Return the seconds of the phase with these shares of its segment."""
         computing = max((work.fixed + work.rate * shares[work.part] for work in self.work), default=0.0)
         return self.fixed + self.rate * max(shares) + computing
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """What one device can hold at one time: `sum bytes[s, j] * B_s,j <= budget`."""
+    """The memory limit of one device at one time: `sum bytes[s, j] * B_s,j <= budget`."""
 
     bytes: Mapping[tuple[int, int], float]
     budget: float
@@ -65,9 +65,10 @@ class MemoryLimit:
 @dataclass(frozen=True)
 class RatioProblem:
     """
-    The shares of `parts` parts in `segments` segments.
+    The problem of finding shares for `parts` parts in each of `segments` segments.
 
-    least    the smallest share that a part may have
+    Args:
+        least: smallest share that a part may have.
     """
 
     parts: int
@@ -77,16 +78,16 @@ class RatioProblem:
     least: float = 0.0
 
     def seconds(self, shares: Shares) -> float:
-        """How long all phases take."""
+        """Return the total seconds of all phases."""
         return sum(phase.seconds(shares[phase.segment]) for phase in self.phases)
 
 
 def solve_ratios(problem: RatioProblem) -> Shares:
-    """The shares of least time, by GLOP; NoShares where the limits allow none."""
+    """Return the shares of least time, found by GLOP; raise NoShares if the limits allow none."""
     program = LinearProgram()
     shares = [[program.variable(problem.least, 1.0) for _ in range(problem.parts)] for _ in range(problem.segments)]
     largest = [program.variable(0.0, 1.0) for _ in range(problem.segments)]
-    # Seconds and bytes are of many magnitudes; the solver's tolerances are for numbers near 1.
+    # Seconds and bytes differ by orders of magnitude; the solver's tolerances are for numbers near 1.
     longest_phase = max((phase.seconds((1.0,) * problem.parts) for phase in problem.phases), default=0.0)
     scale = 1.0 / (longest_phase or 1.0)
     for top, row in zip(largest, shares, strict=True):
@@ -112,7 +113,7 @@ def solve_ratios(problem: RatioProblem) -> Shares:
 
 
 def _normalised(shares: Sequence[float]) -> tuple[float, ...]:
-    """The shares without the solver's noise: six digits, none below zero, a sum of 1."""
+    """Remove the solver's noise: round to six digits, clip at zero, and make the sum exactly 1."""
     tidy = [round(max(share, 0.0), 6) for share in shares]
     largest = tidy.index(max(tidy))
     tidy[largest] = round(1.0 - sum(tidy[:largest]) - sum(tidy[largest + 1 :]), 6)

@@ -1,4 +1,4 @@
-"""A strategy under other ratios: the same axes on the same dims, divided elsewhere."""
+"""Apply other ratios to a strategy: the same axes on the same dims, with other boundaries."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
     """
     Divide every signature, home and working copy of a step by `ratios` (by segment).
 
-    An op that cannot leave a device without a part runs replicated on the axes where it would; what is returned says
-    which and why.
+    An op that needs a part on every device runs replicated on the axes that would leave a device without one; the
+    returned reasons name these ops.
     """
     factors, mesh = Factors(view, ratios), view.mesh
-    known: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}
+    cache: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}
     reasons: list[str] = []
     for op in view.ops:
         if (given := op.signature) is None:
             continue
         key = (op.rule(), given, factors.of_op(op))
-        if key not in known:
-            known[key] = _divided(op, given, key[2], view)
-        divided, reason = known[key]
+        if key not in cache:
+            cache[key] = _divided(op, given, key[2], view)
+        divided, reason = cache[key]
         op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, divided)
         reasons += [f"{describe(op)}: {reason}"] if reason else []
     homes: dict[int, dict[str, Attribute | None]] = {}
@@ -65,25 +65,25 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
 
 
 def _values(view: StepView) -> Iterator[SSAValue]:
-    yield from (given.argument for given in view.inputs)
+    yield from (step_input.argument for step_input in view.inputs)
     for op in view.ops:
         yield from op.outs
 
 
 def _divided(op: ComputeOp, given: Signature, splits: Splits, view: StepView) -> tuple[Signature, str]:
-    """A signature of the same choices, and why one of them had to be dropped; empty where none had."""
+    """Return a signature with the same choices, and the reason why a choice was dropped (empty if none was)."""
     rule, mesh = op.rule(), view.mesh
     chosen = choices_of(rule, given, mesh)[0]
     reason = ""
-    while (found := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
+    while (divided := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
         factor = _refused(rule, chosen, splits, view)
-        reason = f"runs whole along factor {factor}, of which every device needs a part and some would have none"
+        reason = f"is replicated along factor {factor}: every device needs a part of it, and some would get none"
         chosen = [None if isinstance(choice, Split) and choice.factor == factor else choice for choice in chosen]
-    return found, reason
+    return divided, reason
 
 
 def _refused(rule: Rule, chosen: list[Choice], splits: Splits, view: StepView) -> str:
-    """The factor that cannot be split so: one that has an empty part and must not."""
+    """Return the factor that cannot be split so: it has an empty part, although all devices need one."""
     split = [choice.factor for choice in chosen if isinstance(choice, Split)]
     offsets = factor_offsets(rule, view.mesh, chosen, splits) or {}
     strict = (f for f in split if needs_all_parts(rule, f) and len(set(offsets.get(f, ()))) < len(offsets.get(f, ())))

@@ -1,4 +1,4 @@
-"""Segments of a model: runs of layers that have ratios of their own (HAP 5.2)."""
+"""Segments of a model: ranges of layers that have separate shares (HAP 5.2)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..step.step_view import StepView
 
 def mark_segments(view: StepView, count: int | None, seconds: ComputeSeconds) -> int:
     """
-    Mark every op with its segment, and return how many there are.
+    Mark every op with its segment, and return the number of segments.
 
     Args:
-        count: at most so many, of about equal time to compute; None: one for each layer (`h.3` of a model whose
-            layers are numbered, else its direct submodules).
+        count: maximum number of segments, which take about equal time to compute; if None, each layer is a
+            segment (`h.3` in a model with numbered layers, else a direct submodule).
     """
     times: dict[str, float] = {}
     for op in view.ops:
@@ -32,27 +32,27 @@ def mark_segments(view: StepView, count: int | None, seconds: ComputeSeconds) ->
         if (layer := block_of(layer_of(op))) in times and op.signature is not None:
             times[layer] += seconds(op, op.signature)
     numbers = _numbered(times, count)
-    found: dict[SSAValue, int] = {}
+    by_value: dict[SSAValue, int] = {}
     for op in view.ops:
-        segment = _segment(op, numbers, found)
+        segment = _segment(op, numbers, by_value)
         op.attributes.pop(SEGMENT, None)
         if segment:
             op.attributes[SEGMENT] = IntegerAttr(segment, i64)
-        found |= dict.fromkeys(op.outs, segment)
+        by_value |= dict.fromkeys(op.outs, segment)
         for value in op.args:
-            found.setdefault(value, segment)
+            by_value.setdefault(value, segment)
     return max(numbers.values(), default=0) + 1
 
 
 def block_of(layer: str) -> str:
-    """The layer up to its first number (`h.3` of `h.3.attn.c_proj`), or its first component."""
+    """Return the layer's name up to its first number (`h.3` for `h.3.attn.c_proj`), or its first component."""
     parts = layer.split(".")
     at = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
     return ".".join(parts[: at + 1])
 
 
 def _numbered(times: dict[str, float], count: int | None) -> dict[str, int]:
-    """Layers, in order, to segments."""
+    """Map layers, in order, to segments."""
     if count is None:
         return {layer: number for number, layer in enumerate(times)}
     total = sum(times.values()) or 1.0
@@ -62,10 +62,10 @@ def _numbered(times: dict[str, float], count: int | None) -> dict[str, int]:
 
 
 def _segment(op: ComputeOp, numbers: dict[str, int], found: dict[SSAValue, int]) -> int:
-    """That of its layer; else an update's is its parameter's, another op's that of what it reads last."""
+    """Return the segment of the op's layer, or else of the parameter for an update, or of the last operand."""
     if isinstance(op, TrainOp):
         return found.get(op.args[0], 0)
     if (layer := block_of(layer_of(op))) in numbers:
         return numbers[layer]
-    made = [found[value] for value in op.args if value in found and not isinstance(value, BlockArgument)]
-    return made[-1] if made else next((found[value] for value in op.args if value in found), 0)
+    segments = [found[value] for value in op.args if value in found and not isinstance(value, BlockArgument)]
+    return segments[-1] if segments else next((found[value] for value in op.args if value in found), 0)

@@ -1,4 +1,4 @@
-"""Memory as limits on shares, found by looking: where a rank holds too much, and which values these are."""
+"""Memory as limits on shares: find ranks that hold too much, and the values that they hold then."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .ratios import MemoryLimit
 @dataclass(frozen=True)
 class Shortage:
     """
-    A rank that holds more than it may.
+    A rank that holds more than its limit.
 
     Args:
-        point: the index of the op during which it does.
-        excess: bytes, by the sizes as they were rounded.
-        budget: bytes that it may hold of these values.
+        point: index of the op during which it does.
+        excess: bytes above the limit, with sizes as rounded.
+        budget: bytes available for the values in `held`.
         held: the values that are alive together, each with its segment.
     """
 
@@ -37,7 +37,7 @@ class Shortage:
     held: tuple[tuple[SSAValue, int], ...]
 
     def limit(self, mesh: Mesh, axis: str, ratios: Mapping[int, Ratios]) -> MemoryLimit:
-        """What it may hold, by its share of `axis` in each segment, with the shares of the other axes in `ratios`."""
+        """Return the limit on the shares of `axis` by segment, with the shares of the other axes from `ratios`."""
         place, terms, budget = mesh.coordinates(self.rank), dict[tuple[int, int], float](), self.budget
         for value, segment in self.held:
             sharding = sharding_of(value)
@@ -52,9 +52,9 @@ class Shortage:
 
 
 def shortages(view: StepView, limits: Sequence[float], blocks: Sequence[float] = ()) -> list[Shortage]:
-    """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
+    """Return one shortage, at its peak, for each rank that exceeds its limit (bytes); resharding must be explicit."""
     use, segments = memory_use(view.func, view.mesh, view.stage, blocks), segments_of(view)
-    found: list[Shortage] = []
+    result: list[Shortage] = []
     for rank, budget in enumerate(limits):
         held = use.over_time(rank)
         point = int(np.argmax(held))
@@ -63,5 +63,5 @@ def shortages(view: StepView, limits: Sequence[float], blocks: Sequence[float] =
             values = [value_of(held) for held, _ in alive if not isinstance(held, Staging)]
             staged = sum(size for held, size in alive if isinstance(held, Staging))
             listed = tuple((value, segments.get(value, 0)) for value in values)
-            found.append(Shortage(rank, point, excess, budget - staged, listed))
-    return found
+            result.append(Shortage(rank, point, excess, budget - staged, listed))
+    return result

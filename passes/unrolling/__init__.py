@@ -1,1 +1,1 @@
-"""The loop of a temporal axis unrolled: a copy of its ops for each part, and the order in which copies take turns."""
+"""The parts of `duplex`: the loop of a temporal axis, a copy of its ops for each part, and the order of the copies."""

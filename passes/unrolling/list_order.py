@@ -1,19 +1,19 @@
 """
-An order of the copies of a loop by list scheduling on the streams of the simulator.
+Order the copies of a loop by list scheduling on the streams of the simulator.
 
-There is one compute stream, and a channel for each group of axes, which carries one communication after the other. A
-communication starts as soon as its operand is there. Whenever the compute stream is free it takes, of the ops whose
-operands are there, the one of highest priority; if there are none, it waits. With the seconds of ops and
-communications by the cost model, and the sum over the longest way,
+There is one compute stream, and a channel for each group of axes, which runs one communication at a time. A
+communication starts as soon as its operand is computed. Whenever the compute stream is free it runs, among the ops
+whose operands are available, the op of highest priority, or waits if there is none. With the seconds of ops and
+communications from the cost model,
 
-    remaining(op)  = seconds(op) + max of remaining(user)     over all that need its results       `_CopyGraph`
-    remaining(k)   = max of remaining(op)                     over the ops of phase k
-    priority(op)   = remaining(k + ahead * copy + later)      phase k, `later` where it is filler  `_CopyGraph.key`
+    remaining(op)  = seconds(op) + max remaining(user)        over all users of its results, `_CopyGraph`
+    remaining(k)   = max remaining(op)                        over the ops of phase k
+    priority(op)   = remaining(k + ahead * copy + later)      phase k, `later` only for filler, `_CopyGraph.key`
 
-then the order of copies, then remaining(op). So a copy that has begun a phase ends it before another begins one, as a
-communication follows that the others can hide. Filler is what no later communication of the loop needs: gradients of
-weights, above all. It is put off by `later` phases, and so done while the others wait. How far a copy may be ahead of
-the next one (`ahead`) and for how long filler may be put off bound what is held.
+then the lower copy, then the larger remaining(op). So a copy that began a phase finishes it before another copy begins
+one, as the communication after it can overlap with the others. Filler are ops whose results reach no later
+communication of the loop: above all, gradients of weights. They are delayed by `later` phases and so run while the
+copies wait. `ahead`, the number of phases between a copy and the next, and `later` bound the memory that is held.
 
 Source: HiDup 3 (two copies without dependences between them); list scheduling after Graham 1969.
 """
@@ -35,17 +35,17 @@ from ..step.loop import communicates
 from .phases import Turn, UnrolledLoop
 
 Copy: TypeAlias = tuple[int, Operation]
-"""An op of one of the copies; what runs once is of the first."""
+"""The number of a copy, and an op; ops that run once belong to copy 0."""
 
 
 @dataclass(frozen=True)
 class OrderFreedom:
     """
-    What a list order may do.
+    How far a list order may move copies and filler.
 
     Args:
-        ahead: by how many phases a copy may be ahead of the next one.
-        later: by how many phases filler is put off.
+        ahead: number of phases that a copy may be ahead of the next one.
+        later: number of phases that filler is delayed.
     """
 
     ahead: int = 0
@@ -53,12 +53,12 @@ class OrderFreedom:
 
 
 FREEDOMS = tuple(OrderFreedom(ahead, later) for ahead in (0, 1) for later in (0, 1, 4, 16))
-"""What is tried, that which holds least first."""
+"""The freedoms to try, in the order of the memory that they need."""
 
 
 @dataclass(frozen=True)
 class ListOrder:
-    """An order of the copies of a loop, and when all is done by it."""
+    """An order of the copies of a loop, and its seconds until everything is done."""
 
     freedom: OrderFreedom
     turns: tuple[Turn, ...]
@@ -67,16 +67,15 @@ class ListOrder:
 
 def list_orders(loop: UnrolledLoop, cluster: Cluster) -> list[ListOrder]:
     """
-    The list orders of a loop that differ, one for each freedom, the fastest first, of those within a thousandth that
-    which holds least.
+    Return the distinct list orders of a loop, the fastest first; within a thousandth, the smallest memory comes first.
     """
     graph = _CopyGraph(loop, cluster)
-    found: dict[tuple[Turn, ...], ListOrder] = {}
+    orders: dict[tuple[Turn, ...], ListOrder] = {}
     for freedom in FREEDOMS:
         turns, seconds = _ListRun(graph, freedom).run()
-        found.setdefault(turns, ListOrder(freedom, turns, seconds))
-    least = min((each.seconds for each in found.values()), default=0.0)
-    return sorted(found.values(), key=lambda each: round(each.seconds / least, 3) if least else 0.0)
+        orders.setdefault(turns, ListOrder(freedom, turns, seconds))
+    least = min((order.seconds for order in orders.values()), default=0.0)
+    return sorted(orders.values(), key=lambda order: round(order.seconds / least, 3) if least else 0.0)
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,8 @@ class _CopyTask:
     A copy of an op.
 
     Args:
-        busy: the seconds of the compute stream.
-        sent: the seconds of a channel, after them.
+        busy: seconds on the compute stream.
+        sent: seconds on the channel, after `busy`.
     """
 
     copy: int
@@ -98,7 +97,7 @@ class _CopyTask:
 
 
 class _CopyGraph:
-    """The copies of a loop with all that runs once, as tasks that need one another, in program order."""
+    """The copies of a loop and the ops that run once, as a graph of tasks in program order."""
 
     def __init__(self, loop: UnrolledLoop, cluster: Cluster) -> None:
         self.loop, self.cluster = loop, cluster
@@ -127,7 +126,7 @@ class _CopyGraph:
         self.of_phase = self._of_phases()
 
     def key(self, index: int, freedom: OrderFreedom) -> tuple[float, int, float, int]:
-        """The smaller, the earlier."""
+        """Return the sort key of a task; smaller keys run earlier."""
         task = self.tasks[index]
         phase = self.loop.phase[task.op] + freedom.ahead * task.copy
         if self.is_filler[index] and not task.channel:
@@ -136,31 +135,31 @@ class _CopyGraph:
         return -remaining, task.copy, -self.remaining[index], index
 
     def _of_phases(self) -> Sequence[float]:
-        """The longest remaining time of each phase."""
-        found = [0.0] * (max(self.loop.phase.values(), default=0) + 1)
+        """Return the longest remaining time in each phase."""
+        longest = [0.0] * (max(self.loop.phase.values(), default=0) + 1)
         for task, remaining in zip(self.tasks, self.remaining, strict=True):
             phase = self.loop.phase[task.op]
-            found[phase] = max(found[phase], remaining)
-        return found
+            longest[phase] = max(longest[phase], remaining)
+        return longest
 
     def _of_arguments(self) -> set[Operation]:
-        """What runs once and depends on arguments alone, such as gathers of parameters: it is there in time."""
-        found: set[Operation] = set()
+        """Return ops that run once and depend on arguments alone, such as parameter gathers: they are done in time."""
+        free_ops: set[Operation] = set()
         for op in self.loop.ops:
             sources = [value.op for value in op.operands if isinstance(value, OpResult)]
-            if op not in self.loop.inside and all(source in found for source in sources):
-                found.add(op)
-        return found
+            if op not in self.loop.inside and all(source in free_ops for source in sources):
+                free_ops.add(op)
+        return free_ops
 
     def sources(self, task: _CopyTask) -> list[int]:
-        """What makes the operands of a task."""
-        found: dict[int, None] = {}
+        """Return the tasks that compute the operands of a task."""
+        indices: dict[int, None] = {}
         for value in task.op.operands:
             if isinstance(value, OpResult):
                 op = value.op
                 copies = range(self.loop.copies) if self.loop.sums(task.op) else (task.copy,)
-                found.update(dict.fromkeys(self.place[copy if op in self.loop.inside else 0, op] for copy in copies))
-        return list(found)
+                indices.update(dict.fromkeys(self.place[copy if op in self.loop.inside else 0, op] for copy in copies))
+        return list(indices)
 
     def _task(self, copy: int, op: Operation, *, is_free: bool) -> _CopyTask:
         if is_free:
@@ -176,7 +175,7 @@ class _CopyGraph:
 
 
 class _ListRun:
-    """Goes through a graph by priorities; one use."""
+    """Runs list scheduling on a graph; one use."""
 
     def __init__(self, graph: _CopyGraph, freedom: OrderFreedom) -> None:
         self.graph = graph
@@ -190,7 +189,7 @@ class _ListRun:
         self.unwaited: dict[Copy, None] = {}
 
     def run(self) -> tuple[tuple[Turn, ...], float]:
-        """The turns, and when all is done."""
+        """Return the turns and the seconds until everything is done."""
         for index, missing in enumerate(self.missing):
             if not missing:
                 self._add(index)
@@ -209,7 +208,7 @@ class _ListRun:
         heappush(self.ready, (not self.graph.tasks[index].channel, self.keys[index]))
 
     def _release(self, index: int) -> None:
-        """A task is done, and what needs it may be."""
+        """Mark a task as done, and add the users that become ready."""
         for user in self.graph.tasks[index].users:
             self.missing[user] -= 1
             if not self.missing[user]:
@@ -217,12 +216,12 @@ class _ListRun:
 
     def _do(self, index: int) -> None:
         task, loop = self.graph.tasks[index], self.graph.loop
-        # The program waits for the communications that the task needs.
+        # The program waits for the communications that compute the task's operands.
         for source in self.graph.sources(task):
-            given = self.graph.tasks[source]
-            if (given.copy, given.op) in self.unwaited:
-                del self.unwaited[given.copy, given.op]
-                self.turns.append((given.copy, "wait", given.op))
+            source_task = self.graph.tasks[source]
+            if (source_task.copy, source_task.op) in self.unwaited:
+                del self.unwaited[source_task.copy, source_task.op]
+                self.turns.append((source_task.copy, "wait", source_task.op))
         self.now += task.busy
         is_mine = task.op in loop.inside
         if not task.channel:

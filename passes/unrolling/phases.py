@@ -1,8 +1,8 @@
 """
-The loop of a temporal axis in phases, and the order in which copies of it take turns phase by phase.
+Divide the loop of a temporal axis into phases, and let its copies take turns phase by phase.
 
-A phase is a communication step, then the computation that it is for. An op is in the phase of as many communications,
-one after the other, as lead to it.
+A phase is a communication step, followed by the computation that needs it. The phase of an op is the number of
+communications on the longest dependence path to the op.
 
 Source: HiDup 4.1 (stages, which are phases here) and 5 (the compiler's order).
 """
@@ -21,18 +21,18 @@ from ...ir.mesh import Mesh
 from ..step.loop import communicates, is_in_loop, is_sum_over
 
 Turn: TypeAlias = tuple[int, str, Operation]
-"""The number of a copy, and what it does with an op: `start`, `wait` or `compute`."""
+"""The number of a copy, and its action on an op: `start`, `wait` or `compute`."""
 
 
 @dataclass(frozen=True)
 class UnrolledLoop:
     """
-    What is to be unrolled: the ops of a step, and which of them a temporal axis repeats.
+    A loop to unroll: the ops of a step, and the subset that a temporal axis repeats.
 
     Args:
-        ops: those of the step in program order, without what returns.
-        inside: those that work on parts along `axis`, of which each copy has its own; all others run once.
-        copies: the parts of the axis.
+        ops: all ops of the step except the return, in program order.
+        inside: the ops that work on parts along `axis`, repeated in each copy; all others run once.
+        copies: number of parts of the axis.
     """
 
     ops: tuple[Operation, ...]
@@ -43,7 +43,7 @@ class UnrolledLoop:
 
     @classmethod
     def of(cls, func: FuncOp, mesh: Mesh, axis: str) -> UnrolledLoop:
-        """That of a step function."""
+        """Return the loop over `axis` in a step function."""
         block = func.body.block
         ops = tuple(op for op in block.ops if op is not block.last_op)
         inside = frozenset(op for op in ops if is_in_loop(op, axis))
@@ -62,7 +62,7 @@ class UnrolledLoop:
         """
         The number of the phase of each op.
 
-        What needs a sum over the parts in the middle of the loop is in the phase after that which makes the parts.
+        An op in the loop that reads a sum over the parts is in a later phase than the ops that compute the parts.
         """
         number: dict[Operation, int] = {}
         late: set[Operation] = set()
@@ -71,7 +71,7 @@ class UnrolledLoop:
             before = max((number[source] for source in sources), default=0)
             if op not in self.inside and any(source in self.inside or source in late for source in sources):
                 late.add(op)
-            # What sums all parts is made only when this phase is over.
+            # A sum over all parts is complete only when its phase is over.
             waits = op in self.inside and any(source in late and number[source] == before for source in sources)
             number[op] = before + (waits or self.sends(op))
         return number
@@ -79,10 +79,10 @@ class UnrolledLoop:
 
 def phase_turns(loop: UnrolledLoop) -> Iterator[Turn]:
     """
-    The copies go through the phases in turns: while one communicates, the others compute.
+    Yield the turns of copies that go through the phases together: while one communicates, the others compute.
 
-    Before a copy computes its phase, it waits for the communication of it, and the copy whose turn was before starts
-    its next one: of copies a and b, `wait a k; start b k; compute a k; wait b k; start a k+1; compute b k`.
+    Before a copy computes a phase, it waits for the phase's communication, and the previous copy starts its next
+    communication. For copies a and b: `wait a k; start b k; compute a k; wait b k; start a k+1; compute b k`.
     """
     count = max((loop.phase[op] for op in loop.inside), default=-1) + 1
     phases: list[tuple[list[Operation], list[Operation]]] = [([], []) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Writes the copies of a loop into the step, in a given order."""
+"""Write the copies of a loop into the step, in a given order."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..step.step_view import value_label
 from .phases import Turn, UnrolledLoop
 
 PARTS = ascii_lowercase
-"""What the parts are called in the names of values."""
+"""Suffixes of the parts in the names of values."""
 
 
 def check_loop(loop: UnrolledLoop) -> None:
-    """Refuse a loop of which more than reductions over the parts is read outside, and sums of what is not in it."""
+    """Fail if a value of the loop is read outside except by a reduction, or if a sum reads a value from outside."""
     for op in loop.ops:
         if op not in loop.inside:
             _check_sum(loop, op)
@@ -35,22 +35,21 @@ def check_loop(loop: UnrolledLoop) -> None:
                 value = user.operands[use.index]
                 fail(
                     user,
-                    f'reads {value_label(value)}, which differs between the parts along "{loop.axis}" has one; '
-                    "expected a reduction of it: run insert-resharding before duplex",
+                    f'reads {value_label(value)} outside the loop over "{loop.axis}", where it differs between parts; '
+                    "expected a reduction over the axis: run insert-resharding before duplex",
                 )
 
 
 def _check_sum(loop: UnrolledLoop, op: Operation) -> None:
     for value in op.operands if loop.sums(op) else ():
         if not isinstance(value, OpResult) or value.op not in loop.inside:
-            fail(op, f'sums {value_label(value)} over "{loop.axis}", which no op makes part by part; expected one')
+            fail(op, f'sums {value_label(value)} over "{loop.axis}"; expected a value that the loop over it computes')
 
 
 class Unroller:
     """
-    Writes a copy of a loop's ops for each part, in turns; what runs once comes where it is first needed. One use.
-
-    Sums over the parts are made as the parts come, each as soon as it is there.
+    Writes a copy of a loop's ops for each part, in the order of turns; an op that runs once is written before its first
+    user. Each part is added to the sums over the parts as soon as it is computed. One use.
     """
 
     def __init__(self, func: FuncOp, loop: UnrolledLoop) -> None:
@@ -63,7 +62,7 @@ class Unroller:
         self.written: set[Operation] = set()
 
     def write(self, turns: Iterable[Turn]) -> None:
-        """Take all ops out of the block and put them back: the loop in turns, what runs once where it is needed."""
+        """Empty the block and fill it again: the loop in the order of `turns`, other ops before their first users."""
         end = self.block.last_op
         assert end is not None, "a step function returns"
         turns = list(turns)
@@ -80,7 +79,7 @@ class Unroller:
                 op.erase()
 
     def _compute(self, part: int, op: Operation) -> None:
-        """The copy of an op for one part; sums follow it that it is a part of."""
+        """Write the copy of an op for one part, followed by the sums that read it."""
         self._needed(op)
         copy = op.clone(dict(self.made[part]))
         copy.attributes[AT] = self._at(op, part)
@@ -108,7 +107,7 @@ class Unroller:
 
     def _at(self, op: Operation, part: int) -> DictionaryAttr:
         at = {**parts_of(op), self.loop.axis: part}
-        return DictionaryAttr({name: IntegerAttr(each, i64) for name, each in at.items()})
+        return DictionaryAttr({name: IntegerAttr(index, i64) for name, index in at.items()})
 
     def _enter(self, part: int, results: Sequence[SSAValue], copies: Sequence[SSAValue]) -> None:
         for result, copy in zip(results, copies, strict=True):
@@ -120,7 +119,7 @@ class Unroller:
                     self._sum(op, copy)
 
     def _sum(self, op: CollectiveOp, part: SSAValue) -> None:
-        """Add one more part to a sum over them all."""
+        """Add one more part to a sum over all parts."""
         parts = self.totals.setdefault(op, [])
         parts.append(part)
         if len(parts) == 1:
@@ -137,13 +136,13 @@ class Unroller:
             op.result.replace_all_uses_with(total.result)
 
     def _needed(self, op: Operation) -> None:
-        """Write what runs once and makes operands of `op`."""
+        """Write the ops that run once and compute operands of `op`."""
         for value in op.operands:
             if isinstance(value, OpResult) and value.op in self.once:
                 self._once(value.op)
 
     def _once(self, op: Operation) -> None:
-        """Write an op that runs once, after what it needs; sums are there once their parts are."""
+        """Write an op that runs once, after its operands; a sum is already written, with its last part."""
         if op in self.written:
             return
         assert not self.loop.sums(op), "turns respect what ops need"
@@ -152,7 +151,7 @@ class Unroller:
         self.block.add_op(op)
 
     def _add(self, op: Operation, like: Operation) -> None:
-        """Add an op with the place and phase of another."""
+        """Append `op` with the location and the backward mark of `like`."""
         op.location = like.location
         if BACKWARD in like.attributes:
             op.attributes[BACKWARD] = like.attributes[BACKWARD]

@@ -1,1 +1,1 @@
-"""Algorithms of `search-strategy`, a file each, under one interface (`interface.py`) and in one table (`table.py`)."""
+"""The algorithms of `search-strategy`, one per file, under one interface (`interface.py`), listed in `table.py`."""

@@ -5,21 +5,21 @@
     while some Q in S has score(Q) < cost(Q*):
         take the Q of the lowest score; for each instruction with its precondition in P(Q) that adds a property:
             Q' = Q + instruction,  P(Q') = P(Q) + postcondition
-            drop Q' if some Q_s has all its properties and costs no more; drop each Q_s for which Q' is such a program
+            drop Q' if some Q_s has all its properties and costs no more; drop Q_s in the reverse case
             Q* = Q' if Q' is complete and cheaper, else S = S + {Q'}
 
 `instructions.py` defines the instructions, preconditions and properties of a discrete problem, `scores.py` the score;
 `programs.py` appends instructions and drops programs. All algorithms share one cost, so the optimum is the same.
 
-The steps of the budget are programs taken from S. When they are spent, a beam completes the programs of least score,
-and the bound is the least score in S.
+A step of the budget is one program taken from S. When the budget is spent, a beam completes the programs of least
+score, and the bound is the least score in S.
 
 Parts that `without` switches off:
 
     fusion, redundant, order   See `instructions.py`. When `order` is off, only small steps can be searched.
     once        The users of a value share one communication, its working copy (4.5, second: a tensor is communicated
-                once at most). When it is off, each user communicates for itself, which may cost more.
-    bound       The score estimates the cost to come. When it is off, the score is the cost, and `ascent` is off too.
+                at most once). When it is off, each user communicates separately, which may cost more.
+    bound       The score estimates the remaining cost. When it is off, the score is the cost, and `ascent` is off too.
     ascent      Dual ascent improves the estimate. When it is off, the estimate is a sum of minima.
     states      Dominated states are dropped before the search.
     dominance   Of two programs with the same properties, the costlier one is dropped (lines 9 to 14).
@@ -55,7 +55,7 @@ BUDGET = 20_000
 """The number of programs taken from the queue by default."""
 
 BEAMS = (16, 128, 1024)
-"""The widths of the beams that complete programs; the next one is tried if a beam completes no program."""
+"""The widths of the beams that complete programs; a wider beam is tried if the last one completes no program."""
 
 CLOSE = 1e-10
 """The relative difference below which a score and a cost count as equal."""
@@ -83,7 +83,7 @@ class Synthesis:
         graph: graph of the problem; the search changes it.
         without: parts that are switched off.
         budget: number of programs to take from the queue.
-        trace: list that generated programs are appended to, if any.
+        trace: list that receives the generated programs, or None.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Synthesis:
         try:
             bound = self.search(self.theory(), allowance)
         except Infeasible:
-            # The error below names a smallest set of nodes that conflict.
+            # The error below names a minimal set of conflicting nodes.
             pass
         if self.best is None:
             if bound < np.inf:
@@ -128,7 +128,7 @@ class Synthesis:
         return Instructions(self.reads, scores_of(self.graph, self.without), self.without)
 
     def search(self, theory: Instructions, allowance: float) -> float:
-        """Run figure 10 from the empty program, and return a lower bound of the cost of all complete programs."""
+        """Run figure 10 from the empty program, and return a lower bound on the cost of all complete programs."""
         programs = Programs(theory, self.without, self.counts, self.trace)
         start = PartialProgram(theory.scores.start, theory.start, ())
         queue: list[tuple[float, int, int, PartialProgram]] = [(start.score, 0, 0, start)]
@@ -143,7 +143,7 @@ class Synthesis:
                     self.keep(longer)
                 else:
                     serial += 1
-                    # Of equal scores the longer program comes first: it is nearer to a complete one.
+                    # Among equal scores the longer program comes first, as it is nearer to a complete one.
                     heappush(queue, (longer.score, -longer.position.depth, serial, longer))
         self.counts["taken"] += taken
         least = queue[0][0] if queue else np.inf
@@ -211,11 +211,11 @@ def trace(
 
 
 def _forbid_working_copies(problem: StrategyProblem, graph: Graph) -> None:
-    """Allow only working copies in the form of their value, so that each user communicates for itself."""
+    """Allow working copies only in the sharding of their value, so that each user communicates separately."""
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         if traffic.move.why == "copy":
             same = np.array([[source == target for target in traffic.targets] for source in traffic.sources])
-            # A pin may forbid the copy every form of its value.
+            # A pin may forbid the copy every sharding of its value.
             if same.any(axis=1).all():
                 graph.join(edge.u, edge.v, graph.store.intern(np.where(same, 0.0, np.inf)))
 

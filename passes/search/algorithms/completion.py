@@ -1,12 +1,12 @@
 """
-Completion: some nodes of a pairwise model are decided, the others take the states that cost least given these.
+Completion: some nodes of a pairwise model are decided, and the others take the cheapest states given these decisions.
 
-The order of elimination is found once, without numbers. Eliminating the free node i leaves a message, a table over its
-free neighbours N(i), which depends on the states x_D of its decided neighbours:
+The order of elimination is found once, without computing costs. The elimination of a free node i leaves a message, a
+table over its free neighbours N(i), which depends on the states x_D of its decided neighbours:
 
     m_i[x_N(i)]  =  min_x  unary_i[x] + sum_d table_di[x_d, x] + sum_(j in N(i)) table_ij[x, x_j] + sum_(k before i) m_k
 
-Completions that differ in few decided states have most messages in common: these are looked up.
+Completions that differ in few decided states have most messages in common, and these are looked up.
 
 Source: Dechter, "Bucket elimination: a unifying framework for reasoning" (1999), section 7, on conditioning.
 """
@@ -22,7 +22,7 @@ from ..problem import Costs, States
 from .elimination_steps import Elimination, FiniteModel, eliminations_in, find_order
 
 _KEPT = 64
-"""How many messages of one node are kept."""
+"""The maximum number of cached messages of one node."""
 
 Columns = Mapping[int, int | States]
 """The state of each decided node, or its states in several completions."""
@@ -32,8 +32,8 @@ class Completion:
     """
     Completes the states of decided nodes at least cost.
 
-    `spare` are free nodes that may become decided where a table would have more than `MAX_JOINT` entries. `work` is the
-    number of entries of all tables that one completion forms; the largest has `widest` entries.
+    `spare` are free nodes that are decided instead if a table would have more than `MAX_JOINT` entries. `work` is the
+    number of entries of all tables that one completion computes; the largest table has `widest` entries.
     """
 
     def __init__(self, model: FiniteModel, free: Iterable[int], spare: Collection[int]) -> None:
@@ -72,7 +72,7 @@ class Completion:
         Return the cost of a cheapest completion and the state of every node.
 
         Args:
-            pinned: states that some nodes get in any case, also free ones.
+            pinned: fixed states of some nodes, also of free ones.
         """
         states = {**states, **pinned}
         messages = self._messages(states, pinned)
@@ -116,7 +116,7 @@ class Completion:
                     known.clear()
                 total = _total(self.model, step, states, messages)
                 at = pinned.get(step.node)
-                # A serial number names a message for good, also after it was dropped.
+                # A serial number identifies a message permanently, also after the message was dropped.
                 known[key] = next(self._serials), total.min(axis=1) if at is None else total[:, at]
             serial, message = known[key]
             serials.append(serial)

@@ -1,12 +1,12 @@
 """
-`algorithm=coordinate-descent`: one layer after another takes its best states (AutoDDL, section 4.6).
+`algorithm=coordinate-descent`: optimise one layer after another (AutoDDL, section 4.6).
 
 With the layers' decisions S = [s_1, ..., s_L], an update step is, for every layer i,
 
     S[i]  =  argmin over s_i of  Cost([s_1, ..., s_L]),
 
-all other layers unchanged, so that the cost falls monotonically. At a fixed point, where no layer gains anything, the
-best strategy is recorded and the descent starts anew at random, until the budget is spent. A step of the budget is the
+with all other layers unchanged, so the cost falls monotonically. At a fixed point, where no layer gains anything, the
+strategy is recorded and the descent restarts at random, until the budget is spent. A step of the budget is the
 minimum over one layer, or a start.
 """
 
@@ -18,10 +18,10 @@ from .layered_search import LayerWalk, search_layers
 from .layered_space import PARTS as PARTS
 
 BUDGET = 500
-"""The number of minima over a layer by default."""
+"""The default number of minima over a layer."""
 
 _GAIN = 1e-12
-"""The least gain, relative to the cost, so that rounding errors do not count as gains."""
+"""The least gain that counts, relative to the cost; rounding errors are smaller."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:
@@ -35,7 +35,7 @@ def _walk(walk: LayerWalk) -> None:
 
 
 def _descend(walk: LayerWalk) -> None:
-    """Go from a start at random to a fixed point."""
+    """Descend from a random start to a fixed point."""
     space = walk.space
     cost, choice = walk.start()
     layer, unchanged = 0, 0

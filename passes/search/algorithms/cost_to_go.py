@@ -1,14 +1,14 @@
 """
-An estimate of the seconds that a partial strategy still needs, and lower bounds of psi, from a sum.
+An estimate of the seconds that a partial strategy still needs, and lower bounds on psi, from a sum.
 
-Without overlap a strategy takes the sum of its computation and communication. The sum with communication weighted by
+Without overlap, a strategy takes the sum of its computation and communication. The sum with communication weighted by
 `weight` is a pairwise model (`problem.py`). Psi is at least the seconds of all computation, and at least the seconds of
-all communication. So the optimum of the sum, divided by 1 + weight, is a lower bound of psi.
+all communication. So the optimum of the sum, divided by 1 + weight, is a lower bound on psi.
 
-Messages between decisions move costs without changing the sum of any assignment (Kolmogorov 2006). Then a constant and
-the costs of the decisions made so far estimate the whole sum from below. The messages pass along the order of the
-decisions, unlike those of `dual_ascent.py`: a beam that its bounds guide finds a psi 2 to 3 % higher on AutoDDL's MLP
-and on VGG13, in more time.
+Messages between decisions move costs without changing the sum of any assignment (Kolmogorov 2006). Then a constant plus
+the costs of the decisions so far estimates the whole sum from below. The messages pass along the order of the
+decisions. With the bounds of `dual_ascent.py` instead, a beam finds a psi 2 to 3 % higher on AutoDDL's MLP and on
+VGG13, in more time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..problem import Costs, Edge, Problem
 from .duplex_cost import DuplexProblem
 
 _SWEEPS = 12
-"""How often messages pass forward and backward."""
+"""The number of times that messages pass forward and backward."""
 
 
 def sum_of(duplex: DuplexProblem, weight: float) -> Problem:
@@ -30,26 +30,26 @@ def sum_of(duplex: DuplexProblem, weight: float) -> Problem:
     unary = [costs.sum(axis=-1) for costs in duplex.comp]
     for node, costs in duplex.ends.items():
         unary[node] = unary[node] + weight * costs.sum(axis=-1)
-    known: dict[tuple[int, int], Costs] = {}
+    cache: dict[tuple[int, int], Costs] = {}
     edges: list[Edge] = []
     for transfer in duplex.transfers:
         key = (id(transfer.comm), id(transfer.local))
-        if key not in known:
-            known[key] = (weight * transfer.comm + transfer.local).sum(axis=-1)
-        edges.append(Edge(transfer.source, transfer.target, known[key]))
+        if key not in cache:
+            cache[key] = (weight * transfer.comm + transfer.local).sum(axis=-1)
+        edges.append(Edge(transfer.source, transfer.target, cache[key]))
     return Problem(tuple(unary), tuple(edges))
 
 
 @dataclass(frozen=True, eq=False)
 class CostToGo:
     """
-    A sum with its costs moved by messages.
+    A sum whose costs were moved by messages.
 
     Args:
         weight: weight of communication.
-        unary: by node, its costs by state.
-        tables: by node and neighbour, the costs of both together; rows are the states of the node.
-        constant: lower bound of all that the other costs do not count.
+        unary: costs of each node by state.
+        tables: by node and neighbour, their joint costs; rows are the states of the node.
+        constant: lower bound on all costs outside `unary` and `tables`.
     """
 
     weight: float
@@ -59,13 +59,13 @@ class CostToGo:
 
 
 def no_estimate(duplex: DuplexProblem) -> CostToGo:
-    """Return the estimate that nothing is left to do."""
+    """Return the estimate that no costs remain."""
     count = len(duplex.comp)
     return CostToGo(0.0, [np.zeros(len(costs)) for costs in duplex.comp], [{} for _ in range(count)], 0.0)
 
 
 def estimate(problem: Problem, order: Sequence[int], weight: float) -> CostToGo:
-    """Return the estimate of a sum for decisions that are made in an order, by sequential message passing."""
+    """Return the estimate of a sum for decisions in the given order, by sequential message passing."""
     unary, tables = _finite(problem)
     at = {node: number for number, node in enumerate(order)}
     messages = {(a, b): np.zeros(len(unary[b])) for a, row in enumerate(tables) for b in row}
@@ -101,7 +101,7 @@ def _pass(
 
 
 def _finite(problem: Problem) -> tuple[list[Costs], list[dict[int, Costs]]]:
-    """Return the costs with a large number in place of inf, parallel edges added up, each edge in both directions."""
+    """Return the costs with a large number in place of inf, parallel edges added, and each edge in both directions."""
     finite = [np.abs(costs[np.isfinite(costs)]).max(initial=0.0) for costs in problem.unary]
     finite += [edge.table[np.isfinite(edge.table)].max(initial=0.0) for edge in problem.edges]
     large = 10.0 * sum(map(float, finite)) or 1.0

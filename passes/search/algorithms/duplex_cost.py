@@ -10,19 +10,19 @@ then a computation step. comm_i and comp_i are the seconds of the two steps of p
 
 The second micro-batch begins to compute phase i at psi_i + phi_i and ends it at psi_i.
 
-The paper's model has forward values alone. The mapping to a whole step:
+The paper's model covers only forward values. The mapping to a whole step:
 
-    micro-batch   Half of the seconds of the whole batch count, for every op and collective. The interface of algorithms
-                  has no problem of two parts (`BatchLoop`). So a half pays half of each latency and launch.
+    micro-batch   Every op and collective counts half of its seconds for the whole batch, as the interface of algorithms
+                  has no problem of two parts (`BatchLoop`). So each half pays half of each latency and launch.
     once          Gathers of parameters happen once in a step, before the first micro-batch needs them. Reductions of
                   gradients, updates, and transfers home happen once, after the second. So comm_i and comp_i differ
                   between the micro-batches. Equation 5 names them by position (brackets give the micro-batch):
                   psi + phi + max(-phi, comm[1]) + max(comm[2], comp[1]) + comp[2], and phi becomes -comp[2].
-    weights       Seconds count without the weights of `search-strategy`, since the phases say what overlaps. Traffic of
-                  parameters and gradients is priced in full buckets (`EdgeTraffic.seconds`).
-    copy          A working copy is made in the first phase that has a user of it. A regathered copy is made in the
+    weights       Seconds count without the weights of `search-strategy`, since the phases determine the overlap.
+                  Traffic of parameters and gradients is priced in full buckets (`EdgeTraffic.seconds`).
+    copy          A working copy is gathered in the first phase that uses it. A regathered copy is gathered in the
                   first phase of forward and again in the first phase of backward that use it, for half the cost each.
-    local change  Keeping a slice, or adding zeros to a partial sum, is computation and no communication.
+    local change  Taking a slice, or adding zeros to a partial sum, is computation without communication.
     last phase    New values go home to their arguments, and the loss to all devices, in a last phase without ops.
     first phase   Homes of arguments are part of the strategy, so the first phase may begin with communication.
 """
@@ -46,10 +46,10 @@ from ..problem import Costs, States
 from ..strategy_problem import EdgeTraffic, StrategyProblem
 
 MOST_OPS = 10
-"""The most ops in a phase, as in the experiments of the paper's authors."""
+"""The maximum number of ops in a phase, as in the experiments of the paper's authors."""
 
 _HALVES, _BEFORE, _AFTER = (0.5, 0.5), (1.0, 0.0), (0.0, 1.0)
-"""Shares of the seconds of the whole batch that the two micro-batches take."""
+"""The shares of the whole batch's seconds that the two micro-batches take."""
 
 
 def appended(psi: Costs, phi: Costs, comm: Costs, comp: Costs) -> tuple[Costs, Costs]:
@@ -70,9 +70,9 @@ class ShardingTransfer:
 
     Args:
         source, target: nodes.
-        comm: seconds of collectives, by the states of both nodes and by micro-batch; inf forbids.
+        comm: seconds of collectives, by the states of both nodes and by micro-batch; inf forbids the pair.
         local: seconds of local changes.
-        uses: op nodes, the first to run pays for the change; empty for the last phase.
+        uses: op nodes that use the change; the first to run pays for it. Empty for the last phase.
     """
 
     source: int
@@ -85,15 +85,15 @@ class ShardingTransfer:
 @dataclass(frozen=True, eq=False)
 class DuplexProblem:
     """
-    The seconds of each micro-batch.
+    The seconds of each micro-batch of a step, by decision.
 
     Args:
-        ops: the nodes of ops in program order.
+        ops: nodes of ops in program order.
         comp: by node, the seconds of its op by state and micro-batch; inf forbids a state; 0 for nodes without an op.
         ends: by node, seconds of collectives in the last phase.
-        updates: the ops of the optimizer's update.
-        operands: by op, the ops whose results it reads.
-        origins: by node, the op whose result it is or copies; -1 for arguments.
+        updates: ops of the optimizer's update.
+        operands: by op, the ops that compute its operands.
+        origins: by node, the op that computes its value; -1 for arguments.
     """
 
     ops: tuple[int, ...]
@@ -106,7 +106,7 @@ class DuplexProblem:
 
     @cached_property
     def by_use(self) -> dict[int, tuple[ShardingTransfer, ...]]:
-        """Return the transfers by op that may have to pay for them."""
+        """Return, by op, the transfers that the op may have to pay for."""
         listed: dict[int, list[ShardingTransfer]] = {op: [] for op in self.ops}
         for transfer in self.transfers:
             for op in transfer.uses:
@@ -114,7 +114,7 @@ class DuplexProblem:
         return {op: tuple(transfers) for op, transfers in listed.items()}
 
     def psi(self, assignment: Sequence[int] | States, phases: Sequence[Sequence[int]]) -> float:
-        """Return psi of a complete strategy, inf where it is not allowed; `phases` lists the ops of each."""
+        """Return psi of a complete strategy, or inf if it is not allowed; `phases` lists the ops of each phase."""
         phase_of = {op: number for number, phase in enumerate(phases) for op in phase}
         comm, comp = np.zeros((2, len(phases) + 1, 2))
         for node, costs in enumerate(self.comp):
@@ -137,10 +137,10 @@ class DuplexProblem:
 
 
 def duplex_problem(problem: StrategyProblem, view: StepView) -> DuplexProblem:
-    """Return the seconds of each micro-batch of a step."""
+    """Return the seconds of each micro-batch of a step, for its discrete problem."""
     nodes = {id(d.subject): n for n, d in enumerate(problem.decisions) if isinstance(d.subject, ComputeOp)}
     ops = tuple(nodes[id(op)] for op in view.ops)
-    made = [[v.op for v in op.args if isinstance(v, OpResult)] for op in view.ops]
+    reads = [[v.op for v in op.args if isinstance(v, OpResult)] for op in view.ops]
     updates = frozenset(nodes[id(op)] for op in view.ops if train.is_update(op))
     return DuplexProblem(
         ops,
@@ -154,9 +154,9 @@ def duplex_problem(problem: StrategyProblem, view: StepView) -> DuplexProblem:
             for n, (unary, seconds) in enumerate(zip(problem.problem.unary, problem.seconds, strict=True))
         ),
         {node: _split(costs, np.isinf(costs), _HALVES) for node, costs in problem.ends.items()},
-        {op: frozenset(nodes[id(m)] for m in makers if id(m) in nodes) for op, makers in zip(ops, made, strict=True)},
+        {op: frozenset(nodes[id(m)] for m in makers if id(m) in nodes) for op, makers in zip(ops, reads, strict=True)},
         tuple(_origin(d.subject, nodes) for d in problem.decisions),
-        tuple(_transfers(problem, nodes, {given.argument for given in view.inputs if given.rows})),
+        tuple(_transfers(problem, nodes, {step_input.argument for step_input in view.inputs if step_input.rows})),
     )
 
 
@@ -166,25 +166,25 @@ def _origin(subject: ComputeOp | SSAValue, nodes: dict[int, int]) -> int:
 
 
 def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[BlockArgument]) -> list[ShardingTransfer]:
-    """Return the transfers of all edges; equal ones share their arrays."""
-    known: dict[object, tuple[Costs, Costs]] = {}
-    found: list[ShardingTransfer] = []
+    """Return the transfers of all edges; equal transfers share their arrays."""
+    cache: dict[object, tuple[Costs, Costs]] = {}
+    transfers: list[ShardingTransfer] = []
     for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
         decision = problem.decisions[edge.v]
         again = any(decision.regather)
         once = traffic.price.beside and traffic.move.value not in batch
         shares = (_BEFORE if isinstance(traffic.move.value, BlockArgument) else _AFTER) if once else _HALVES
         key = (id(edge.table), traffic.price.beside, id(traffic.sources), id(traffic.targets), again, shares)
-        if key not in known:
-            known[key] = _seconds(edge.table, traffic, 0.5 if again else 1.0, shares)
+        if key not in cache:
+            cache[key] = _seconds(edge.table, traffic, 0.5 if again else 1.0, shares)
         if isinstance(decision.subject, ComputeOp):
             users = [frozenset({edge.v})]
         elif decision.copy:
             users = _copy_users(decision.subject, nodes, again)
         else:
             users = [frozenset[int]()]
-        found += [ShardingTransfer(edge.u, edge.v, *known[key], uses) for uses in users]
-    return found
+        transfers += [ShardingTransfer(edge.u, edge.v, *cache[key], uses) for uses in users]
+    return transfers
 
 
 def _seconds(table: Costs, traffic: EdgeTraffic, part: float, shares: tuple[float, float]) -> tuple[Costs, Costs]:
@@ -197,13 +197,13 @@ def _seconds(table: Costs, traffic: EdgeTraffic, part: float, shares: tuple[floa
 
 
 def _split(seconds: Costs, forbidden: NDArray[np.bool_], shares: tuple[float, float]) -> Costs:
-    """Return the seconds of each micro-batch, in a last dim; inf where forbidden."""
+    """Return the seconds of each micro-batch, along a new last dim, with inf for forbidden states."""
     finite = np.where(forbidden, 0.0, seconds)
     return np.where(forbidden[..., None], np.inf, np.stack([share * finite for share in shares], axis=-1))
 
 
 def _copy_users(value: SSAValue, nodes: dict[int, int], again: bool) -> list[frozenset[int]]:
-    """Return the ops that read a working copy: all together, or separately for forward and backward."""
+    """Return the ops that read a working copy, in one group, or in separate groups for forward and backward."""
     users = [use.operation for use in value.uses if id(use.operation) in nodes]
     if isinstance(value, BlockArgument):
         users = [op for op in users if isinstance(op, ComputeOp) and not train.is_update(op)]
@@ -214,7 +214,7 @@ def _copy_users(value: SSAValue, nodes: dict[int, int], again: bool) -> list[fro
 
 
 def is_local(source: Sharding, target: Sharding) -> bool:
-    """Whether each device can change a sharding by itself: it keeps a slice, or adds zeros to a partial sum."""
+    """Whether each device can change the sharding locally: it takes a slice, or adds zeros to a partial sum."""
     if not set(source.partial).issubset(target.partial):
         return False
     return all(a == b or _slices(a, b) for a, b in zip(source.dims, target.dims, strict=True))

@@ -11,11 +11,11 @@ from .interface import SearchTask, within_limit
 PARTS: frozenset[str] = frozenset()
 
 _BRANCHES = 20
-"""How much the search may try out at each price of memory, where bounds alone do not decide."""
+"""The number of branches that the search may try at each price of memory, if bounds alone do not suffice."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:
-    """Return the optimum, or, where memory is short, the best that prices of memory find."""
+    """Return the optimum or, if memory is short, the best strategy that prices of memory find."""
     return within_limit(task, _solved)
 
 

@@ -1,4 +1,4 @@
-"""The elimination order of the free nodes of a pairwise model, found without numbers (see `completion.py`)."""
+"""The elimination order of the free nodes of a pairwise model, found without computing costs (see `completion.py`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..reduction import Graph
 from ..tables import Handle
 
 MAX_JOINT = 1 << 16
-"""The most entries of a table that is formed; a node whose elimination takes more is decided instead."""
+"""The maximum number of entries of a table; a node whose elimination needs a larger table is decided instead."""
 
 
 @dataclass(frozen=True)
 class FiniteModel:
     """
-    The costs of a graph with a large number, `forbidden`, in the place of infinity.
+    The costs of a graph with a large finite number, `forbidden`, in place of infinity.
 
-    An assignment is forbidden if it costs at least that number. Among forbidden assignments, fewer forbidden pairs
-    cost less.
+    An assignment is forbidden if it costs at least that number. A forbidden assignment costs less if fewer of its pairs
+    are forbidden.
     """
 
     unary: Mapping[int, Costs]
@@ -32,7 +32,7 @@ class FiniteModel:
 
     @classmethod
     def of(cls, graph: Graph) -> FiniteModel:
-        """Return the model of a graph; arrays that were shared still are."""
+        """Return the model of a graph; shared arrays stay shared."""
         store = graph.store
         handles = [*graph.unary.values(), *(table for around in graph.adjacency.values() for table in around.values())]
         largest = {handle: _largest(store[handle]) for handle in set(handles)}
@@ -47,7 +47,7 @@ class FiniteModel:
         )
 
     def size(self, node: int) -> int:
-        """Return how many states a node has."""
+        """Return the number of states of a node."""
         return len(self.unary[node])
 
 
@@ -61,11 +61,11 @@ class Elimination:
     The elimination of one free node.
 
     Args:
-        scope: its free neighbours at that time, ascending.
-        decided: its decided neighbours, each with its table: a row per state of the decided node.
-        fixed: costs that depend on no decided node; shapes (1, states of the node, states of the scope or 1).
-        messages: by number, earlier eliminations whose message has the node: its dim there, and the message's shape
-            here without the first dim.
+        scope: free neighbours at the time of elimination, ascending.
+        decided: decided neighbours, each with its table, which has a row per state of the neighbour.
+        fixed: costs independent of decided nodes; shapes (1, states of the node, states of the scope or 1).
+        messages: earlier eliminations, by number, whose message depends on the node: the node's dim in the message, and
+            the shape of the message here without the first dim.
     """
 
     node: int
@@ -77,9 +77,9 @@ class Elimination:
 
 def find_order(model: FiniteModel, free: set[int], spare: Collection[int]) -> tuple[list[int], int, int]:
     """
-    Return the elimination order of the free nodes; nodes that turn out too expensive are left out.
+    Return the elimination order of the free nodes, the total number of entries of all tables, and of the largest table.
 
-    Also return the number of entries of all tables together, and of the largest table.
+    Nodes of `spare` whose elimination is too expensive are left out.
     """
     near = {node: {other for other in model.tables[node] if other in free} for node in free}
     sizes = {node: model.size(node) for node in free}
@@ -97,7 +97,7 @@ def find_order(model: FiniteModel, free: set[int], spare: Collection[int]) -> tu
             continue
         decidable = [other for other in near if other in spare] if entries > MAX_JOINT else []
         if decidable:
-            # Without the node that has the most neighbours the others are closest to a chain.
+            # The remaining nodes are closest to a chain without the node that has the most neighbours.
             node = max(decidable, key=lambda other: (len(near[other]), sizes[other], -other))
             around = near.pop(node)
         else:

@@ -1,12 +1,12 @@
 """
-`algorithm=exhaustive`: every assignment of states to decisions is tried (AutoDDL, sections 4.5.1 and 4.6).
+`algorithm=exhaustive`: try every assignment of states to decisions (AutoDDL, sections 4.5.1 and 4.6).
 
     minimise  Cost([s_1, ..., s_L])  over all decisions s_1 of the first layer, ..., s_L of the last,
 
-where equal layers are tied. In a small problem every decision is tried. In a larger one only products are, and for each
-choice all other nodes are completed at least cost (`layered_space.py`), which is exact as well.
+where equal layers are tied. In a small problem every decision is tried. In a larger one only products are, and all
+other nodes are completed at least cost for each choice (`layered_space.py`), which is exact as well.
 
-A step of the budget is one assignment. A problem that has more assignments than the budget is refused.
+A step of the budget is one assignment. A problem with more assignments than the budget is refused.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ COMPLETION = "completion"
 PARTS = frozenset({TIES, COMPLETION})
 
 _MAX_ENTRIES = 2_000_000_000
-"""The most entries of tables that are formed for all choices together: tens of seconds."""
+"""The maximum number of table entries computed for all choices together: tens of seconds."""
 
 _AT_ONCE = 1 << 20
-"""The most entries of one table for the choices that are completed together."""
+"""The maximum number of entries of one table for the choices that are completed together."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:
-    """Return the optimum of a small problem; TooManyError where there are too many assignments to try."""
+    """Return the optimum of a small problem; raise TooManyError if there are too many assignments to try."""
     budget = min(task.effort.budget or MAX_BRUTE_FORCE, MAX_BRUTE_FORCE)
     without = task.effort.without
 
@@ -88,5 +88,5 @@ def _by_products(space: LayeredSpace, choices: int) -> Solution:
 
 
 def _bound(problem: StrategyProblem, nodes: TiedProblem, cost: float) -> float:
-    """Return a lower bound; `cost` is the least cost of a tied assignment, and an untied one may cost less."""
+    """Return a lower bound; `cost` is the least cost of a tied assignment, but an untied one may cost less."""
     return min(cost, least_cost(problem.problem)) if nodes.tied_nodes else cost

@@ -1,19 +1,19 @@
 """
 `algorithm=ilp`: the strategy as an integer program (`ilp_model.py`), with its lower bound and gap.
 
-Without a shortage of memory, the problem is first reduced as far as that loses no optimum (`reduction.py`). If the
-optimum does not fit, the program gets a constraint at the program point of its peak,
+If memory suffices, the problem is first reduced without losing the optimum (`reduction.py`). If the optimum does not
+fit, the program gets a constraint at the program point of its peak,
 
     bytes alive at t  <=  limit,
 
 and is solved again until the strategy found fits. A price of one second per byte at t adds exactly the bytes of a
-decision at t to its costs (`memory.Prices`). If a strategy is over the limit at a point that has a constraint already,
-as collectives take buffers that no decision owns, the constraint is tightened by the excess. A tightened program proves
-no bound, so the last bound before stays.
+decision at t to its costs (`memory.Prices`). A strategy may exceed the limit at a point that already has a constraint,
+as collectives take buffers that no decision owns; then the constraint is tightened by the excess. A tightened program
+proves no bound, so the last bound before the tightening stays.
 
-The program starts from the strategy of coordinate descent, whose cost the optimum does not exceed.
+The program starts from the strategy of coordinate descent, which costs at least the optimum.
 
-A step of the budget is a unit of CP-SAT's deterministic time, some seconds; all programs share them.
+A step of the budget is a unit of CP-SAT's deterministic time, a few seconds; all programs share the budget.
 
 Source: CP-SAT (Perron and Furnon, OR-tools); the formulation is the local polytope of a pairwise model with integral
 nodes (Wainwright and Jordan, "Graphical models, exponential families, and variational inference", 2008, section 8).
@@ -41,7 +41,7 @@ from .interface import Effort, SearchTask
 from .layered_space import REDUCTION
 
 START = "start"
-"""The name of the part that finds a strategy to start from."""
+"""The name of the part that finds an initial strategy."""
 
 PARTS = frozenset({REDUCTION, START})
 
@@ -49,16 +49,16 @@ BUDGET = 10
 """Units of deterministic time by default."""
 
 _ROUNDS = 12
-"""How many programs are solved at most."""
+"""The maximum number of programs to solve."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:
-    """Return the cheapest strategy that fits, with a lower bound of all that do."""
+    """Return the cheapest strategy that fits, with a lower bound on the cost of all strategies that fit."""
     return _ProgramSearch(task).run()
 
 
 class _ProgramSearch:
-    """One search; one use."""
+    """One run of the search; one use."""
 
     def __init__(self, task: SearchTask) -> None:
         self.task, self.memory = task, StrategyMemory(task.view, task.cluster)
@@ -67,13 +67,13 @@ class _ProgramSearch:
         self.position = {op: at for at, op in enumerate(task.view.func.body.block.ops)}
 
     def run(self) -> ConstrainedSolution:
-        """Solve without constraints on memory and then, where the optimum does not fit, with them."""
+        """Solve without constraints on memory and then, if the optimum does not fit, with constraints."""
         require_arguments_fit(self.task.view, self.task.free, self.task.limit)
         first = measured(self.memory, self.task.free, self.task.free, self._unlimited(), bound=None)
         return first if first.peak_bytes <= self.task.limit else self._limited(first)
 
     def _start(self, limit: float) -> ConstrainedSolution | None:
-        """Return a strategy that fits in `limit` bytes, or None if the start finds none."""
+        """Return a strategy that fits in `limit` bytes, or None if coordinate descent finds none."""
         if START in self.task.effort.without:
             return None
         try:
@@ -91,7 +91,7 @@ class _ProgramSearch:
         ceiling = start.cost - graph.offset if start is not None else _largest_cost(small)
         program = IntegerProgram(small, [], ceiling)
         if start is not None:
-            # The states that reduction dropped have no variables.
+            # The program has no variables for states that reduction dropped.
             states = ((graph.store[graph.states[node]], start.solution.assignment[node]) for node in nodes)
             program.hint([np.flatnonzero(left == state).tolist() for left, state in states])
         result = self._solve(program)
@@ -111,17 +111,17 @@ class _ProgramSearch:
         return Solution(assignment, cost, min(graph.offset + result.bound, cost), counts)
 
     def _limited(self, first: ConstrainedSolution) -> ConstrainedSolution:
-        """Return the cheapest strategy found that keeps the constraints on memory, added where they are needed."""
-        task, found, bound, is_proved = self.task, first, first.lower_bound, True
+        """Return the cheapest strategy found with constraints on memory, which are added where needed."""
+        task, candidate, bound, is_proved = self.task, first, first.lower_bound, True
         base = task.build(Prices({self.position[first.peak_op]: 0.0}))
         start, least = self._start(task.limit), first.peak_bytes
         ceiling = start.cost if start is not None else _largest_cost(base.problem)
         constraints: dict[int, MemoryConstraint] = {}
         for _ in range(_ROUNDS):
-            point = self.position[found.peak_op]
+            point = self.position[candidate.peak_op]
             if point in constraints:
                 is_proved = False
-                excess = found.peak_bytes - task.limit
+                excess = candidate.peak_bytes - task.limit
                 constraints[point] = replace(constraints[point], limit=constraints[point].limit - excess)
             else:
                 constraints[point] = self._constraint(base, point)
@@ -134,10 +134,10 @@ class _ProgramSearch:
                 break
             cost = base.problem.cost(result.assignment)
             counts = {**self.counts, "points": len(constraints)}
-            found = measured(self.memory, base, task.free, Solution(result.assignment, cost, cost, counts), bound)
-            least = min(least, found.peak_bytes)
-            if found.peak_bytes <= task.limit:
-                best = found if start is None or found.cost <= start.cost else start
+            candidate = measured(self.memory, base, task.free, Solution(result.assignment, cost, cost, counts), bound)
+            least = min(least, candidate.peak_bytes)
+            if candidate.peak_bytes <= task.limit:
+                best = candidate if start is None or candidate.cost <= start.cost else start
                 return replace(best, lower_bound=min(bound, best.cost))
         if start is None:
             raise nothing_fits(least, task.limit)
@@ -182,21 +182,21 @@ def _problem_of(graph: Graph) -> tuple[list[int], Problem]:
 
 
 def _largest_cost(problem: Problem) -> float:
-    """Return a cost that no allowed assignment exceeds."""
+    """Return an upper bound on the cost of every allowed assignment."""
     arrays = (*problem.unary, *(edge.table for edge in problem.edges))
     return sum(float(array[np.isfinite(array)].max(initial=0.0)) for array in arrays)
 
 
 def _differences(pairs: Sequence[tuple[Costs, Costs]]) -> tuple[Costs, ...]:
-    """Return the bytes of every array: its costs at a price of one less its costs without a price."""
-    known: dict[tuple[int, int], Costs] = {}
+    """Return the bytes in every array: its costs at a price of one minus its costs without prices."""
+    cache: dict[tuple[int, int], Costs] = {}
     for priced, plain in pairs:
-        if (key := (id(priced), id(plain))) not in known:
-            known[key] = np.where(np.isinf(plain), 0.0, priced - np.where(np.isinf(plain), 0.0, plain)).round()
-    return tuple(known[id(priced), id(plain)] for priced, plain in pairs)
+        if (key := (id(priced), id(plain))) not in cache:
+            cache[key] = np.where(np.isinf(plain), 0.0, priced - np.where(np.isinf(plain), 0.0, plain)).round()
+    return tuple(cache[id(priced), id(plain)] for priced, plain in pairs)
 
 
 def _states_in(base: StrategyProblem, free: StrategyProblem, solution: Solution) -> list[int]:
-    """Return an assignment of the problem without prices in one with them."""
+    """Translate a solution of the problem without prices into states of the problem with prices."""
     decisions = zip(base.decisions, free.decisions, solution.assignment.tolist(), strict=True)
     return [priced.states.index(plain.states[state]) for priced, plain, state in decisions]  # pyright: ignore

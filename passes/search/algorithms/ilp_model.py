@@ -1,19 +1,19 @@
 """
 A pairwise model as an integer program for CP-SAT.
 
-With x_i[s] = 1 where node i takes state s, and y_uv[s, t] = 1 where u takes s and v takes t,
+With x_i[s] = 1 if node i takes state s, and y_uv[s, t] = 1 if u takes s and v takes t,
 
     minimise    sum_i unary_i . x_i  +  sum_(u,v) table_uv . y_uv
     such that   sum_s x_i[s] = 1                                     for every node i
                 sum_t y_uv[s, t] = x_u[s],  sum_s y_uv[s, t] = x_v[t]    for every edge (u, v)
                 sum_i bytes_i . x_i  +  sum_(u,v) bytes_uv . y_uv  <=  limit    for every constraint on memory
 
-and x, y in {0, 1}. With fractions allowed, this is the local polytope, which dual ascent also bounds. Rows of a
-table that are equal in costs and bytes share their variables, as do columns.
+and x, y in {0, 1}. The relaxation to fractions is the local polytope, which dual ascent also bounds. Rows of a table
+that are equal in costs and bytes share their variables, as do columns.
 
-A table's least cost of each row, then of each column, moves to the states of its ends, which loses nothing.
+The least cost of each row of a table, then of each column, moves to the states of its ends, without loss.
 
-Costs and bytes are rounded down to whole units, so that a lower bound of the program is one of the model.
+Costs and bytes are rounded down to whole units, so a lower bound of the program is a lower bound of the model.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 COST_UNITS = 1e9
-"""The resolution of costs: units in the cost that no assignment may exceed."""
+"""The resolution of costs: the number of units in the cost that no assignment may exceed."""
 
 BYTE_UNITS = 1e6
-"""The resolution of bytes: units in a limit."""
+"""The resolution of bytes: the number of units in a limit."""
 
 
 @dataclass(frozen=True)
 class MemoryConstraint:
-    """A limit on the bytes alive at one point: by node and state, and by edge and pair of states."""
+    """A limit on the bytes alive at one point, with the bytes by node and state, and by edge and pair of states."""
 
     unary: tuple[Costs, ...]
     tables: tuple[Costs, ...]
@@ -52,10 +52,10 @@ class IntegerResult:
     The outcome of an integer program.
 
     Args:
-        assignment: the states of the best assignment, or None if the solver found no assignment.
-        bound: a lower bound of every assignment that keeps the constraints; inf if no assignment does.
-        spent: the deterministic time that it took.
-        branches: the number of decisions that the solver tried.
+        assignment: states of the best assignment, or None if the solver found no assignment.
+        bound: lower bound on the cost of every assignment that satisfies the constraints; inf if there is none.
+        spent: deterministic time that the solver took.
+        branches: number of decisions that the solver tried.
         is_proved: whether the assignment is optimal, up to the resolution.
     """
 
@@ -70,7 +70,7 @@ class IntegerProgram:
     """
     The program of a problem; one use.
 
-    `ceiling` is a cost that the best assignment does not exceed: choices that do by themselves are left out.
+    `ceiling` is a cost that the best assignment does not exceed; choices that cost more by themselves are left out.
     `variables` counts the variables.
     """
 
@@ -83,17 +83,17 @@ class IntegerProgram:
         self.variables = 0
         self.costs = _Terms()
         self.bytes = [_Terms() for _ in constraints]
-        known: dict[tuple[int, ...], PairTable] = {}
+        cache: dict[tuple[int, ...], PairTable] = {}
         tables: list[PairTable] = []
         unary = [self._units(costs) for costs in problem.unary]
         for number, edge in enumerate(problem.edges):
             arrays = (edge.table, *(constraint.tables[number] for constraint in constraints))
             key = tuple(map(id, arrays))
-            if key not in known:
-                known[key] = PairTable.of(self._units(edge.table), self._bytes(arrays[1:]))
-            tables.append(known[key])
-            unary[edge.u] = plus(unary[edge.u], known[key].of_rows)
-            unary[edge.v] = plus(unary[edge.v], known[key].of_columns)
+            if key not in cache:
+                cache[key] = PairTable.of(self._units(edge.table), self._bytes(arrays[1:]))
+            tables.append(cache[key])
+            unary[edge.u] = plus(unary[edge.u], cache[key].of_rows)
+            unary[edge.v] = plus(unary[edge.v], cache[key].of_columns)
         self.states = [self._node(node, costs) for node, costs in enumerate(unary)]
         for edge, table in zip(problem.edges, tables, strict=True):
             self._edge(edge, table)
@@ -102,13 +102,13 @@ class IntegerProgram:
         self.model.minimize(self.costs.total())
 
     def _units(self, costs: Costs) -> Units:
-        """Return costs in whole units; `FORBIDDEN` for those above the ceiling."""
+        """Return costs in whole units, with `FORBIDDEN` in place of costs above the ceiling."""
         return np.where(costs > self.ceiling, FORBIDDEN, np.floor(np.minimum(costs, self.ceiling) / self.unit)).astype(
             np.int64
         )
 
     def _bytes(self, arrays: Sequence[Costs]) -> tuple[Units, ...]:
-        """Return bytes by constraint in whole units."""
+        """Return bytes in whole units, by constraint."""
         pairs = zip(arrays, self.constraints, strict=True)
         return tuple(np.floor(array / _byte_unit(constraint)).astype(np.int64) for array, constraint in pairs)
 
@@ -133,7 +133,7 @@ class IntegerProgram:
             terms.add(variable, count)
 
     def _edge(self, edge: Edge, table: PairTable) -> None:
-        """Add the variables of an edge, where the states of its ends do not say it all."""
+        """Add the variables of an edge, if it has any costs or bytes."""
         if not table.costs.any() and not any(counts.any() for counts in table.taken):
             return
         pairs: dict[tuple[int, int], IntVar] = {}
@@ -150,20 +150,20 @@ class IntegerProgram:
                 self.model.add(_sum(variables) == _sum(members))
 
     def hint(self, states: Iterable[Sequence[int]]) -> None:
-        """Start from an assignment: by node its state, or nothing."""
+        """Set an initial assignment: for each node its state, or an empty sequence."""
         for variables, state in zip(self.states, states, strict=True):
             for at, variable in enumerate(variables if state else ()):
                 self.model.add_hint(variable, at in state)
 
     def solve(self, allowed: float, seed: int) -> IntegerResult:
-        """Solve within some deterministic time, by one worker, so that the result is the same every time."""
+        """Solve within a limit of deterministic time, with one worker, so that the result is reproducible."""
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = seed % 2**31
         solver.parameters.max_deterministic_time = allowed
-        # Nearly all of the proof is the bound of the relaxation, which has every constraint.
+        # Nearly all of the proof is the bound of the relaxation, so it gets every constraint.
         solver.parameters.linearization_level = 2
         status = solver.solve(self.model)
         spent, branches = float(solver.deterministic_time), int(solver.num_branches)

@@ -1,13 +1,13 @@
 """
-The instructions of distributed programs, and the properties that they give a program.
+The instructions of distributed programs, and the properties that they establish.
 
-An *instruction* decides one node of the discrete problem. An op with its signature is a computation, with the
-collectives that bring its operands into the demanded forms. A home is a Placeholder-Shard or a Parameter-Shard. A
+An *instruction* decides one node of the discrete problem. An op with its signature is a computation, together with the
+collectives that bring its operands into the required shardings. A home is a Placeholder-Shard or a Parameter-Shard. A
 working copy is a communication that several users share. The precondition of an instruction is that the nodes that it
-reads are decided: its neighbours earlier in data flow.
+reads, its neighbours earlier in data flow, are decided.
 
-A *position* is a set of decided nodes. Its *live* nodes have an undecided neighbour, which still needs their states.
-These states are the properties P(Q) of a program Q at this position.
+A *position* is a set of decided nodes. Its *live* nodes have an undecided neighbour, whose decision depends on their
+states. These states are the properties P(Q) of a program Q at this position.
 
 Parts:
 
@@ -40,14 +40,14 @@ class Append:
     An instruction, or several fused ones, appended at a position.
 
     Args:
-        nodes: nodes that it decides, the live ones first.
+        nodes: nodes that it decides; nodes that stay live are first.
         shape: number of states of each node.
         kept: number of joint states of the nodes that stay live.
-        base: addition to the score by joint state, apart from `reads`.
-        reads: pairs for the neighbours that are live: the place of the neighbour among the live nodes, and a table of
-            additions to the score, by its state and the joint state.
+        base: addition to the score by joint state, without `reads`.
+        reads: pairs for the live neighbours: the index of the neighbour among the live nodes, and a table of additions
+            to the score, by the neighbour's state and the joint state.
         after: position after the instruction.
-        picks: sources of the live states after the instruction: a place among the live nodes before it, or a negative
+        picks: sources of the live states after the instruction: an index among the live nodes before it, or a negative
             number, which counts `nodes` from -1 on.
     """
 
@@ -60,7 +60,7 @@ class Append:
     picks: tuple[int, ...]
 
     def added(self, states: Sequence[int]) -> Costs:
-        """Return its additions to the score by joint state, given the states of the live nodes."""
+        """Return the additions to the score by joint state, given the states of the live nodes."""
         total = self.base
         for place, table in self.reads:
             total = total + table[states[place]]
@@ -116,12 +116,12 @@ class Instructions:
 
     @property
     def has_one_order(self) -> bool:
-        """Return whether nodes are decided in one order only."""
+        """Return whether nodes are decided in a fixed order."""
         return "order" not in self.without
 
     @property
     def start(self) -> Position:
-        """The position of the empty program."""
+        """Return the position of the empty program."""
         return self._position(0, (), 0)
 
     def next_nodes(self, decided: int) -> list[tuple[int, ...]]:
@@ -205,7 +205,7 @@ class Instructions:
 
 
 def _along(costs: Costs, axes: tuple[int, ...], dims: int) -> Costs:
-    """Return an array over these axes (ascending) of one with more dims."""
+    """Reshape an array so that it broadcasts along these axes (ascending) of an array with `dims` dims."""
     shape = [1] * dims
     for axis, size in zip(axes, costs.shape, strict=True):
         shape[axis] = size

@@ -1,9 +1,9 @@
 """
-The interface of the algorithms that `search-strategy` has.
+The interface of the algorithms of `search-strategy`.
 
 An algorithm gets a `SearchTask` and returns a `ConstrainedSolution`. All algorithms share the sharding rules, the
-discrete problem (`strategy_problem.py`) and its cost, so that their results can be compared. Most of them are solvers:
-they solve a discrete problem and leave memory to prices, and `within_limit` makes an algorithm of a solver.
+discrete problem (`strategy_problem.py`) and its cost, so their results are comparable. Most algorithms are solvers:
+they solve a discrete problem without regard to memory, and `within_limit` repeats them at rising prices of memory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Effort:
 
     Args:
         seed: seed of random choices; an algorithm gives the same result for the same seed.
-        budget: number of steps after which the algorithm returns the best so far, or None for its default; each
+        budget: number of steps after which the algorithm returns the best result so far, or None for its default; each
             algorithm defines its steps.
-        without: names of parts of the algorithm that are switched off, to measure their worth.
+        without: names of parts of the algorithm to switch off, to measure their benefit.
     """
 
     seed: int = 0
@@ -46,8 +46,8 @@ class SearchTask:
 
     Args:
         view: the step.
-        cluster: the devices and links of its mesh.
-        build: makes the discrete problem of the step at given prices of memory.
+        cluster: devices and links of the step's mesh.
+        build: returns the discrete problem of the step at given prices of memory.
         limit: bytes per device that a strategy may need.
     """
 
@@ -64,7 +64,7 @@ class SearchTask:
 
     @property
     def random(self) -> Random:
-        """Return a new source of random numbers, the same for the same seed."""
+        """Return a new generator of random numbers, which depends only on the seed."""
         return Random(self.effort.seed)
 
 
@@ -84,7 +84,7 @@ class Algorithm(Protocol):
 
 
 Solver = Callable[[StrategyProblem, float], Solution]
-"""Solves a problem; the second argument is how many seconds worse than the optimum the solution may be."""
+"""Solves a problem; the second argument is the allowed distance from the optimum, in seconds."""
 
 
 def within_limit(task: SearchTask, solve: Solver) -> ConstrainedSolution:

@@ -1,4 +1,4 @@
-"""The budget and the thresholds of memory that random, Metropolis and coordinate descent searches share."""
+"""The budget and memory thresholds that random, Metropolis and coordinate descent searches share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .replication import by_threshold
 
 class LayerWalk:
     """
-    The choices that a search visits in a space: counts them against the budget and remembers the best.
+    Counts the choices that a search visits in a space against the budget, and remembers the best.
 
     A step of the budget is a completion: one choice of states for all products, and all other nodes at least cost.
     """
@@ -37,7 +37,7 @@ class LayerWalk:
         return self.counts["visited"] >= self.budget or len(self._seen) == self._choices
 
     def visit(self, cost: float, choice: Choice) -> None:
-        """Count a choice and remember it if it is the best."""
+        """Count a choice, and remember it if it is the best."""
         self.counts["visited"] += 1
         if self._choices <= self.budget:
             self._seen.add(tuple(choice[node] for node in self.space.decided))
@@ -45,7 +45,7 @@ class LayerWalk:
             self.cost, self.choice = cost, choice
 
     def start(self) -> tuple[float, Choice]:
-        """Visit a choice at random and return it with its cost."""
+        """Visit a random choice, and return it with its cost."""
         choice = self.space.draw(self.random)
         cost = self.space.cost(choice)
         self.visit(cost, choice)
@@ -77,8 +77,8 @@ def search_layers(task: SearchTask, walk: Callable[[LayerWalk], None], default_b
                     " larger budget, or algorithm=eliminate"
                 )
             continue
-        found = measured(memory, problem, task.free, solution, bound=None)
-        if found.peak_bytes <= task.limit:
-            return found
-        least = min(least, found.peak_bytes)
+        candidate = measured(memory, problem, task.free, solution, bound=None)
+        if candidate.peak_bytes <= task.limit:
+            return candidate
+        least = min(least, candidate.peak_bytes)
     raise nothing_fits(least, task.limit)

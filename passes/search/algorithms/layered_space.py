@@ -1,12 +1,12 @@
 """
-The space that AutoDDL's algorithms search: the signatures of products, grouped by layer.
+The search space of AutoDDL's algorithms: the signatures of products, grouped by layer.
 
-A layer is a product of the model with the products of its backward, as AutoDDL has it (section 4.2.2), and also an
-attention or a convolution: the contractions of one module. A layer's decision is a signature of each of them. All other
-nodes are completed at least cost (`completion.py`), where AutoDDL lets them follow their layer.
+A layer is a product of the model with the products of its backward, as in AutoDDL (section 4.2.2), or an attention or
+a convolution: the contractions of one module. A layer's decision is a signature for each of them. All other nodes are
+completed at least cost (`completion.py`), whereas AutoDDL lets them follow their layer.
 
-Before that, equal layers are tied (`ties.py`), and the problem is reduced as far as that loses no optimum
-(`reduction.py`): dominated signatures and products with at most two neighbours are decided by that, not by the search.
+Before the search, equal layers are tied (`ties.py`), and the problem is reduced without losing the optimum
+(`reduction.py`). The reduction decides dominated signatures and products with at most two neighbours.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Choice = dict[int, int]
 
 class LayeredSpace:
     """
-    Every choice of states for the decided nodes of a problem, with its cost.
+    All choices of states for the decided nodes of a problem, with their costs.
 
     `layers` has the decided nodes of each layer; `decided` has all of them.
     """
@@ -82,10 +82,10 @@ class LayeredSpace:
         self, layer: int, choice: Mapping[int, int], pinned: Mapping[int, int] | None = None
     ) -> tuple[float, Choice]:
         """
-        Return the cost and the choice with the cheapest states of one layer, the other layers unchanged.
+        Return the cost and the choice with the cheapest states of one layer; the other layers do not change.
 
         Args:
-            pinned: states that some nodes of the layer get in any case.
+            pinned: fixed states of some nodes of the layer.
         """
         if layer not in self._completions:
             nodes = self.layers[layer]
@@ -94,7 +94,7 @@ class LayeredSpace:
         return self.graph.offset + cost, {node: completed[node] for node in self.decided}
 
     def solution(self, choice: Mapping[int, int], statistics: Mapping[str, int]) -> Solution:
-        """Return the assignment of a choice in the problem that was given; its cost is inf where that is forbidden."""
+        """Return the assignment that completes a choice in the original problem; the cost is inf if it is forbidden."""
         _, completed = self.completion.completed(choice, {})
         store = self.graph.store
         chosen = {node: int(store[self.graph.states[node]][at]) for node, at in completed.items()}
@@ -105,7 +105,7 @@ class LayeredSpace:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the sizes of the space, and how much work completions took."""
+        """Return the sizes of the space and the number of messages that completions computed or looked up."""
         completions = [self.completion, *self._completions.values()]
         return {
             "layers": len(self.layers),
@@ -118,7 +118,7 @@ class LayeredSpace:
 
 
 def _module(subject: ComputeOp | SSAValue) -> str:
-    """Return the module that a decision is of; empty where that is not known."""
+    """Return the module of a decision, or an empty string if it is unknown."""
     if isinstance(subject, OpResult):
         return layer_of(subject.op)
     return layer_of(subject) if isinstance(subject, ComputeOp) else ""

@@ -1,19 +1,19 @@
 """
-`algorithm=metropolis`: a chain of strategies in which one layer changes at a time (AutoDDL, section 4.6).
+`algorithm=metropolis`: a Markov chain of strategies that changes one layer at a time (AutoDDL, section 4.6).
 
-A strategy S is to be visited with a probability that falls with its cost,
+The chain visits a strategy S with a probability that falls with its cost,
 
     P(S)  ~  exp(-beta Cost(S)),
 
-so that the strategy S_new, with one layer of S_old changed at random, is accepted with the probability
+so it accepts the strategy S_new, which changes one layer of S_old at random, with the probability
 
     min(1, P(S_new) / P(S_old))  =  min(1, exp(-beta (Cost(S_new) - Cost(S_old)))).
 
-The sign in the exponent matters: with a plus the chain would climb. The paper chooses a constant beta without saying
-which; here it is a constant over the cost of the first strategy that is allowed.
+The sign in the exponent matters: with a plus the chain would climb. The paper uses a constant beta without giving its
+value; here it is a constant divided by the cost of the first allowed strategy.
 
-To change a layer, one of its products gets a signature at random, and the others follow at least cost: a tuple in
-AutoDDL also decides a product and its backward products together. A step of the budget is one strategy.
+To change a layer, one of its products gets a random signature, and the others follow at least cost. Similarly, a tuple
+in AutoDDL decides a product and its backward products together. A step of the budget is one strategy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUDGET = 2000
 """The number of strategies by default."""
 
 _BETA = 1000.0
-"""A strategy that costs more by a thousandth of the start's cost is accepted with the probability 1/e."""
+"""A strategy that costs 0.1 % of the initial cost more is accepted with probability 1/e."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:
@@ -49,7 +49,7 @@ def _walk(walk: LayerWalk) -> None:
         state = random.randrange(space.model.size(node))
         new_cost, new_choice = space.best_of(layer, choice, {node: state})
         walk.visit(new_cost, new_choice)
-        # Before the chain has reached an allowed strategy, only equal or better ones are accepted.
+        # Before the chain has reached an allowed strategy, it accepts only equal or cheaper ones.
         rise = new_cost - cost
         if rise <= 0 or (beta and random.random() < exp(-beta * rise)):
             walk.counts["accepted"] += 1

@@ -1,11 +1,11 @@
 """
-Preconditions of instructions, their fusion, and the order of appending them.
+Preconditions of instructions, the fusion of instructions, and the order of appending them.
 
-A training step has properties that live long: activations wait for backward, homes for updates. In the order of data
-flow, the number of live properties grows with the depth of the model. (The graphs of the paper are forward only.) The
-order here goes along the model and decides forward, backward and update of a layer together. So a gradient may be read
-before it is decided. The form that its reader expects is then a demand, and its communication is paid for when the op
-that makes the gradient is decided.
+A training step has long-lived properties: activations wait for backward, homes for updates. In the order of data flow,
+the number of live properties grows with the depth of the model. (The graphs of the paper are forward only.) The order
+here follows the model and decides forward, backward and update of a layer together. So a gradient may be read before it
+is decided. Then the sharding that its reader expects is a demand, and the communication is paid for when the op that
+computes the gradient is decided.
 
 Source: HAP 4.5 (the first optimization is fusion); the order is not in the paper.
 """
@@ -19,10 +19,10 @@ from math import log
 from ..strategy_problem import StrategyProblem
 
 MOST_JOINT_STATES = 4096
-"""The most joint states of nodes that are decided together."""
+"""The maximum number of joint states of nodes that are decided together."""
 
 FEW = 8
-"""The number of undecided neighbours up to which the order checks whether a node may stop being live."""
+"""A node with more undecided neighbours is assumed to stay live, and its neighbours are not evaluated again."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Fusion:
     never_alone: frozenset[int]
 
     def group(self, node: int, decided: int) -> tuple[int, ...]:
-        """Return a node and the undecided nodes that are fused with it."""
+        """Return a node together with the undecided nodes that are fused with it."""
         return (node, *sorted(root for root in self.by_reader.get(node, ()) if not decided >> root & 1))
 
 
@@ -93,7 +93,7 @@ def fusion_of(reads: Reads, sizes: Sequence[int]) -> Fusion:
 
 
 def greedy_order(reads: Reads, fusion: Fusion, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the next group of nodes by the set of decided ones (bits), chosen greedily to keep few states live."""
+    """Map sets of decided nodes (bits) to the next group of nodes, chosen greedily to keep few states live."""
     order: dict[int, tuple[int, ...]] = {}
     decided, around = 0, reads.around
     waiting_for = [len(neighbours) for neighbours in around]
@@ -101,7 +101,7 @@ def greedy_order(reads: Reads, fusion: Fusion, sizes: Sequence[int]) -> dict[int
     candidates: dict[int, tuple[float, int]] = {}
 
     def growth(node: int) -> tuple[float, int]:
-        """Return the growth of the logarithm of the number of live states when a group is decided."""
+        """Return the growth of the logarithm of the number of live states if a group is decided, and the node."""
         group = set(fusion.group(node, decided))
         touched = {other for member in group for other in around[member] if decided >> other & 1}
         closed = (other for other in touched if waiting_for[other] == len(around[other] & group))
@@ -118,7 +118,7 @@ def greedy_order(reads: Reads, fusion: Fusion, sizes: Sequence[int]) -> dict[int
             candidates.pop(member, None)
             for other in around[member]:
                 waiting_for[other] -= 1
-                # A node with many undecided neighbours stays live, whichever of these comes next.
+                # A node with many undecided neighbours stays live, whichever neighbour is decided next.
                 changed |= {other, *(around[other] & candidates.keys() if waiting_for[other] <= FEW else ())}
         candidates |= {other: growth(other) for other in changed if other in waiting}
     return order

@@ -1,4 +1,4 @@
-"""Tables of edges in whole units, as small as they get, for an integer program (see `ilp_model.py`)."""
+"""Tables of edges in whole units, reduced in size, for an integer program (see `ilp_model.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Units = NDArray[np.int64]
 
 FORBIDDEN = -1
-"""The units of a choice that no assignment may have."""
+"""The marker of a forbidden choice, in place of units."""
 
 _HIGH = 1 << 60
 
@@ -19,13 +19,13 @@ _HIGH = 1 << 60
 @dataclass(frozen=True)
 class PairTable:
     """
-    The table of an edge with equal rows and columns once each.
+    The table of an edge, with equal rows merged and equal columns merged.
 
     Args:
-        costs: in units, less `of_rows` and `of_columns`.
-        taken: bytes by constraint.
-        row_of, column_of: by state, the number of its row or column.
-        of_rows, of_columns: by state, the least cost of its row, and the least of its column less that.
+        costs: costs in units, minus `of_rows` and `of_columns`.
+        taken: bytes, by constraint.
+        row_of, column_of: number of the row or column of each state.
+        of_rows, of_columns: minimum of each state's row, and of its column after `of_rows` is subtracted.
     """
 
     costs: Units
@@ -37,7 +37,7 @@ class PairTable:
 
     @classmethod
     def of(cls, costs: Units, taken: tuple[Units, ...]) -> PairTable:
-        """Return the table of an edge with some costs and bytes."""
+        """Return the table of an edge with these costs and bytes."""
         allowed = costs != FORBIDDEN
         high = np.where(allowed, costs, _HIGH)
         of_rows = high.min(axis=1)
@@ -52,11 +52,11 @@ class PairTable:
 
 
 def _distinct(arrays: Sequence[Units]) -> tuple[Units, Units]:
-    """Return where the distinct rows of several arrays stand first, and which of them every row equals."""
+    """Return the first positions of the distinct rows of several arrays, and the number of each row's distinct row."""
     _, first, inverse = np.unique(np.concatenate(arrays, axis=1), axis=0, return_index=True, return_inverse=True)
     return first, inverse.reshape(-1)
 
 
 def plus(units: Units, more: Units) -> Units:
-    """Return the sum of two costs; what either forbids stays forbidden."""
+    """Return the sum of two costs; a choice that either forbids stays forbidden."""
     return np.where((units == FORBIDDEN) | (more == FORBIDDEN), FORBIDDEN, units + more)

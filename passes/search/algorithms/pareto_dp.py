@@ -2,30 +2,30 @@
 `algorithm=pareto-dp`: HiDup's search for a strategy of duplex training (HiDup, section 4).
 
 A strategy divides the step into phases. A phase is a communication step and then a computation step of at most ten ops.
-`duplex_cost.py` computes psi, the time of both micro-batches, and phi: -phi of psi may overlap with the next phase.
+`duplex_cost.py` computes psi, the time of both micro-batches, and phi: the last -phi of psi may overlap the next phase.
 
     Q dominates Q'  <=>  state(Q) = state(Q'), psi_Q <= psi_Q', phi_Q <= phi_Q', and one of them is less
     theorem 1: a strategy of the least psi has no part that another dominates
 
-(With ties it may have such a part, but then another strategy of the same psi has none.)
+(With ties it may have a dominated part, but then another strategy of the same psi has none.)
 
 `duplex_search.py` grows partial strategies from cut to cut and drops dominated ones (figure 4). The number of cuts is
-exponential in the number of ops that may come next. So there are two ways:
+exponential in the number of ops that may be next. So there are two modes:
 
     small steps   All cuts, and every partial strategy that is not dominated. The result is optimal: `exact = 1`.
-    large steps   Cuts in one order of the ops, where an op may pass the op before it, and a beam of the partial
-                  strategies that promise the least psi. There is a beam for each of two orders (program order, and
-                  updates soon after their gradients) and of two weights of communication in the estimate of the seconds
-                  still to come (`cost_to_go.py`). The optimum of the sum at each weight is divided into phases too, so
-                  the result is at least as good as the best division of it that a beam finds.
+    large steps   Cuts in one order of the ops, except that an op may pass the op before it, and a beam of the partial
+                  strategies with the least expected psi. There is one beam for each of two orders (program order, and
+                  updates soon after their gradients) and of two weights of communication in the estimate of the
+                  remaining seconds (`cost_to_go.py`). The optimum of the sum at each weight is also divided into
+                  phases, so the result is at least as good as the best division that a beam finds.
 
-`exact = 1` also where psi meets its lower bound. A step of the budget is one partial strategy that grows by one op.
+Also `exact = 1` if psi meets its lower bound. A step of the budget is one partial strategy that grows by one op.
 Parts that `without` switches off: `dominance` (both rules), `times` (the rule by psi and psi + phi, which is stronger
 than the paper's), `bound` (dropping partial strategies that cannot beat the best), `guide` (the estimate).
 
-Memory: where the strategy does not fit, states with more than half of the bytes of the largest state are forbidden,
-unless the decision has no smaller one. These are states of homes and copies of arguments if arguments take half of the
-peak, else states of ops and of copies of their results. This is repeated until the strategy fits.
+Memory: if the strategy does not fit, states with more than half of the bytes of the largest state are forbidden, unless
+a decision has no smaller state. These are states of homes and copies of arguments if arguments take half of the peak,
+else states of ops and of copies of their results. This repeats until the strategy fits.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ PARTS = frozenset({"dominance", "times", "bound", "guide"})
 """The parts that `without` may name."""
 
 _WEIGHTS = (1.0, 0.6)
-"""Weights of communication; each has its beams."""
+"""The weights of communication; each weight has its beams."""
 
 _BEAM, _AHEAD = 32, 2
-"""The default width of a beam, and among how many ops it looks for the next."""
+"""The default width of a beam, and the number of ops among which it chooses the next one."""
 
 _EXACT_OPS, _EXACT = 24, 20_000
-"""The most ops of a step that is small, and how many partial strategies are grown before it counts as large."""
+"""The maximum number of ops of a small step, and of partial strategies to grow before a step counts as large."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:
     """
     Return the strategy with the least psi that was found within memory.
 
-    Its cost is psi. The lower bound is psi where the search was exact and memory did not bind. Otherwise it is the
-    largest of these: the optimum of computation alone, and the optima of the sums of computation and weighted
+    Its cost is psi. The lower bound is psi if the search was exact and memory did not bind. Otherwise it is the largest
+    of these bounds: the optimum of computation alone, and the optima of the sums of computation and weighted
     communication, divided by 1 + weight.
     """
     require_arguments_fit(task.view, task.free, task.limit)
@@ -84,11 +84,11 @@ def search(task: SearchTask) -> ConstrainedSolution:
                 raise
             break
         bound = solution.lower_bound if bound is None else bound
-        found = measured(memory, problem, task.free, solution, bound)
-        if found.peak_bytes <= task.limit:
-            return replace(found, cost=solution.cost, lower_bound=min(bound, solution.cost))
-        least = min(least, found.peak_bytes)
-        of_ops = _kept(problem, solution, task.view) < 0.5 * found.peak_bytes
+        candidate = measured(memory, problem, task.free, solution, bound)
+        if candidate.peak_bytes <= task.limit:
+            return replace(candidate, cost=solution.cost, lower_bound=min(bound, solution.cost))
+        least = min(least, candidate.peak_bytes)
+        of_ops = _kept(problem, solution, task.view) < 0.5 * candidate.peak_bytes
         while problem is not None and np.isfinite(problem.problem.cost(solution.assignment)):
             problem = _with_less(problem, task.view, of_ops) or _with_less(problem, task.view, not of_ops)
     raise nothing_fits(least, task.limit)
@@ -96,12 +96,12 @@ def search(task: SearchTask) -> ConstrainedSolution:
 
 def _with_less(problem: StrategyProblem, view: StepView, of_ops: bool) -> StrategyProblem | None:
     """
-    Return the problem with less of its values on a device, or None where there cannot be less.
+    Return the problem with fewer bytes per device, or None if there cannot be fewer.
 
-    States with more than half of the bytes of the largest state are forbidden, unless the decision has no smaller one.
+    States with more than half of the bytes of the largest state are forbidden, unless a decision has no smaller state.
 
     Args:
-        of_ops: whether ops and copies of their results are restricted, or homes and copies of arguments.
+        of_ops: whether to restrict ops and copies of their results, or homes and copies of arguments.
     """
     unary = list(problem.problem.unary)
     sizes: dict[int, Costs] = {}
@@ -116,13 +116,13 @@ def _with_less(problem: StrategyProblem, view: StepView, of_ops: bool) -> Strate
 
 
 def _kept(problem: StrategyProblem, solution: Solution, view: StepView) -> float:
-    """Return the bytes on a device of all arguments at home."""
+    """Return the bytes of all arguments at home on a device."""
     chosen = [(d, d.states[int(x)]) for d, x in zip(problem.decisions, solution.assignment, strict=True)]
     return sum(_bytes(d, x, view) for d, x in chosen if isinstance(d.subject, BlockArgument) and not d.copy)
 
 
 def _bytes(decision: Decision, state: Signature | Sharding, view: StepView) -> float:
-    """Return the bytes on a device of the values of a decision in a state."""
+    """Return the bytes on a device of a decision's values in a state."""
     if isinstance(op := decision.subject, ComputeOp):
         assert isinstance(state, Signature)
         pairs = zip((*op.args, *op.outs), (*state.operands, *state.results), strict=True)
@@ -133,14 +133,14 @@ def _bytes(decision: Decision, state: Signature | Sharding, view: StepView) -> f
 
 @dataclass(frozen=True)
 class _DividedStrategy:
-    """A complete strategy and its psi."""
+    """A complete strategy, divided into phases, and its psi."""
 
     psi: float
     walked: Walked
 
 
 class _LeastPsiSearch:
-    """The search for the least psi without regard to memory; one use."""
+    """Searches for the least psi without regard to memory; one use."""
 
     def __init__(self, duplex: DuplexProblem, effort: Effort) -> None:
         self.duplex, self.effort = duplex, effort
@@ -170,11 +170,11 @@ class _LeastPsiSearch:
         return Solution(assignment, self.best.psi, min(self.bound, self.best.psi), dict(self.tally))
 
     def _is_proven(self) -> bool:
-        """Whether the lower bound meets psi, but for rounding."""
+        """Whether the lower bound meets psi, except for rounding."""
         return self.best.psi <= self.bound * (1.0 + ROUNDING)
 
     def _guide(self, weight: float) -> CostToGo:
-        """Return the estimate at a weight of communication, having divided the optimum of its sum into phases."""
+        """Return the estimate at a weight of communication, after dividing the optimum of its sum into phases."""
         model = sum_of(self.duplex, weight)
         optimum = solve(model)
         self.bound = max(self.bound, optimum.lower_bound / (1.0 + weight))
@@ -186,7 +186,7 @@ class _LeastPsiSearch:
         return guide
 
     def _walk(self, duplex: DuplexProblem, guide: CostToGo, allowed: Sequence[States], limits: WalkLimits) -> Walked:
-        """CutWalk over the cuts, and keep the strategy if it is the best so far."""
+        """Walk over the cuts, and keep the strategy if it is the best so far."""
         without = self.effort.without
         limits = replace(
             limits,
@@ -202,7 +202,7 @@ class _LeastPsiSearch:
 
 
 def _order(duplex: DuplexProblem) -> list[int]:
-    """Return all nodes in the order of their decisions, where ops are done in program order."""
+    """Return all nodes in the order of their decisions, with ops in program order."""
     order: dict[int, None] = {}
     for op in duplex.ops:
         order |= dict.fromkeys(node for t in duplex.by_use[op] for node in (t.source, t.target) if node != op)
@@ -211,7 +211,7 @@ def _order(duplex: DuplexProblem) -> list[int]:
 
 
 def _updates_early(duplex: DuplexProblem) -> tuple[int, ...]:
-    """Return the ops with each update as soon as its operands were computed a phase of the most ops ago."""
+    """Return the ops in an order that runs each update early: over `MOST_OPS` ops after its operands were computed."""
     ops: list[int] = []
     place: dict[int, int] = {}
     waiting = [op for op in duplex.ops if op in duplex.updates]

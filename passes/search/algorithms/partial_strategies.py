@@ -1,9 +1,9 @@
 """
-Partial strategies of duplex training that reach the same cut, as arrays with a row each (HiDup, section 4.2).
+Partial strategies of duplex training that reach the same cut, as arrays with one row per strategy (HiDup, section 4.2).
 
-A cut is a set of ops that are done. A state is a cut with the shardings of the values that cross it: the states of all
+A cut is a set of finished ops. A state is a cut with the shardings of the values that cross it: the states of all
 decisions that a later op or the last phase depends on. The newest phase of a partial strategy is open. An op may begin
-the next phase, or join the open one unless it needs communication of a value that this phase computes.
+the next phase, or join the open phase unless it needs communication of a value that this phase computes.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ..problem import Costs, States
 from .duplex_cost import appended
 
 Numbers = NDArray[np.int16]
-"""States of decisions, or numbers of phases; -1 where there is none yet."""
+"""States of decisions, or numbers of phases; -1 for undecided ones."""
 
 Mask = NDArray[np.bool_]
 
 _BLOCK = 512
-"""How many rows are compared with all others at a time."""
+"""The number of rows that are compared with all others at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partials:
     """
-    Partial strategies, a row each.
+    Partial strategies, one per row.
 
     Args:
-        states: by node, the state that is decided.
-        phases: by op, in program order, the number of its phase.
-        psi, phi: of the phases before the open one.
+        states: decided state of each node.
+        phases: number of each op's phase, with ops in program order.
+        psi, phi: psi and phi of the phases before the open one.
         comm, comp: seconds of the open phase by micro-batch.
-        phase, ops: number of the open phase, and how many ops it has.
-        floor: lower bound of the sum of `cost_to_go.py` for any completion.
-        spent: the part of that sum that psi and the open phase count.
+        phase, ops: number of the open phase, and number of its ops.
+        floor: lower bound on the sum of `cost_to_go.py` for any completion.
+        spent: part of that sum that psi and the open phase include.
     """
 
     states: Numbers
@@ -56,25 +56,25 @@ class Partials:
         return len(self.psi)
 
     def take(self, rows: States | Mask) -> Partials:
-        """Return some rows."""
+        """Return the selected rows."""
         return Partials(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @staticmethod
     def joined(parts: Sequence[Partials]) -> Partials:
-        """Return the rows of several."""
+        """Return the rows of all parts."""
         names = [field.name for field in fields(Partials)]
         return Partials(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def closed(self) -> tuple[Costs, Costs]:
-        """Return psi and phi where no more ops join the open phase."""
+        """Return psi and phi if the open phase ends now."""
         return appended(self.psi, self.phi, self.comm, self.comp)
 
     def expected(self) -> Costs:
-        """Return psi with the estimate of the seconds still to come."""
+        """Return psi plus the estimate of the remaining seconds."""
         return self.closed()[0] + self.floor - self.spent
 
     def least(self, rest: Costs, weight: float) -> Costs:
-        """Return lower bounds of psi of completions with `rest` more seconds of computation, by micro-batch."""
+        """Return lower bounds on psi of completions with `rest` more seconds of computation, by micro-batch."""
         return np.maximum(appended(self.psi, self.phi, self.comm, self.comp + rest)[0], self.floor / (1.0 + weight))
 
 
@@ -88,14 +88,14 @@ def begin(nodes: int, ops: int, floor: float) -> Partials:
 @dataclass(eq=False)
 class Choices:
     """
-    The choices of partial strategies for one more op, a row each.
+    The choices of partial strategies for one more op, one per row.
 
     Args:
-        rows: the partial strategy of each.
-        columns: by node that is decided, its state.
+        rows: row of the partial strategy.
+        columns: states of the nodes that the choice decides.
         comm, comp: seconds that the choice adds, by micro-batch.
-        floor: seconds that it adds to the lower bound of the sum.
-        blocked: whether it needs communication of a value that the open phase computes.
+        floor: seconds that the choice adds to the lower bound of the sum.
+        blocked: whether the choice needs communication of a value that the open phase computes.
     """
 
     rows: States
@@ -107,23 +107,23 @@ class Choices:
 
     @staticmethod
     def nothing(count: int) -> Choices:
-        """Return one choice for each of some partial strategies, of nothing yet."""
+        """Return one choice for each of `count` partial strategies, with all nodes undecided."""
         comm, comp = np.zeros((2, count, 2))
         return Choices(np.arange(count), {}, comm, comp, np.zeros(count), np.zeros(count, np.bool_))
 
     def crossed(self, node: int, states: States) -> Choices:
-        """Return every choice with every state of another node."""
-        made = self.take(np.repeat(np.arange(len(self.rows)), len(states)))
-        made.columns[node] = np.tile(states, len(self.rows))
-        return made
+        """Return the choices combined with every state of another node."""
+        choices = self.take(np.repeat(np.arange(len(self.rows)), len(states)))
+        choices.columns[node] = np.tile(states, len(self.rows))
+        return choices
 
     def take(self, rows: States) -> Choices:
-        """Return some choices."""
+        """Return the selected choices."""
         columns = {node: column[rows] for node, column in self.columns.items()}
         return Choices(self.rows[rows], columns, self.comm[rows], self.comp[rows], self.floor[rows], self.blocked[rows])
 
     def state(self, partials: Partials, node: int) -> NDArray[np.integer]:
-        """Return the state of a node by choice."""
+        """Return the state of a node in each choice."""
         column = self.columns.get(node)
         return column if column is not None else partials.states[self.rows, node]
 
@@ -131,11 +131,11 @@ class Choices:
 @dataclass(frozen=True, eq=False)
 class Dominance:
     """
-    Which rows are dropped.
+    The rows to drop.
 
     Args:
-        by_costs: rows that another with the same state dominates by psi and phi, as in the paper.
-        by_times: other rows that one with the same state is ahead of in both micro-batches, by psi and psi + phi.
+        by_costs: rows that another row with the same state dominates by psi and phi, as in the paper.
+        by_times: other rows that finish no earlier than a row with the same state, by psi and psi + phi.
     """
 
     by_costs: Mask
@@ -144,13 +144,13 @@ class Dominance:
 
 def find_dominated(partials: Partials, state: Numbers, by_times: bool) -> Dominance:
     """
-    Return which rows another row with the same state dominates; of equal rows the first stays.
+    Return the rows that another row with the same state dominates; the first of equal rows stays.
 
-    The seconds of the open phase are compared as well: no completion becomes cheaper if they rise. Equation 5 makes psi
-    after a phase depend on psi and psi + phi before it, and rise with both. So a strategy that is no later in both is
-    at least as good as one that the paper's rule keeps for its longer last computation.
+    The seconds of the open phase are compared as well, as no completion becomes cheaper if they rise. Equation 5
+    implies that psi after a phase depends on psi and psi + phi before it, and rises with both. So a strategy that is no
+    later in both is at least as good as one that the paper's rule keeps for its longer last computation.
     """
-    found = Dominance(np.zeros(len(partials), np.bool_), np.zeros(len(partials), np.bool_))
+    dominance = Dominance(np.zeros(len(partials), np.bool_), np.zeros(len(partials), np.bool_))
     padded = np.ascontiguousarray(np.pad(state, ((0, 0), (0, 1))))
     rows = padded.view(np.dtype((np.void, padded.shape[1] * padded.itemsize)))[:, 0]
     _, group, counts = np.unique(rows, return_inverse=True, return_counts=True)
@@ -162,16 +162,16 @@ def find_dominated(partials: Partials, state: Numbers, by_times: bool) -> Domina
     order = np.argsort(group, kind="stable")
     together = [order] if len(order) <= _BLOCK else np.split(order, np.cumsum(counts)[:-1])
     for members in together:
-        found.by_costs[members] = _worse(costs[:, members])
+        dominance.by_costs[members] = _worse(costs[:, members])
         if by_times:
             # Rows that rounding makes equal in one of the rules must not drop each other.
-            left = members[~found.by_costs[members]]
-            found.by_times[left] = _worse(times[:, left])
-    return found
+            left = members[~dominance.by_costs[members]]
+            dominance.by_times[left] = _worse(times[:, left])
+    return dominance
 
 
 def _worse(costs: Costs) -> Mask:
-    """Return which columns are no smaller than another in every row, and larger in some row or later."""
+    """Mark the columns that another column dominates: no larger in any row, and smaller in one row or earlier."""
     count = costs.shape[1]
     worse = np.zeros(count, np.bool_)
     if count < 2:

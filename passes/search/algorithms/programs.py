@@ -1,9 +1,9 @@
 """
-Partial programs: appending instructions to them, and dropping a program when another one is as good.
+Append instructions to partial programs, and drop a program when another one is as good.
 
 A program Q' is dropped if there is a program Q_s with P(Q_s) a superset of P(Q') and cost(Q_s) <= cost(Q'). Here this
-means that Q_s has decided every node that Q' has decided, and that each live node of Q_s has the same state in Q'. The
-instructions that complete Q' then complete Q_s too, at no higher cost.
+means that Q_s has decided every node that Q' has decided, and that each live node of Q_s has the same state in Q'. Then
+the instructions that complete Q' also complete Q_s, at no higher cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..problem import Costs, States
 from .instructions import Append, Instructions, Position
 
 RECENT = 256
-"""The number of latest positions that are searched for programs with more decisions; it affects only the speed."""
+"""The number of latest positions to search for programs with more decisions; it affects only the speed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class PartialProgram:
 
     Args:
         states: states of the live nodes of its position, which are its properties.
-        before: program that it continues, its last instruction, and the joint state that this one decided.
+        before: the previous program, the last instruction, and the joint state that this instruction decided.
     """
 
     score: float
@@ -53,7 +53,7 @@ class Programs:
 
     Args:
         counts: counter of generated programs, and of dropped ones by rule.
-        trace: list that generated programs are appended to, if any.
+        trace: list that receives the generated programs, or None.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Programs:
 
     def longer(self, program: PartialProgram, enough: float, first_only: bool = False) -> Iterator[PartialProgram]:
         """
-        Yield the programs with one more instruction, without the dropped ones.
+        Yield the programs with one more instruction, except dropped ones.
 
         Args:
             enough: score that a program must stay below.
@@ -95,7 +95,7 @@ class Programs:
                     yield longer
 
     def is_replaced(self, program: PartialProgram) -> bool:
-        """Return whether a program with all its properties, and perhaps more, has been yielded and costs no more."""
+        """Return whether a program with all properties of this one was yielded and costs no more."""
         if not self._drops or program.before is None:
             return False
         replaced = self._least[program.position][program.states] < program.score or self._is_covered(program)
@@ -115,15 +115,15 @@ class Programs:
         if program.position not in self._least:
             self._least[program.position] = {}
             self._recent.append(program.position)
-        known = self._least[program.position]
-        if known.get(program.states, np.inf) <= program.score:
+        scores = self._least[program.position]
+        if scores.get(program.states, np.inf) <= program.score:
             self._counts["dropped_dominated"] += 1
             return False
-        known[program.states] = program.score
+        scores[program.states] = program.score
         return True
 
     def _is_covered(self, program: PartialProgram) -> bool:
-        """Return whether a program that has decided more has all the properties of this one and costs no more."""
+        """Return whether a program with more decisions has all properties of this one and costs no more."""
         if self._theory.has_one_order:
             return False
         here, cost = program.position, program.score - program.position.ahead(program.states)

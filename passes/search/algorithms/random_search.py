@@ -1,5 +1,5 @@
 """
-`algorithm=random`: signatures of all products are drawn anew again and again (AutoDDL, section 4.6).
+`algorithm=random`: draw random signatures of all products repeatedly (AutoDDL, section 4.6).
 
 A step of the budget is one draw for all layers, with all other nodes completed at least cost.
 """
@@ -17,10 +17,10 @@ BUDGET = 2000
 """The number of draws by default."""
 
 _AT_ONCE = 256
-"""How many draws are completed together at most."""
+"""The maximum number of draws that are completed together."""
 
 _ENTRIES = 1 << 20
-"""The most entries of a table for all of these."""
+"""The maximum number of entries of a table for all of these draws."""
 
 
 def search(task: SearchTask) -> ConstrainedSolution:

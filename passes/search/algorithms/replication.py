@@ -1,12 +1,12 @@
 """
-Limits on how often parameters are replicated, to fit in memory (AutoDDL, section 4.5.2).
+Limit the replication of parameters until a strategy fits in memory (AutoDDL, section 4.5.2).
 
-The weight of a product has the distribution (B: p0, S1: p1, S0: p2), which replicates it p0 times. Parameters and the
-states of the optimizer take most of the memory, so p0 is limited by a threshold, which falls until the strategy found
-fits.
+The weight of a product has the distribution (B: p0, S1: p1, S0: p2), which replicates it p0 times. Parameters and
+optimizer states take most of the memory, so a threshold limits p0; the threshold falls until the strategy found fits.
 
-A threshold limits the replication of parameters and optimizer states between steps, and of the weights that products
-read, with their working copies. A decision without an alternative below the threshold takes its least replicated one.
+The threshold applies to the replication of parameters and optimizer states between steps, and of the weights that
+products read, with their working copies. A decision without an alternative below the threshold keeps its least
+replicated one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ..strategy_problem import Decision, StrategyProblem
 
 
 def replication(sharding: Sharding, mesh: Mesh) -> int:
-    """Return how many devices hold the same part of a value."""
+    """Return the number of devices that hold the same part of a value."""
     sizes = {axis.name: axis.size for axis in mesh.spatial}
     return prod(sizes.values()) // prod(sizes[axis] for dim in sharding.dims for axis in dim.axes)
 
 
 def by_threshold(problem: StrategyProblem, view: StepView) -> Iterator[tuple[int, StrategyProblem]]:
-    """Return thresholds, from the highest, each with the problem limited to it. The highest changes nothing."""
-    kept = {given.argument for given in view.inputs if given.role in (train.PARAM, train.STATE)}
+    """Yield thresholds, from the highest, each with the problem limited to it. The highest forbids nothing."""
+    kept = {step_input.argument for step_input in view.inputs if step_input.role in (train.PARAM, train.STATE)}
     weights = _weights(view)
     counts = [_counts(decision, kept, weights, view.mesh) for decision in problem.decisions]
     thresholds = sorted({number for numbers in counts if numbers is not None for number in numbers}, reverse=True)
@@ -55,20 +55,20 @@ def by_threshold(problem: StrategyProblem, view: StepView) -> Iterator[tuple[int
 
 
 def _weights(view: StepView) -> dict[SSAValue, SSAValue]:
-    """Return the values that are a parameter or made from one by ops with one operand, each with the parameter."""
-    found: dict[SSAValue, SSAValue] = {
-        given.argument: given.argument for given in view.inputs if given.role == train.PARAM
+    """Map each value that ops with one operand compute from a parameter, and the parameter itself, to the parameter."""
+    weights: dict[SSAValue, SSAValue] = {
+        step_input.argument: step_input.argument for step_input in view.inputs if step_input.role == train.PARAM
     }
     for op in view.ops:
-        if len(op.args) == 1 and op.args[0] in found:
-            found.update({result: found[op.args[0]] for result in op.outs})
-    return found
+        if len(op.args) == 1 and op.args[0] in weights:
+            weights.update({result: weights[op.args[0]] for result in op.outs})
+    return weights
 
 
 def _counts(
     decision: Decision, kept: set[BlockArgument], weights: dict[SSAValue, SSAValue], mesh: Mesh
 ) -> Sequence[int] | None:
-    """Return by state how often a decision replicates parameters, or None if thresholds do not limit it."""
+    """Return the replication of parameters by state of a decision, or None if thresholds do not limit it."""
     subject = decision.subject
     if isinstance(subject, ComputeOp):
         operands = [at for at, value in enumerate(subject.args) if value in weights] if is_contraction(subject) else []

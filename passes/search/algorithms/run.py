@@ -27,7 +27,7 @@ def search_within(
     weights: Weights = Weights(),
     effort: Effort = Effort(),
 ) -> ConstrainedSolution:
-    """Search one step function, or one stage of it, within `budget` bytes per device, and write what was found."""
+    """Search a strategy for a step function or one stage, within `budget` bytes per device, and write it to the IR."""
     task = SearchTask(
         view,
         cluster,
@@ -36,15 +36,15 @@ def search_within(
         effort,
     )
     try:
-        found = find_algorithm(algorithm, effort.without)(task)
+        solution = find_algorithm(algorithm, effort.without)(task)
     except UnknownPartError as error:
         raise PassFailedException(str(error)) from error
     except TooManyError as error:
-        raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
+        raise PassFailedException(f"{error}; use another algorithm, such as algorithm=eliminate") from error
     except Infeasible as error:
         raise PassFailedException(_conflict(task, constraints, error)) from error
-    write_strategy(view, found.strategy)
-    return found
+    write_strategy(view, solution.strategy)
+    return solution
 
 
 def _conflict(task: SearchTask, constraints: Constraints, error: Infeasible) -> str:

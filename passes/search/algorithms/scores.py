@@ -1,5 +1,5 @@
 """
-The score of a partial program: its cost, and an estimate of the cost to come that is never too high.
+The score of a partial program: its cost plus an estimate of the remaining cost that is never too high.
 
     score(Q) = cost(Q) + ecost(Q),   ecost(Q) <= cost(Q_c) - cost(Q)  for every complete Q_c that starts with Q    (4.3)
 
@@ -23,10 +23,10 @@ from ..problem import Costs, Infeasible
 from ..reduction import Graph, drop_dominated
 
 SWEEPS = 200
-"""The most sweeps of dual ascent; it ends where the bound no longer rises."""
+"""The maximum number of sweeps of dual ascent; it ends when the bound no longer rises."""
 
 ROUNDING = 1e-14
-"""Reduced costs below this part of the bound count as zero, so that rounding does not order equal programs."""
+"""Reduced costs below this fraction of the bound count as zero, so that rounding does not order equal programs."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Scores:
         tables: reduced costs of the pairs of states of two neighbours, both ways.
         looks_ahead: whether a decision is charged at once for the minimum over the states of an undecided neighbour.
         least: minima that were subtracted from the costs of nodes and of pairs; they add up to `start`.
-        moved: costs that the edge between a node and a neighbour handed to each state of the node.
+        moved: costs that the edge between a node and a neighbour gave to each state of the node.
     """
 
     start: float
@@ -57,9 +57,9 @@ class Scores:
 
 def drop_states(graph: Graph, without: frozenset[str]) -> int:
     """
-    Drop dominated states, or only forbidden ones if the part `states` is off, and return their number.
+    Drop dominated states, or only forbidden states if the part `states` is off, and return their number.
 
-    Raises Infeasible where a node has no state left.
+    Raises Infeasible if a node has no state left.
     """
     before = graph.total_states()
     if "states" in without:
@@ -87,7 +87,7 @@ def scores_of(graph: Graph, without: frozenset[str]) -> Scores:
 
 
 def _messages(graph: Graph) -> dict[tuple[int, int], Costs]:
-    """Return the costs that edges hand to nodes after dual ascent, by node and neighbour."""
+    """Return the costs that edges give to nodes after dual ascent, by node and neighbour."""
     messages: dict[tuple[int, int], Costs] = {}
     for component in graph.components():
         if len(component) > 1:

@@ -1,4 +1,4 @@
-"""The table of the algorithms that `search-strategy` has, by the value of its option `algorithm`."""
+"""The table of the algorithms of `search-strategy`, by the value of the option `algorithm`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AlgorithmName = Literal[
 
 _MODULES: Mapping[AlgorithmName, str] = {
     "eliminate": "eliminate",
-    # Pins are completed by the same algorithm under another objective.
+    # This completes pins by the same algorithm, under another objective.
     "fixed": "eliminate",
     "exhaustive": "exhaustive",
     "random": "random_search",
@@ -28,15 +28,15 @@ _MODULES: Mapping[AlgorithmName, str] = {
 
 
 class UnknownPartError(ValueError):
-    """The option `without` names a part that the algorithm lacks."""
+    """The option `without` names an unknown part of the algorithm."""
 
 
 def find_algorithm(name: AlgorithmName, without: frozenset[str] = frozenset()) -> Algorithm:
     """
-    Return an algorithm. Its module is imported only here: some need libraries that take long to load.
+    Return an algorithm. Its module is imported only here, as some algorithms need libraries that load slowly.
 
     Raises:
-        UnknownPartError: the module's `PARTS`, which can be switched off, lack one of `without`.
+        UnknownPartError: an entry of `without` is not in the module's `PARTS`, the parts that can be switched off.
     """
     module = import_module(f".{_MODULES[name]}", __package__)
     parts = cast("frozenset[str]", module.PARTS)

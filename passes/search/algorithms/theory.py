@@ -10,8 +10,8 @@ A property `e | I` says that the devices hold a distributed tensor which instruc
 A sharding is one such property for each axis of the mesh. The signatures of an op are its triples: figure 9 and, with
 Identity throughout, 4.4. The triples of collectives are the steps between shardings.
 
-The rules of this project have two kinds of triples that the paper lacks. A linear op passes partial sums on, and a
-device can cut its part from a full tensor without communication.
+The rules of this project have two kinds of triples that the paper lacks. A linear op passes partial sums through, and a
+device can slice its part from a full tensor without communication.
 
 Source: HAP 4.2, figure 9, 4.4.
 """
@@ -51,7 +51,7 @@ class Property:
 
 @dataclass(frozen=True)
 class Triple:
-    """A Hoare triple: properties before an instruction, and properties that it establishes."""
+    """A Hoare triple: properties before an instruction, and the properties that it establishes."""
 
     precondition: tuple[Property, ...]
     instruction: str

@@ -1,13 +1,13 @@
 """
 Ties: equal decisions of equal layers take equal states (AutoDDL, section 4.5.1).
 
-The nodes of a tied problem are classes of nodes of the problem. With x_c the state that all members of class c take,
+The nodes of a tied problem are classes of nodes of the problem. With x_c the state of all members of class c,
 
     unary_c[x]    =  sum_(i in c) unary_i[x]  +  sum_(edges (u, v) inside c) table_uv[x, x]
     table_cd[x,y] =  sum_(edges (u, v) between c and d) table_uv[x, y]
 
-so a tied assignment costs what its expansion costs. All layers of the longest run of equal layers take part, its first
-and its last too. Decisions that differ in their states, as where a pin or another neighbour allows less, stay apart.
+so a tied assignment costs the same as its expansion. All layers of the longest run of equal layers take part, including
+its first and its last. Decisions with different states, because of a pin or another neighbour, are not tied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TiedProblem:
 
     Args:
         problem: the problem whose nodes are the classes.
-        members: by class, its nodes, ascending.
+        members: nodes of each class, ascending.
     """
 
     problem: Problem
@@ -45,7 +45,7 @@ class TiedProblem:
 
     @property
     def tied_nodes(self) -> int:
-        """Return how many nodes take the state of another."""
+        """Return the number of nodes that take the state of another node."""
         return sum(len(nodes) - 1 for nodes in self.members)
 
     def expanded(self, states: Sequence[int] | States) -> States:
@@ -56,12 +56,12 @@ class TiedProblem:
         return assignment
 
     def explained(self, error: Infeasible) -> Infeasible:
-        """Return an error about classes as one about the first node of each."""
+        """Return an error about classes as an error about the first node of each."""
         return Infeasible((self.members[at][0] for at in error.nodes), "no assignment has finite cost")
 
 
 def tied(problem: StrategyProblem, view: StepView, without: frozenset[str]) -> TiedProblem:
-    """Return the problem with the decisions of equal layers tied, or as it is where ties are switched off."""
+    """Return the problem with the decisions of equal layers tied, or unchanged if ties are switched off."""
     by_subject: Mapping[ComputeOp | SSAValue, Hashable] = {} if TIES in without else _places(view)
     classes: dict[object, list[int]] = defaultdict(list)
     for node, decision in enumerate(problem.decisions):
@@ -75,7 +75,7 @@ def tied(problem: StrategyProblem, view: StepView, without: frozenset[str]) -> T
 
 
 def _places(view: StepView) -> Mapping[ComputeOp | SSAValue, Hashable]:
-    """Return where the ops and values of equal layers stand in their layer."""
+    """Return the positions of the ops and values of equal layers within their layers."""
     layers = find_layers(view)
     run = longest_run(view, layers)
     return {subject: place for subject, _, place in places(layers, run)} if run is not None else {}
@@ -116,7 +116,7 @@ def _merged(problem: Problem, members: Sequence[Sequence[int]]) -> Problem:
 
 
 def least_cost(problem: Problem) -> float:
-    """Return a lower bound that needs no search: every node and every edge at its least."""
+    """Return a lower bound that needs no search: the minimum of every node and every edge, added up."""
     least: dict[int, float] = {}
     for array in (*problem.unary, *(edge.table for edge in problem.edges)):
         if id(array) not in least:

@@ -195,7 +195,7 @@ REFUSED = {
 }
 """,
         "duplex",
-        'reads %d, which differs between the parts along "micro" has one',
+        'reads %d outside the loop over "micro", where it differs between parts',
     ),
     "a collective that was started": (
         next(seed.text for seed in step_seeds() if "spmd.start" in seed.text),

@@ -6,7 +6,7 @@
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
 spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
-// CHECK: spmd.balance = {{.*}}whole = ["'aten.convolution_backward' op %gx, %gw, %gb: runs whole along factor i, of which every device needs a part and some would have none"]
+// CHECK: spmd.balance = {{.*}}whole = ["'aten.convolution_backward' op %gx, %gw, %gb: is replicated along factor i: every device needs a part of it, and some would get none"]
 func.func @step(%g: tensor<2x4x6x6xf32>, %x: tensor<2x2x8x8xf32>, %w: tensor<4x2x3x3xf32>) -> tensor<4xf32> {
   // CHECK: aten.convolution_backward
   // CHECK-SAME: spmd.signature = #spmd.sig<@mesh, ([{}, {}, {}, {}], [{}, {}, {}, {}], [{}, {}, {}, {}]) -> ([{}, {}, {}, {}], [{}, {}, {}, {}], [{}])>
