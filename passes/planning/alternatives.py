@@ -68,7 +68,7 @@ class Subject:
         if self.is_op:
             yield from (op for op in view.ops if any(result.name_hint in self.names for result in op.outs))
         else:
-            yield from (given.argument for given in view.inputs if given.name in self.names)
+            yield from (argument.argument for argument in view.inputs if argument.name in self.names)
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ class Question:
         """Return the plan's own way to search; for a preset, which fixes nearly everything, also the usual ways."""
         choice = self.candidate.choice
         free = FIRST if choice.pins else ()
-        choices = (choice, *(replace(each, balanced=choice.balanced, fits=choice.fits) for each in free))
-        return [replace(self.candidate, choice=each) for each in choices]
+        choices = (choice, *(replace(option, balanced=choice.balanced, fits=choice.fits) for option in free))
+        return [replace(self.candidate, choice=option) for option in choices]
 
     def answer(self) -> Alternatives:
         """Return the decision and its best alternatives."""
@@ -216,7 +216,7 @@ class Question:
         ]
         states = self._states(problems)
         wanted = _promising(problems, len(states))
-        objectives = {index: sum(_objective(*each, index) for each in problems) for index in wanted}
+        objectives = {index: sum(_objective(*problem, index) for problem in problems) for index in wanted}
         finite = [index for index in wanted if objectives[index] < float("inf")]
         ordered = sorted(finite, key=objectives.__getitem__)
         return len(states), [(states[index], objectives[index]) for index in ordered]
@@ -224,7 +224,7 @@ class Question:
     def _states(self, problems: list[tuple[StrategyProblem, list[int]]]) -> tuple[State, ...]:
         """Return the states of the decision; raise NoSuchDecision if the matches of a glob have different states."""
         by_match = [problem.decisions[node].states for problem, nodes in problems for node in nodes]
-        if any(each != by_match[0] for each in by_match):
+        if any(states != by_match[0] for states in by_match):
             raise NoSuchDecision(
                 f"the {len(by_match)} values that '{self.name}' matches have different alternatives: choose one of them"
             )
@@ -253,7 +253,6 @@ def _is_one_of(state: State, chosen: set[State]) -> bool:
 
 
 def _decided(view: StepView, subject: Subject) -> Iterator[Decided]:
-    """Yield the decisions of a solved step on a subject."""
     names = {argument.argument: argument.name for argument in view.inputs}
     for item in subject.found_in(view):
         if isinstance(item, ComputeOp):

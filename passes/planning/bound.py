@@ -162,7 +162,7 @@ def parts_bound(bench: CandidateCompiler, layout: Layout, *, rounds: int = ROUND
     bound = max(bound, min(part.stepped(queued) for part in parts))
     if bound >= target:
         return bound
-    most = max(parts, key=lambda part: sum(each.total for each in part.runs().values()))
+    most = max(parts, key=lambda part: sum(run.total for run in part.runs().values()))
     return max(bound, most.run(None, rounds, target).seconds)
 
 

@@ -260,7 +260,7 @@ class Explorer(Race):
         Yield the best whole-batch candidates, in two parts that take turns, and presets with tensor parallelism, whose
         communication duplex hides. If the user asks for duplex, yield all presets.
         """
-        whole = [each for each in self._leaders(REFINED) if each.layout.mode == "whole"]
+        whole = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
         choices = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
         for candidate in dict.fromkeys((*whole, *(Candidate(Layout(own), choice) for choice in choices))):
             yield replace(candidate, layout=replace(candidate.layout, mode="duplex", parts=2))

@@ -103,16 +103,16 @@ class StatePlacement:
         stages, mesh = Stages(func), mesh_of_module(module)
         names = tuple(name for name in stages.names if name != IDLE)
         whole = StepView(func, mesh)
-        given = [argument_input for argument_input in whole.inputs if argument_input.role in (*_KEPT, train.BATCH)]
-        keyed = {_key(each, stages.of_value(each.argument)): each for each in given}
-        homes = {key: sharding_of(each.argument) for key, each in keyed.items()}
-        at = {key: stages.of_value(each.argument) or 0 for key, each in keyed.items()}
+        inputs = [item for item in whole.inputs if item.role in (*_KEPT, train.BATCH)]
+        keyed = {_key(item, stages.of_value(item.argument)): item for item in inputs}
+        homes = {key: sharding_of(item.argument) for key, item in keyed.items()}
+        at = {key: stages.of_value(item.argument) or 0 for key, item in keyed.items()}
         clusters = {op.mesh.data: op for op in module.ops if isinstance(op, ClusterOp)}
         meshes = {op.sym_name.data: op.mesh for op in module.ops if isinstance(op, MeshOp)}
-        spatial = {name: Mesh(each.spatial, name) for name, each in meshes.items()}
+        spatial = {name: Mesh(mesh_op.spatial, name) for name, mesh_op in meshes.items()}
         times = [axis.size for axis in meshes[mesh.name].axes if axis.kind is AxisKind.TEMPORAL]
         times += [axis.size for name in names for axis in meshes[name].axes if axis.kind is AxisKind.TEMPORAL]
-        by_name = {name: clusters[name].cluster(each) for name, each in spatial.items() if name in clusters}
+        by_name = {name: clusters[name].cluster(own_mesh) for name, own_mesh in spatial.items() if name in clusters}
         cluster, job, used = by_name[mesh.name], None, tuple[int, ...]()
         if IDLE in stages.names:
             ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
@@ -121,16 +121,16 @@ class StatePlacement:
             cluster = by_name[names[0]] if len(names) == 1 else subcluster(job, alone, used)
             names = names if len(names) > 1 else ()
         held: dict[int, int] = {}
-        for key, each in keyed.items():
-            if each.role != train.BATCH:
+        for key, item in keyed.items():
+            if item.role != train.BATCH:
                 here = spatial[names[at[key]] if names else cluster.mesh.name]
-                held[at[key]] = held.get(at[key], 0) + local_bytes(each.argument, homes[key], here)
+                held[at[key]] = held.get(at[key], 0) + local_bytes(item.argument, homes[key], here)
         return StatePlacement(
             cluster,
             tuple(by_name[name] for name in names),
             homes,
             at,
-            {key: shape_of(each.argument) for key, each in keyed.items()},
+            {key: shape_of(item.argument) for key, item in keyed.items()},
             func.attributes.get(RATIOS),
             max(times, default=1),
             _schedule(func),
@@ -221,7 +221,7 @@ class StatePlacement:
         """Divide the function into the stages of the plan."""
         view = StepView(func, self.cluster.mesh)
         layers = find_layers(view)
-        divide(view, layers, [each.mesh.name for each in self.stages], self._places(view, layers))
+        divide(view, layers, [stage.mesh.name for stage in self.stages], self._places(view, layers))
         add_stages(module, list(self.stages))
         stages = Stages(func)
         for given in view.inputs:
@@ -236,9 +236,9 @@ class StatePlacement:
     def _places(self, view: StepView, layers: Layers) -> list[int]:
         """Return the stage of each layer; a layer without lasting data goes to the stage of the layer before it."""
         stage_of = {
-            layers.homes[each.argument]: self.at[_key(each)]
-            for each in sorted(view.inputs, key=lambda each: each.argument.index)
-            if each.role in _KEPT and each.argument in layers.homes
+            layers.homes[item.argument]: self.at[_key(item)]
+            for item in sorted(view.inputs, key=lambda item: item.argument.index)
+            if item.role in _KEPT and item.argument in layers.homes
         }
         stage_of_layer: list[int] = []
         for layer in range(len(layers.names)):
