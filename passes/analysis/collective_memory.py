@@ -1,6 +1,6 @@
 """
-The memory that a collective needs besides its operand and its result, by the runtime's direct methods
-(`runtime/collectives`) and its phases (`runtime/hierarchical`).
+The memory that a collective needs besides its operand and its result, as the runtime's direct methods
+(`runtime/collectives`) and phases (`runtime/hierarchical`) use it.
 
 Parts that are contiguous blocks of the full value are sent and received in place. Other parts are copied into a message
 before they are sent, and received in extra memory, from where they are copied into the result at the end. Parts that

@@ -136,7 +136,7 @@ def _classes(
 
 
 def _events(program: StageProgram, mesh: Mesh) -> Iterator[CommunicationEvent]:
-    """Yield the communications of one stage, or of a step without stages, in order; transfers of all ranks."""
+    """Yield the communications of one stage, or of a step without stages, in order, whichever ranks take part."""
     bodies: dict[FragmentOp, list[tuple[Half, Operation]]] = {}
     for entry in program.entries:
         op = entry.op

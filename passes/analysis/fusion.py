@@ -65,7 +65,7 @@ def fused_parts(func: FuncOp) -> Parts:
 
 def least_parts(func: FuncOp) -> Parts:
     """
-    Return the least part of each op, whatever collectives come in between; empty if it will not be compiled.
+    Return the least part of each op, whatever collectives come in between; empty for a function that is not compiled.
 
     An op reads only operands that another kind of kernel produces and no other fusing op reads, and writes only results
     that another kind of kernel reads; launches are free. A bound from these parts holds for every program of the step.

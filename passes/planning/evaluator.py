@@ -150,7 +150,7 @@ class Evaluator:
         return side_by_side(judged, attempts, self.processes, pack=_without_program)
 
     def whole(self, attempt: SolvedCandidate) -> SolvedCandidate | str:
-        """Return the candidate solved on the whole step, if short steps have judged it."""
+        """Return the candidate solved on the whole step, even if short steps have judged it."""
         if not attempt.by_short_steps:
             return attempt
         (first, *_) = attempt.solved

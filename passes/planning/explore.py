@@ -282,7 +282,7 @@ class Explorer(Race):
             yield Candidate(layout, self._usual())
 
     def _balanced(self) -> Iterator[Candidate]:
-        """Yield the best candidates and ZeRO with shares by speed, if data parallelism gains by such shares."""
+        """Yield the best candidates and ZeRO with shares by speed, unless data parallelism gains too little by them."""
         if not self.shares:
             return
         even, balanced = (self._known(self._data_parallel(balanced=is_balanced)) for is_balanced in (False, True))

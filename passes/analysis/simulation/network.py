@@ -2,10 +2,10 @@
 Model the traffic between ranks: its queues, and how it shares the ports of the network.
 
 Collectives over the same axes between the same ranks take turns, and so do transfers from one stage to another. Traffic
-that passes a port at the same time shares its bandwidth: all rates grow equally until a port is full, then the rates
-grow that do not need this port (max-min fairness). A collective in all of its groups at once just fills its busiest
-port, since its cost already includes the contention between its groups. No port is used during latency. The tasks of
-one transfer take turns at its ports (`transfer_time.py`), and fill them for a part of its time.
+that passes a port at the same time shares its bandwidth: all rates grow equally until a port is full, then only the
+traffic that avoids this port gets faster (max-min fairness). A collective in all of its groups at once just fills its
+busiest port, since its cost already includes the contention between its groups. No port is used during latency. The
+tasks of one transfer take turns at its ports (`transfer_time.py`), and fill them for a part of its time.
 """
 
 from __future__ import annotations
