@@ -1,4 +1,4 @@
-"""Which op of a step takes over whose memory: `live_buffers`, of every block in the order in which its ops run."""
+"""Decide which results reuse the memory of operands: `live_buffers` of every block, in the order of execution."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .memory_events import event_of, first_part_of, results_of, sent_values
 
 def reuse_of(func: FuncOp) -> Iterator[tuple[Operation, Sequence[int]]]:
     """
-    What the ops of a step take over, as `spmd.reuses` has it; of those that may take over something.
+    Yield each op that may reuse memory, with the operand that each result takes over or -1, as in `spmd.reuses`.
 
-    What an op reads from around its fragment is read by other parts too, and stays as it is.
+    An operand from outside the fragment is read by other parts of the loop, too, and is never overwritten.
     """
     stages, programs = Stages(func), stage_programs(func)
     looped = {op for program in programs for op in program.loop}
@@ -40,14 +40,14 @@ def reuse_of(func: FuncOp) -> Iterator[tuple[Operation, Sequence[int]]]:
 
 
 def _replaced_arguments(func: FuncOp) -> Iterator[SSAValue]:
-    """The arguments whose new value is a result."""
+    """Yield the arguments whose new value is a result."""
     for entry in func.res_attrs.data if func.res_attrs is not None else ():
         if (index := entry.data.get(UPDATES)) is not None:
             yield func.body.block.args[python_value(index)]
 
 
 def _events(ops: Sequence[Operation], stage: int | None, stages: Stages) -> Iterator[Event]:
-    """What the ops of a block do, a fragment and an end of a transfer being one op each."""
+    """Yield the events of the ops of a block. A fragment counts as one op, and so does each end of a transfer."""
     order = {op: index for index, op in enumerate(ops)}
     for op in ops:
         match op:
@@ -62,11 +62,11 @@ def _events(ops: Sequence[Operation], stage: int | None, stages: Stages) -> Iter
 
 
 def _in_fragment(op: FragmentOp, looped: Container[Operation]) -> Iterator[tuple[Operation, Sequence[int]]]:
-    """What the ops of a fragment take over, and the sums of what it yields."""
-    body = [each for each in op.body.block.ops if not isinstance(each, YieldOp | FreeOp)]
+    """Yield the reuse of memory by the ops of a fragment, and by the sums of its yielded values."""
+    body = [inner for inner in op.body.block.ops if not isinstance(inner, YieldOp | FreeOp)]
     stages = Stages(_function_of(op))
-    order = {each: index for index, each in enumerate([*body, op])}
-    events = [event_of(each, order, None, stages, decide=True) for each in body]
+    order = {inner: index for index, inner in enumerate([*body, op])}
+    events = [event_of(inner, order, None, stages, decide=True) for inner in body]
     yielded = op.terminator.args
     sums = (first_part_of(op, position, looped, decide=True) for position in range(len(yielded)))
     events.append(Event(tuple((value, None) for value in yielded), tuple(sums)))
@@ -86,7 +86,7 @@ def _decided(
     ops: Sequence[Operation], events: Iterable[Event], buffers: Buffers
 ) -> Iterator[tuple[Operation, Sequence[int]]]:
     for op, event in zip(ops, events, strict=True):
-        over = {made.value: made.over for made in event.makes if made.over is not None}
+        over = {definition.value: definition.over for definition in event.makes if definition.over is not None}
         if over:
             index: dict[Hashable, int] = {value: at for at, value in enumerate(op.operands)}
             yield op, [index[over[value]] if value in buffers.taken_over else -1 for value in results_of(op)]

@@ -1,10 +1,10 @@
 """
-What a collective holds beside its operand and its result: what the runtime's direct methods do (`runtime/collectives`),
-and its phases (`runtime/hierarchical`).
+The memory that a collective needs besides its operand and its result, as the runtime's direct methods
+(`runtime/collectives`) and phases (`runtime/hierarchical`) use it.
 
-Parts that are contiguous blocks of the full value travel from their place to their place. Others are copied together
-before they are sent, and arrive beside the result, which is put together of them at the end. What is to be reduced
-arrives beside the result in any case.
+Parts that are contiguous blocks of the full value are sent and received in place. Other parts are copied into a message
+before they are sent, and received in extra memory, from where they are copied into the result at the end. Parts that
+are reduced are received in extra memory in any case.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _PERMUTING = ("t", "transpose.int", "permute")
 @dataclass(frozen=True)
 class CollectiveMemory:
     """
+    The memory that one collective needs besides its operand and its result.
+
     Args:
-        of_operand, of_result: bytes held from start to end beside both, as shares of the local operand and result.
-        is_late: whether the result is made at the end only.
-        in_place: whether an all-reduce that may take over its operand's memory leaves its result there.
-        may_share: whether the result may be the operand itself: where nothing is sent.
+        of_operand, of_result: bytes held from start to end, as shares of the local operand and of the local result.
+        is_late: whether the result gets its memory only at the end.
+        in_place: whether an all-reduce that may overwrite its operand leaves its result there.
+        may_share: whether the result may be the operand itself, since nothing is sent.
     """
 
     of_operand: float = 0.0
@@ -50,26 +52,26 @@ def collective_memory(
     method: Method = "flat",
 ) -> CollectiveMemory:
     """
-    What one step holds for a value of global `shape`.
+    Return the extra memory of one step on a value of global `shape`.
 
     Args:
-        is_permuted: whether the operand lies in memory in another order than that of its dims.
-        bucket_bytes: of the local operand, where others are reduced together with it.
-        method: how it is carried out.
+        is_permuted: whether the operand's dims lie in another order in memory.
+        bucket_bytes: bytes of the local operand if it is reduced together with others, else infinity.
+        method: method that carries out the step.
     """
     spatial = {axis.name for axis in mesh.spatial}
     if method == "hierarchical" and step.kind is not CollectiveKind.ALL_REDUCE:
-        found = _in_phases(step.kind, 1.0 / mesh.parts(step.axes[-1:]))
+        extra = _in_phases(step.kind, 1.0 / mesh.parts(step.axes[-1:]))
     else:
-        found = _beside(step, shape, mesh, is_permuted, bucket_bytes, mesh.parts(a for a in step.axes if a in spatial))
+        extra = _beside(step, shape, mesh, is_permuted, bucket_bytes, mesh.parts(a for a in step.axes if a in spatial))
     alone = step.kind.is_local or (mesh.parts(step.axes) == 1 and spatial.issuperset(step.axes))
-    return replace(found, may_share=True) if alone else found
+    return replace(extra, may_share=True) if alone else extra
 
 
 def _beside(
     step: Step, shape: Sequence[int], mesh: Mesh, is_permuted: bool, bucket_bytes: float, ranks: int
 ) -> CollectiveMemory:
-    """The same, of a group of `ranks`, but for what the result may share."""
+    """Return the extra memory of a direct method in a group of `ranks`, without `may_share`."""
     others = 1.0 - 1.0 / ranks
     match step.kind:
         case CollectiveKind.ALL_REDUCE:
@@ -90,7 +92,7 @@ def _beside(
 
 
 def _in_phases(kind: CollectiveKind, part: float) -> CollectiveMemory:
-    """What hierarchical ones hold: messages before and after each phase, of which one is a `part` of the full value."""
+    """Return the extra memory of the messages before and after each phase; one phase has a `part` of the full value."""
     match kind:
         case CollectiveKind.ALL_GATHER:
             return CollectiveMemory(of_result=1.0 + part, is_late=True)
@@ -101,12 +103,12 @@ def _in_phases(kind: CollectiveKind, part: float) -> CollectiveMemory:
 
 
 def is_block(shape: Sequence[int], sharding: Sharding, dim: int | None, mesh: Mesh) -> bool:
-    """Whether a part along `dim` of what a device holds is one block of its memory."""
+    """Return whether a part along `dim` of a device's local value is one contiguous block of memory."""
     return dim is not None and math.prod(largest_local_shape(tuple(shape), sharding, mesh)[:dim]) == 1
 
 
 def is_permuted(value: SSAValue) -> bool:
-    """Whether a value is a view of another with its dims in another order."""
+    """Return whether a value is a view of another value with permuted dims."""
     if not isinstance(value, OpResult) or not isinstance(value.op, AtenOp):
         return False
     return value.op.overload in _PERMUTING and not is_permuted(value.op.args[0])

@@ -1,8 +1,8 @@
 """
-The communications of a job in the order of the scheduled program, by classes of ranks with the same ones.
+The communications of a job in the order of the scheduled program, by classes of ranks with the same communications.
 
 All ranks of a stage issue its collectives, each in its own group. Senders and receivers issue a transfer. Issuing does
-not wait; being waited for does, and a collective that is not in two halves is waited for at once.
+not block, but waiting does; a collective that is one op is waited for at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Half(StrEnum):
 
 @dataclass(frozen=True)
 class Communication:
-    """One communication: an op, for one part of the loop that it is in (0 where it is in none)."""
+    """One communication: an op, for one part of its loop (0 outside of loops)."""
 
     op: Operation
     part: int
@@ -56,7 +56,7 @@ class CommunicationEvent:
 
 @dataclass(frozen=True)
 class EqualRanks:
-    """Ranks of one stage that take part in the same communications; all of them have these events, in this order."""
+    """Ranks of one stage that take part in the same communications; all have these events, in this order."""
 
     ranks: tuple[int, ...]
     events: tuple[CommunicationEvent, ...]
@@ -73,8 +73,8 @@ class Communications:
 
     Args:
         classes: the classes of the ranks of each stage.
-        transfers: by pair, the transfers from its sender to its receiver. Transfers without tasks lead from all ranks
-            of a mesh to all of another; where a pair has only those, one of each two classes stands for all.
+        transfers: for each pair, the transfers from its sender to its receiver. Transfers without tasks lead from all
+            ranks of a mesh to all of another; besides pairs with tasks, one pair of each two classes lists them.
     """
 
     classes: tuple[EqualRanks, ...]
@@ -82,24 +82,24 @@ class Communications:
 
 
 def communications_of(module: ModuleOp, func: FuncOp) -> Communications:
-    """The communications of all ranks of a step function."""
+    """Return the communications of all ranks of a step function."""
     ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
     classes: dict[str, list[EqualRanks]] = {}
     planned: dict[Pair, dict[Communication, None]] = {}
     unplanned: dict[tuple[str, str], dict[Communication, None]] = {}
     for (_, mesh), program in zip(stage_meshes(module, func), stage_programs(func), strict=True):
         members: dict[Communication, Iterable[int]] = {}
-        for op, part in dict.fromkeys((each.op, each.part) for each in program.entries):
+        for op, part in dict.fromkeys((entry.op, entry.part) for entry in program.entries):
             if not isinstance(op, TransferOp):
                 continue
-            what = Communication(op, part or 0)
+            communication = Communication(op, part or 0)
             pairs = _pairs(op, part, mesh)
-            members[what] = dict.fromkeys(chain.from_iterable(pairs))
+            members[communication] = dict.fromkeys(chain.from_iterable(pairs))
             for pair in pairs:
-                planned.setdefault(pair, {})[what] = None
+                planned.setdefault(pair, {})[communication] = None
             if op.tasks is None and (source := _mesh_of(op)) is not None:
-                members[what] = ranks[mesh.name]
-                unplanned.setdefault((source, op.mesh.data), {})[what] = None
+                members[communication] = ranks[mesh.name]
+                unplanned.setdefault((source, op.mesh.data), {})[communication] = None
         classes[mesh.name] = _classes(ranks[mesh.name], list(_events(program, mesh)), members)
     for (source, target), transfers in unplanned.items():
         of_source, of_target = set(ranks[source]), set(ranks[target])
@@ -115,45 +115,45 @@ def _classes(
     ranks: Sequence[int], events: Sequence[CommunicationEvent], members: Mapping[Communication, Iterable[int]]
 ) -> list[EqualRanks]:
     """
-    The classes of the ranks of a stage.
+    Return the classes of the ranks of a stage.
 
     Args:
         members: the ranks that take part in each transfer.
     """
     taken: dict[int, dict[Communication, None]] = {rank: {} for rank in ranks}
-    for what, concerned in members.items():
-        for rank in concerned:
+    for transfer, participants in members.items():
+        for rank in participants:
             if rank in taken:
-                taken[rank][what] = None
-    alike: dict[tuple[Communication, ...], list[int]] = {}
+                taken[rank][transfer] = None
+    by_transfers: dict[tuple[Communication, ...], list[int]] = {}
     for rank, transfers in taken.items():
-        alike.setdefault(tuple(transfers), []).append(rank)
-    found: list[EqualRanks] = []
-    for key, group in alike.items():
+        by_transfers.setdefault(tuple(transfers), []).append(rank)
+    classes: list[EqualRanks] = []
+    for key, group in by_transfers.items():
         absent = members.keys() - set(key)
-        found.append(EqualRanks(tuple(group), tuple(each for each in events if each.what not in absent)))
-    return found
+        classes.append(EqualRanks(tuple(group), tuple(event for event in events if event.what not in absent)))
+    return classes
 
 
 def _events(program: StageProgram, mesh: Mesh) -> Iterator[CommunicationEvent]:
-    """The communications of one stage, or of a step without stages, in order; of all transfers, whoever takes part."""
+    """Yield the communications of one stage, or of a step without stages, in order, whichever ranks take part."""
     bodies: dict[FragmentOp, list[tuple[Half, Operation]]] = {}
-    for each in program.entries:
-        op = each.op
+    for entry in program.entries:
+        op = entry.op
         if isinstance(op, TransferOp):
-            half = Half.ISSUE if each.action is Action.START else Half.WAIT
-            yield CommunicationEvent(half, Communication(op, each.part or 0))
+            half = Half.ISSUE if entry.action is Action.START else Half.WAIT
+            yield CommunicationEvent(half, Communication(op, entry.part or 0))
         elif isinstance(op, FragmentOp):
             if op not in bodies:
                 bodies[op] = [event for inner in op.body.block.ops for event in _of_op(inner, mesh)]
-            for part in range(mesh.axis(op.axis.data).size) if each.part is None else (each.part,):
+            for part in range(mesh.axis(op.axis.data).size) if entry.part is None else (entry.part,):
                 yield from (CommunicationEvent(half, Communication(inner, part)) for half, inner in bodies[op])
         else:
             yield from (CommunicationEvent(half, Communication(inner, 0)) for half, inner in _of_op(op, mesh))
 
 
 def _of_op(op: Operation, mesh: Mesh) -> Iterator[tuple[Half, Operation]]:
-    """The collective that an op issues or waits for, if that is between several ranks."""
+    """Yield the collective between several ranks that an op issues or waits for, if any."""
     begun = op.start if isinstance(op, WaitOp) else op
     if isinstance(begun, StartOp) or (isinstance(begun, CollectiveOp) and communicates(begun, mesh)):
         if mesh.parts(_axes(begun, mesh)) > 1:
@@ -165,7 +165,7 @@ def _of_op(op: Operation, mesh: Mesh) -> Iterator[tuple[Half, Operation]]:
 
 def _pairs(op: TransferOp, part: int | None, mesh: Mesh) -> list[Pair]:
     """Return the senders and receivers in the tasks of a transfer for one part of the loop, or for all parts."""
-    # The axes that are unrolled inside the loop are minor to its own.
+    # Temporal axes that are unrolled inside the loop are minor to the axis of the loop.
     temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
     within = math.prod(temporal[1:])
     tasks = [task.data for task in op.tasks or () if part is None or task.data.part // within == part]

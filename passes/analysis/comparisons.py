@@ -1,11 +1,11 @@
 """
-Values of a step that are compared with what is computed from them, as in the gradient of `amax`: `h ==
+Find values that a step compares with results computed from them, as in the gradient of `amax`: `h ==
 expand(amax(h))`.
 
-On one device both sides of such a comparison come from the same number, so that it finds what it looks for. Where the
-number is a sum over devices, both have to come from one sum: two that are made in other ways, as a reduce-scatter and
-an all-reduce, or before and after a linear op, differ by rounding. Then no element equals the largest, say, and a
-gradient that is divided by how many do is NaN.
+On one device both sides of the comparison come from the same number, so some element equals the maximum. If this number
+is a sum over devices, both sides must come from one reduction: two different reductions, such as a reduce-scatter and
+an all-reduce, or one before and one after a linear op, differ by rounding. Then no element may equal the maximum, and a
+gradient that is divided by the number of maxima is NaN.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from ..step.step_view import StepView
 from .compute import spec_of
 
 _ROUNDED = ("float", "bfloat", "complex")
-"""How the names of dtypes begin whose sums depend on their order."""
+"""Prefixes of the dtypes whose sums depend on the order of the terms."""
 
 
 @dataclass(frozen=True)
 class Comparisons:
     """
+    The values and ops between comparisons and a value that both of their sides come from.
+
     Args:
-        values: those of which a comparison takes two things that are made of them, and what lies between: each is
-            reduced once, and all of its users see that.
-        ops: those that lie between, and the comparisons: none takes or gives a partial sum.
+        values: the common values, and all values in between; each is reduced once, for all of its users.
+        ops: the comparisons and the ops in between, whose operands and results must be complete sums.
     """
 
     values: frozenset[SSAValue]
     ops: frozenset[ComputeOp]
 
     def rule(self, op: ComputeOp) -> Rule:
-        """The sharding rule of an op, without what a comparison does not allow."""
+        """Return the sharding rule of an op, without linear operands if a comparison forbids partial sums."""
         rule = op.rule()
         if op not in self.ops or not rule.linear:
             return rule
@@ -49,24 +50,24 @@ class Comparisons:
 
 
 _WHOLE_SUMS: dict[int, tuple[Rule, Rule]] = {}
-"""Rules without their linear operands, by the identity of the rule, which is kept."""
+"""Rules without their linear operands, by the id of the original rule, which is kept alive here."""
 
 
 def find_comparisons(view: StepView) -> Comparisons:
-    """The comparisons of a step whose two sides come from one value."""
+    """Return the comparisons of a step whose two sides come from one value."""
     order = {op: number for number, op in enumerate(view.ops)}
     values: set[SSAValue] = set()
     ops: set[ComputeOp] = set()
     for op in view.ops:
         if spec_of(op).decides and len(op.args) > 1:
-            found = _between(op, order)
-            values |= found.values
-            ops |= found.ops
+            between = _between(op, order)
+            values |= between.values
+            ops |= between.ops
     return Comparisons(frozenset(values), frozenset(ops))
 
 
 def _between(comparison: ComputeOp, order: Mapping[ComputeOp, int]) -> Comparisons:
-    """What both sides of a comparison come from, and what lies between."""
+    """Return the values that both sides of a comparison come from, and the values and ops in between."""
     sides: dict[ComputeOp, set[int]] = {}
     waiting: list[tuple[int, ComputeOp]] = []
 
@@ -84,7 +85,7 @@ def _between(comparison: ComputeOp, order: Mapping[ComputeOp, int]) -> Compariso
         if len(sides[op]) > 1:
             common.add(op)
         elif Reduction.SUM not in op.rule().reductions.values():
-            # Beyond a sum both sides are rounded apart on one device, too.
+            # Do not go beyond a sum: there both sides are rounded separately on one device, too.
             for _, maker in _makers(op, order):
                 reach(maker, sides[op])
     values = {result for op in common for result in op.outs}
@@ -97,7 +98,7 @@ def _between(comparison: ComputeOp, order: Mapping[ComputeOp, int]) -> Compariso
 
 
 def _makers(op: ComputeOp, order: Mapping[ComputeOp, int]) -> Iterator[tuple[int, ComputeOp]]:
-    """The ops that make an op's operands which are rounded, with the numbers of these."""
+    """Yield the producers of an op's floating-point operands, each with the index of its operand."""
     for index, value in enumerate(op.args):
         maker = value.owner
         if isinstance(maker, ComputeOp) and maker in order and dtype_of(value).startswith(_ROUNDED):

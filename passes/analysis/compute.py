@@ -26,11 +26,11 @@ from ...ir.signatures import Signature, local_sizes, rank_sizes
 @dataclass(frozen=True, eq=False)
 class Turns(metaclass=Interned):
     """
-    How often an op runs in a step whose batch is cut into parts.
+    The runs of an op in a step whose batch is cut into parts.
 
     Args:
-        count: as often.
-        factor: the factor of its rule of which it has one part in each turn; None where it has all of it.
+        count: number of runs.
+        factor: factor of the op's rule that is cut, so that each run has one part of it, or None if no factor is cut.
     """
 
     count: int = 1
@@ -53,22 +53,22 @@ _OPAQUE = OpSpec("", (), "() -> ()", family="opaque")
 
 
 def spec_of(op: ComputeOp) -> OpSpec:
-    """The op's row of the table; one of no distinction for ops that have none."""
+    """Return the op's row of the table, or a neutral row for ops without one."""
     return op.spec if isinstance(op, AtenOp) else _OPAQUE
 
 
 def is_cast(op: ComputeOp) -> bool:
-    """Whether an op only changes the dtype of its operand."""
+    """Return whether an op only changes the dtype of its operand."""
     return op.name == "aten._to_copy"
 
 
 def is_view(op: ComputeOp) -> bool:
-    """Whether an op only gives the same elements another shape."""
+    """Return whether an op only gives the same elements another shape."""
     return spec_of(op).view
 
 
 def is_view_or_cast(op: ComputeOp) -> bool:
-    """Whether an op gives the same elements another shape or dtype."""
+    """Return whether an op gives the same elements another shape or dtype."""
     return is_view(op) or is_cast(op)
 
 
@@ -89,12 +89,12 @@ def is_for_updates(op: Operation, through: Callable[[ComputeOp], bool]) -> bool:
 
 
 def is_contraction(op: ComputeOp) -> bool:
-    """Whether the op does many operations per element: products of matrices, attention, convolutions."""
+    """Return whether the op does many operations per element: products of matrices, attention, convolutions."""
     return spec_of(op).contracts
 
 
 def local_bytes(value: SSAValue, sharding: Sharding, mesh: Mesh) -> int:
-    """The bytes of the largest part of a value that a device holds."""
+    """Return the bytes of the largest part of a value that a device holds."""
     size = element_bytes(value)
     for extent in largest_local_shape(shape_of(value), sharding, mesh):
         size *= extent
@@ -102,7 +102,7 @@ def local_bytes(value: SSAValue, sharding: Sharding, mesh: Mesh) -> int:
 
 
 def counts_of(op: ComputeOp) -> OpCounts:
-    """What the op does by the sizes of its factors; the same object for equal uses."""
+    """Return the work of an op as a function of the sizes of its factors; the same object for equal uses."""
     key = op.use_key() if isinstance(op, AtenOp) else (op.use_key(), op.rule())
     if (counts := _COUNTS.get(key)) is None:
         values = (*op.args, *op.outs)
@@ -115,14 +115,13 @@ _COUNTS: dict[object, OpCounts] = {}
 
 
 def _costed(op: ComputeOp) -> OpSpec:
-    """The row that says what an op costs: its own, or that of what has none."""
     if isinstance(op, AtenOp):
         return op.spec
     return _UPDATES[op.name] if isinstance(op, TrainOp) else _OPAQUE
 
 
 def _counts_of_member(member: Member, plain: object) -> OpCounts:
-    """What is done to one member of a multi-tensor op, whose plain arguments are `plain`."""
+    """Return the counts of one member of a multi-tensor op, whose plain arguments are `plain`."""
     instance = member.instance
     key = (instance.name, plain, instance.operand_names, instance.operands, member.dtypes)
     if (counts := _COUNTS.get(key)) is None:
@@ -135,7 +134,7 @@ def _counts_of_member(member: Member, plain: object) -> OpCounts:
 def _foreach_work(
     op: ForeachOp | SumOfSquaresOp, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
 ) -> OpWork:
-    """What a multi-tensor op does: the sum of what is done to its members, in one launch."""
+    """Return the work of a multi-tensor op: the sum of the work of its members, in one launch."""
     plain = tuple((name, value) for name, value in op.attributes.items() if "." not in name)
     works: list[OpWork] = []
     for member in op.members_as(signature):
@@ -158,11 +157,11 @@ def op_work(
     part: KernelPart | None = None,
 ) -> OpWork:
     """
-    What the op does on `rank` with its own part, in one turn; None: on the device with the largest share.
+    Return the work of an op on the local part of `rank` in one turn; with rank None, on the device with most work.
 
     Args:
-        keyed: whether to name it, for measured times.
-        part: what it does of a kernel of several ops (`fusion.py`); None: it is a kernel of its own.
+        keyed: whether to name the work, for measured times.
+        part: the op's part in a kernel of several ops (`fusion.py`), or None if the op is a kernel by itself.
     """
     if isinstance(op, ForeachOp | SumOfSquaresOp):
         return _foreach_work(op, signature, mesh, rank, keyed, turns)
@@ -189,12 +188,12 @@ def _work(
 
 def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster, part: KernelPart | None = None) -> float:
     """
-    The time of an op until the last rank is done.
+    Return the seconds of an op until the last rank is done.
 
-    Of an even split every rank is taken to have the largest part.
+    With an even split, every rank counts as having the largest part.
 
     Args:
-        part: as of `op_work`.
+        part: as in `op_work`.
     """
     return seconds_by_signature(op, (signature,), cluster, part=part)[0]
 
@@ -209,17 +208,17 @@ def seconds_by_signature(
     part: KernelPart | None = None,
 ) -> list[float]:
     """
-    The times of an op with each of several signatures, all turns together; see `op_seconds`.
+    Return the seconds of an op with each of several signatures, all turns together; see `op_seconds`.
 
     Args:
-        joining: whether those that `join-updates` joins are counted without launch, as a part of what it makes.
-        part: as of `op_work`.
+        joining: whether ops that `join-updates` joins count without a launch, as parts of the joined op.
+        part: as in `op_work`.
     """
     devices = cluster.kinds_used
     keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp | SumOfSquaresOp) else counts_of(op)
     joins = joining and may_join(op)
     if joins and isinstance(op, AssignOp):
-        # The op that makes the new value writes it over the old one.
+        # The op that produces the new value writes it over the old one.
         return [0.0] * len(signatures)
     seconds: list[float] = []
     for signature in signatures:
@@ -244,11 +243,11 @@ def rank_seconds(
     part: KernelPart | None = None,
 ) -> list[float]:
     """
-    The time of one turn on each rank, with its own part on its own device; a rank without a part takes none.
+    Return the seconds of one turn on each rank, with its own part on its own device; 0 for a rank without a part.
 
     Args:
-        joins: as of `op_cost.op_seconds`.
-        part: as of `op_work`.
+        joins: as in `op_cost.op_seconds`.
+        part: as in `op_work`.
     """
     mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
     shardings = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
@@ -257,31 +256,31 @@ def rank_seconds(
     kinds = list(
         zip(cluster.placement, *(rank_extents(size, dim, mesh) for size, dim in splits if dim.axes), strict=True)
     )
-    known: dict[tuple[int, ...], float] = {}
+    by_kind: dict[tuple[int, ...], float] = {}
     for rank, kind in enumerate(kinds):
-        if kind not in known:
+        if kind not in by_kind:
             work = op_work(op, signature, mesh, rank, keyed=keyed, turns=turns, part=part)
-            known[kind] = op_cost.op_seconds(cluster.device(rank), work, joins=joins)
-    return [known[kind] for kind in kinds]
+            by_kind[kind] = op_cost.op_seconds(cluster.device(rank), work, joins=joins)
+    return [by_kind[kind] for kind in kinds]
 
 
 def has_tables(devices: Iterable[Device]) -> bool:
-    """Whether a device has measured times of single ops, so that it matters how they are named."""
+    """Return whether a device has measured times of single ops, which are found by the name of the work."""
     return any(device.table for device in devices)
 
 
 def copying(dtype: str, moved: float) -> OpWork:
-    """What is done where bytes are read and written, and nothing is computed."""
+    """Return the work of reading and writing bytes without computing anything."""
     return OpWork(COPY, dtype, 0.0, moved)
 
 
 def slice_work(op: SliceOp, mesh: Mesh) -> OpWork:
-    """What taking its own part of a value is to a rank: a view, which has a name only so that it can be measured."""
+    """Return the work of taking a rank's own part of a value: a view, whose name only serves measurements."""
     dtype = dtype_of(op.operand)
     shape = "x".join(map(str, largest_local_shape(shape_of(op.operand), op.sharding, mesh)))
     return OpWork(VIEWS, dtype, 0.0, 0.0, f"slice({dtype}[{shape}])")
 
 
 def is_uneven(signature: Signature) -> bool:
-    """Whether some dim is split at boundaries of its own."""
+    """Return whether some dim is split at explicit offsets."""
     return any(d.offsets is not None for s in (*signature.operands, *signature.results) for d in s.dims)

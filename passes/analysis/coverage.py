@@ -1,4 +1,4 @@
-"""How many ops of a program have a sharding rule, and from where."""
+"""Count the ops of a program with and without a sharding rule, by the source of the rule."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Coverage(TypedDict):
 
 def coverage(module: ModuleOp) -> Coverage:
     """
-    What `shardwright import --coverage` writes.
+    Return the counts that `shardwright import --coverage` writes.
 
-    `tensor_ops` counts the ops that compute tensors, the optimizer's updates aside. `replicated`, `inferred` and
-    `registered` give, by op, how many uses have no rule, an inferred and a registered one; all others have a row.
+    `tensor_ops` counts the ops that compute tensors, except the optimizer's updates. `replicated`, `inferred` and
+    `registered` map ops to their numbers of uses without a rule, with an inferred rule and with a registered rule; all
+    other ops have a row in the table.
     """
     uses: dict[str, Counter[str]] = {"replicated": Counter(), "inferred": Counter(), "registered": Counter()}
     count = 0
@@ -33,7 +34,7 @@ def coverage(module: ModuleOp) -> Coverage:
         count += isinstance(op, AtenOp | OpaqueOp) and not is_update(op)
         if isinstance(op, OpaqueOp):
             uses[_source(op)][op.overload] += 1
-    replicated, inferred, registered = (dict(sorted(found.items())) for found in uses.values())
+    replicated, inferred, registered = (dict(sorted(counts.items())) for counts in uses.values())
     return {"tensor_ops": count, "replicated": replicated, "inferred": inferred, "registered": registered}
 
 

@@ -1,4 +1,4 @@
-"""How long the ops and collectives of a step take, each by itself, and which module of the model they are from."""
+"""The seconds of single ops and collectives of a step."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .fusion import ALONE, Parts
 @dataclass(frozen=True)
 class CollectiveWork:
     """
-    A collective.
+    The kind and the bytes of a collective.
 
-    whole_bytes  what a rank handles of the values, gathered or not yet scattered, with the padding of its `method`
-    packed       the bytes that a rank reads and writes before it sends: small values are put in one message
-    joined       those that it reads and writes when all is there: parts along an inner dim are put together
+    whole_bytes  bytes of the values that a rank handles, gathered or not yet scattered, with the padding of `method`
+    packed       bytes that a rank reads and writes before it sends, to put small values into one message
+    joined       bytes that a rank reads and writes after it has received, to join parts along an inner dim
     """
 
     kind: CollectiveKind
@@ -40,16 +40,16 @@ class CollectiveWork:
     joined: float = 0.0
 
     def seconds(self, cluster: Cluster) -> float:
-        """How long it takes."""
+        """Return the seconds of the collective."""
         return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes, self.method)
 
     def start_seconds(self, cluster: Cluster) -> float:
-        """How much of that its start takes of the compute stream, where it is in two halves."""
+        """Return the seconds that starting the collective asynchronously takes from the compute stream."""
         return cluster.start_seconds(self.kind, self.axes, self.whole_bytes)
 
 
 def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
-    """What a collective op communicates."""
+    """Return the work of a collective op."""
     if isinstance(op, CollectiveOp):
         steps = [op.step(sharding_of(op.operand), mesh)]
     else:
@@ -59,7 +59,7 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))
     if method == "hierarchical" and steps[0].kind is not CollectiveKind.ALL_REDUCE:
-        # It copies what it sends and gets in any case, and these copies are part of its seconds.
+        # Hierarchical collectives always copy the data they send and receive, and their seconds include these copies.
         moved = (0.0, 0.0)
     return CollectiveWork(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
 
@@ -104,10 +104,10 @@ def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
 
 class ComputeSeconds:
     """
-    The times of ops on a cluster, each found once for equal uses of an op with equal signatures.
+    The seconds of ops on a cluster, computed once for equal uses of an op with equal signatures.
 
     Args:
-        parts: of ops that are no kernels by themselves, what they do of those that they are in.
+        parts: the parts of ops in kernels of several ops.
     """
 
     def __init__(self, cluster: Cluster, parts: Parts = ALONE) -> None:
@@ -115,7 +115,7 @@ class ComputeSeconds:
         self._known: dict[tuple[object, Signature, KernelPart | None], float] = {}
 
     def __call__(self, op: ComputeOp, signature: Signature) -> float:
-        """The time of `op`."""
+        """Return the seconds of `op` with a signature."""
         key = (op.use_key(), signature, self._parts.get(op))
         if key not in self._known:
             self._known[key] = op_seconds(op, signature, self.cluster, self._parts.get(op))

@@ -1,17 +1,17 @@
 """
-Which ops become one kernel where the computation between collectives is compiled, and their costs then.
+The ops that become one kernel if the computation between collectives is compiled, and their costs.
 
-A function with `train.compiled` is run by Inductor, stretch by stretch. Ops that go over elements (pointwise ops, sums,
-normalisations, losses, constants) and hand values to one another are one kernel, with one launch. It reads what comes
-from elsewhere once, writes what somebody else takes, and keeps the rest in registers. Products of matrices, attention,
-convolutions, updates, random draws and whatever gathers or scatters rows stay kernels of their own.
+Inductor compiles a function with `train.compiled` stretch by stretch. Ops over elements (pointwise ops, sums,
+normalisations, losses, constants) that use one another's results become one kernel, with one launch. The kernel reads
+each input once, writes the results that other ops use, and keeps all other values in registers. Products of matrices,
+attention, convolutions, updates, random draws and ops that gather or scatter rows stay separate kernels.
 
-    kernel of an op   =  the ops that it is connected to, of its stretch, with as many other kernels on the longest way
-                         that leads to them: so that none of them waits for another kernel that waits for one of them
-    seconds of an op  =  max(flops / rate, bytes that the kernel moves for it / bandwidth)  [+ launch, of its first op]
+    kernel of an op   =  the ops of its stretch that are connected to it and have as many other kernels on the longest
+                         path to them, so that none of them waits for another kernel that waits for one of them
+    seconds of an op  =  max(flops / rate, bytes that the kernel moves for it / bandwidth)  [+ launch, for its first op]
 
-Views move nothing, and are looked through. The functions that equal layers have in the program end stretches too, and
-are not known here: a chain from one layer to the next counts as one kernel.
+Views move nothing and are skipped. The functions of equal layers in the program end stretches, too, but are not known
+here: a chain from one layer to the next counts as one kernel.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from ...dialects.step import COMPILED
 from ...ir.op_cost import KernelPart
 
 Parts: TypeAlias = Mapping[Operation, KernelPart]
-"""By op, what it does of a kernel of several; those that are kernels by themselves are not in it."""
+"""Map ops to their parts in kernels of several ops; ops that are kernels by themselves are missing."""
 
 ALONE: Parts = {}
-"""Where every op is a kernel by itself."""
+"""The parts if every op is a kernel by itself."""
 
 _FUSING = frozenset({"elementwise", "reductions", "normalisation", "losses", "factories"})
-"""The families of ops that go over elements."""
+"""The families of ops over elements."""
 
 _APART = frozenset({"attention", "contractions", "windows", "linalg", "indexing", "resampling"})
-"""Those of ops that are kernels of their own within a stretch; any other op ends it."""
+"""The families of ops that are separate kernels within a stretch; ops of other families end the stretch."""
 
 
 def is_compiled(func: FuncOp) -> bool:
-    """Whether the computation of a step between collectives will be compiled."""
+    """Return whether the computation of a step between collectives will be compiled."""
     return COMPILED in func.attributes
 
 
 def fuses(op: Operation) -> bool:
-    """Whether an op goes over elements, so that it is computed in one kernel with others."""
+    """Return whether an op works on elements, so that it can share one kernel with others."""
     return isinstance(op, AtenOp) and _is_torchs(op) and op.spec.family in _FUSING and not op.spec.view
 
 
 def fused_parts(func: FuncOp) -> Parts:
-    """What each op of a function does of the kernels that it will be in; nothing where it will not be compiled."""
+    """Return the part of each op of a function in its kernel; empty if the function will not be compiled."""
     if not is_compiled(func):
         return ALONE
     body = func.body.block
@@ -65,10 +65,10 @@ def fused_parts(func: FuncOp) -> Parts:
 
 def least_parts(func: FuncOp) -> Parts:
     """
-    What each op does at the least, whatever collectives come between; nothing where it will not be compiled.
+    Return the least part of each op, whatever collectives come in between; empty for a function that is not compiled.
 
-    For it is read what another kind of kernel made and no other such op takes, and written what another kind of kernel
-    takes; no launch is counted. So a bound of a step by these holds for every program that it becomes.
+    An op reads only operands that another kind of kernel produces and no other fusing op reads, and writes only results
+    that another kind of kernel reads; launches are free. A bound from these parts holds for every program of the step.
     """
     if not is_compiled(func):
         return ALONE
@@ -82,21 +82,21 @@ def least_parts(func: FuncOp) -> Parts:
 
 
 def _parts(kernel: Sequence[ComputeOp]) -> Iterator[tuple[Operation, KernelPart]]:
-    """What each op of a kernel does: what comes from elsewhere is read for the first op that takes it."""
-    members, known = set[Operation](kernel), set[SSAValue]()
+    """Yield the part of each op of a kernel; an input of the kernel is read for the first op that uses it."""
+    members, read = set[Operation](kernel), set[SSAValue]()
 
     def comes_in(base: SSAValue) -> bool:
-        return base not in known and not _is_of(base, members.__contains__)
+        return base not in read and not _is_of(base, members.__contains__)
 
     for op in kernel:
         yield op, KernelPart(_moved(op, comes_in, members.__contains__), launches=op is kernel[0])
-        known |= set(map(_base, op.args))
+        read |= set(map(_base, op.args))
 
 
 def _moved(
     op: ComputeOp, comes_in: Callable[[SSAValue], bool], is_inside: Callable[[Operation], bool]
 ) -> frozenset[int]:
-    """The positions of the operands that are read for an op, and of the results that are written for others."""
+    """Return the positions of the operands that are read for an op, and of the results that are written for others."""
     bases = [_base(value) for value in op.args]
     read = [at for at, base in enumerate(bases) if base not in bases[:at] and comes_in(base)]
     outs = enumerate(op.outs, len(bases))
@@ -104,17 +104,17 @@ def _moved(
 
 
 class _KernelWalk:
-    """Goes through a block once, and joins each op with those of its stretch and depth that it takes from; one use."""
+    """Walks over a block once and joins each op with its producers in the same stretch and depth; used once."""
 
     def __init__(self) -> None:
         self.stretch = 0
         self.depth: dict[Operation, int] = {}
         self.place: dict[Operation, tuple[int, int]] = {}
-        """By op that fuses, its stretch and depth."""
+        """The stretch and depth of each op that fuses."""
         self.kernel: dict[Operation, list[Operation]] = {}
 
     def run(self, ops: Iterable[Operation]) -> list[list[ComputeOp]]:
-        """The kernels of what fuses, each in the order of the block."""
+        """Return the kernels of the ops that fuse, each in the order of the block."""
         for op in ops:
             if _is_nothing(op):
                 continue
@@ -125,11 +125,11 @@ class _KernelWalk:
                 self._join(op, makers)
             elif not (isinstance(op, AtenOp) and op.spec.family in _APART):
                 self.stretch += 1
-        found: defaultdict[int, list[ComputeOp]] = defaultdict(list)
+        kernels: defaultdict[int, list[ComputeOp]] = defaultdict(list)
         for op in self.kernel:
             if isinstance(op, ComputeOp):
-                found[id(self.kernel[op])].append(op)
-        return list(found.values())
+                kernels[id(self.kernel[op])].append(op)
+        return list(kernels.values())
 
     def _join(self, op: Operation, makers: Iterable[Operation]) -> None:
         here = self.place[op] = self.stretch, self.depth[op]
@@ -142,17 +142,17 @@ class _KernelWalk:
 
 
 def _is_torchs(op: AtenOp) -> bool:
-    """Whether an op is one of torch's own, and no function of the runtime that goes over rows."""
+    """Return whether an op is one of torch's own, rather than a function of the runtime that loops over rows."""
     return op.spec.arguments is None
 
 
 def _is_nothing(op: Operation) -> bool:
-    """Whether an op moves and computes nothing, so that it is looked through."""
+    """Return whether an op costs nothing, so that kernels ignore it."""
     return isinstance(op, SliceOp | FreeOp) or (isinstance(op, AtenOp) and op.spec.view)
 
 
 def _base(value: SSAValue) -> SSAValue:
-    """The value that one is a view of, itself where it is none."""
+    """Return the value that a value is a view of, or the value itself."""
     while isinstance(value, OpResult) and _is_nothing(value.op):
         value = value.op.operands[0]
     return value
@@ -163,7 +163,7 @@ def _is_of(value: SSAValue, accepted: Callable[[Operation], bool]) -> bool:
 
 
 def _takers(value: SSAValue) -> Iterator[Operation]:
-    """The ops that take a value or a view of it."""
+    """Yield the ops that use a value or a view of it."""
     for use in value.uses:
         if not _is_nothing(use.operation):
             yield use.operation

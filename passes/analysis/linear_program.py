@@ -15,7 +15,7 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        # OR-tools is imported where it is used: opt-tool starts without it.
+        # OR-tools is imported only when it is needed, so that opt-tool starts without it.
         from ortools.linear_solver import pywraplp  # pyright: ignore[reportMissingTypeStubs]
 
         solver: Any = pywraplp.Solver

@@ -1,14 +1,14 @@
 """
-Liveness and reuse of memory in a straight-line program: which buffers it needs, during which of its ops, and which op
-may write a result into the memory of an operand.
+Liveness and reuse of memory in a straight-line program: its buffers, the ops during which it needs them, and the ops
+that may write a result into the memory of an operand.
 
-Values are any hashable objects, ops are *events* in order; this module knows no IR. So a program can be measured
-before it is written. `live_buffers` is the one place that decides about reuse: the pass `reuse-buffers` writes down
-what it answers, `check-memory` and the search count by it.
+Values are any hashable objects and ops are *events* in order; this module does not depend on the IR, so a program can
+be measured before it is written. Only `live_buffers` decides about reuse: the pass `reuse-buffers` records its answers,
+and `check-memory` and the search count memory by them.
 
-A value *owns* its memory where an op made that memory for it alone. A view shares the memory of its operand, and that
-of an argument is the caller's. A result may take over the memory of an operand where nothing reads that memory, under
-any name, afterwards. Memory that two values may share on some ranks counts twice and is treated as shared.
+A value *owns* its memory if an op allocated the memory for this value alone. A view shares the memory of its operand,
+and an argument's memory belongs to the caller. A result may take over the memory of an operand if nothing reads that
+memory afterwards, under any name. Memory that two values may share on some ranks counts twice and is treated as shared.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.int64]
-"""Bytes by rank."""
+"""Bytes, one number for each rank."""
 
 
 @dataclass(frozen=True)
 class Definition:
     """
-    A value that an op makes.
+    A value that an op produces.
 
     Args:
-        begin, end: the indices of the events between which it has memory at least; by default its own.
-        view_of: the value whose memory it shares; None where it has memory of its own.
-        over: the value whose memory it may take over, where nothing else needs that any more.
-        over_view: whether it may do so where `over` is a view.
-        decided: whether it does, where that is written in the program; None leaves it to the analysis.
-        in_place: whether it lies in that memory then; otherwise the memory is only free for others.
+        begin, end: indices of the first and the last event that need its memory at least; by default its own event.
+        view_of: value whose memory it shares, or None if it has its own memory.
+        over: value whose memory it may take over if nothing else needs that memory any more.
+        over_view: whether it may do so even if `over` is a view.
+        decided: whether it does so, if the program says, or None if the analysis decides.
+        in_place: whether it then lies in that memory; otherwise the memory is only free for other values.
         may_share: values whose memory it may share on some ranks.
     """
 
@@ -53,12 +53,12 @@ class Definition:
 @dataclass(frozen=True)
 class Event:
     """
-    What one op does with memory.
+    The use of memory by one op.
 
     Args:
-        reads: each operand, with the index of the event until whose end it is needed; None for this one.
-        is_update: whether its results may take over memory of arguments that the program replaces, too.
-        all_or_none: whether its results take over memory only if all of them that may do.
+        reads: the operands, each with the index of the event that needs it last, or None for this event.
+        is_update: whether its results may also take over memory of arguments that the program replaces.
+        all_or_none: whether its results take over memory only if all results that may do so can.
     """
 
     reads: tuple[tuple[Hashable, int | None], ...]
@@ -69,7 +69,7 @@ class Event:
 
 @dataclass
 class Buffer:
-    """A piece of memory: the value it was made for, and the indices of the first and last event that need it."""
+    """A piece of memory, the value it was allocated for, and the indices of the first and last event that need it."""
 
     value: Hashable
     first: int
@@ -77,7 +77,7 @@ class Buffer:
     is_argument: bool = False
 
     def is_held(self, index: int) -> bool:
-        """Whether the memory is held during the event of `index`; that of an argument always is."""
+        """Return whether the memory is held during the event of `index`; arguments always hold theirs."""
         return self.is_argument or self.first <= index <= self.last
 
 
@@ -87,8 +87,8 @@ class Buffers:
     The memory of a program.
 
     Args:
-        listed: one buffer per argument, and per result that needs its own.
-        taken_over: the values that take over the memory of their `Definition.over`.
+        listed: one buffer for each argument, and for each result that needs its own memory.
+        taken_over: values that take over the memory of their `Definition.over`.
     """
 
     listed: tuple[Buffer, ...]
@@ -102,13 +102,12 @@ def live_buffers(
     kept: Iterable[Hashable] = (),
 ) -> Buffers:
     """
-    The memory that a program uses, and what takes over that of what.
+    Return the buffers of a program, and the values that take over the memory of others.
 
     Args:
-        arguments: the values whose memory is the caller's.
-        replaced: those of them whose new value the program returns, so that an update may write over them; by default
-            all.
-        kept: values that nothing may write over, besides arguments that are not replaced.
+        arguments: values whose memory belongs to the caller.
+        replaced: arguments whose new value the program returns, so that an update may overwrite them; by default all.
+        kept: other values that nothing may overwrite.
     """
     return _Walk(events, list(arguments), replaced, kept).buffers()
 
@@ -119,7 +118,7 @@ class _Memory:
     Memory that several values may share.
 
     Args:
-        values: those that may look at it.
+        values: values that may use the memory.
         is_borrowed: whether it may be memory of an argument that must not change.
     """
 
@@ -128,7 +127,7 @@ class _Memory:
 
 
 class _Walk:
-    """One walk over the events of a program; one use."""
+    """One walk over the events of a program; an instance is used once."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class _Walk:
         kept: Iterable[Hashable],
     ) -> None:
         self.events = events
-        # By value: the last event that reads it, and the last event during which it is needed.
+        # The last event that reads a value, and the last event that needs it.
         self.last_read: dict[Hashable, int] = {}
         self.last_needed: dict[Hashable, int] = {}
         for index, event in enumerate(events):
@@ -146,21 +145,21 @@ class _Walk:
                 self.last_read[value] = index
                 self.last_needed[value] = max(self.last_needed.get(value, 0), index if end is None else end)
         self.last_read |= dict.fromkeys(kept, len(events))
-        self.listed = [Buffer(each, 0, self.last_needed.get(each, 0), is_argument=True) for each in arguments]
-        self.buffer: dict[Hashable, Buffer] = {each.value: each for each in self.listed}
+        self.listed = [Buffer(value, 0, self.last_needed.get(value, 0), is_argument=True) for value in arguments]
+        self.buffer: dict[Hashable, Buffer] = {buffer.value: buffer for buffer in self.listed}
         self.memory = {
-            each: _Memory([each], is_borrowed=replaced is not None and each not in replaced) for each in arguments
+            value: _Memory([value], is_borrowed=replaced is not None and value not in replaced) for value in arguments
         }
         self.owners: set[Hashable] = set()
-        # Arguments, and what updates wrote over them: each has memory of its own, although a collective that sends
-        # several of them merges what is known of their memory.
+        # Arguments and the values that updates wrote over them. Each has separate memory, although a collective that
+        # sends several of them merges the records of their memory.
         self.separate: set[Hashable] = set(arguments)
-        # By value, the last event during which an earlier event needs it.
+        # The last event until whose end an earlier event needs a value.
         self.in_use: dict[Hashable, int] = {}
         self.taken_over: set[Hashable] = set()
 
     def buffers(self) -> Buffers:
-        """Go through the events."""
+        """Walk over the events and return the buffers."""
         for index, event in enumerate(self.events):
             if event.makes:
                 self._enter(index, event, self._taken_by(index, event))
@@ -170,20 +169,20 @@ class _Walk:
         return Buffers(tuple(self.listed), frozenset(self.taken_over))
 
     def _taken_by(self, index: int, event: Event) -> set[Hashable]:
-        """The results of an event that take over memory."""
-        wanted = [made for made in event.makes if made.over is not None]
+        """Return the results of an event that take over memory."""
+        wanted = [result for result in event.makes if result.over is not None]
         if not wanted:
             return set()
         reads = Counter(value for value, _ in event.reads)
         taken = {
-            made.value
-            for made in wanted
-            if (self._is_free(index, event, made, reads) if made.decided is None else made.decided)
+            result.value
+            for result in wanted
+            if (self._is_free(index, event, result, reads) if result.decided is None else result.decided)
         }
         return set() if event.all_or_none and len(taken) < len(wanted) else taken
 
     def _is_free(self, index: int, event: Event, made: Definition, reads: Mapping[Hashable, int]) -> bool:
-        """Whether nothing but this event, once, reads the memory of `made.over` from here on."""
+        """Return whether only this event, and only once, reads the memory of `made.over` from here on."""
         over = made.over
         if not (event.is_update or over in self.owners or (made.over_view and not self.buffer[over].is_argument)):
             return False
@@ -192,44 +191,44 @@ class _Walk:
             return False
         if self.last_read.get(over, -1) > index or self.in_use.get(over, -1) >= index:
             return False
-        memory.values = [each for each in memory.values if each == over or self._is_alive(each, index)]
-        others = [each for each in memory.values if each != over]
+        memory.values = [value for value in memory.values if value == over or self._is_alive(value, index)]
+        others = [value for value in memory.values if value != over]
         return not others or (over in self.separate and self.separate.issuperset(others))
 
     def _is_alive(self, value: Hashable, index: int) -> bool:
         return self.last_read.get(value, -1) >= index or self.in_use.get(value, -1) >= index
 
     def _enter(self, index: int, event: Event, taken: set[Hashable]) -> None:
-        """Note which memory each result has."""
-        for made in event.makes:
-            shares = made.may_share if made.view_of is None else (made.view_of, *made.may_share)
-            takes = made.value in taken
-            if made.view_of is not None:
-                buffer = self.buffer[made.view_of]
-            elif takes and made.in_place:
-                buffer = self.buffer[made.over]
+        """Record the memory of each result."""
+        for result in event.makes:
+            shares = result.may_share if result.view_of is None else (result.view_of, *result.may_share)
+            takes = result.value in taken
+            if result.view_of is not None:
+                buffer = self.buffer[result.view_of]
+            elif takes and result.in_place:
+                buffer = self.buffer[result.over]
             else:
-                buffer = Buffer(made.value, index if made.begin is None else made.begin, index)
+                buffer = Buffer(result.value, index if result.begin is None else result.begin, index)
                 self.listed.append(buffer)
-            end = index if made.end is None else made.end
-            buffer.last = max(buffer.last, end, self.last_needed.get(made.value, index))
-            self.buffer[made.value] = buffer
+            end = index if result.end is None else result.end
+            buffer.last = max(buffer.last, end, self.last_needed.get(result.value, index))
+            self.buffer[result.value] = buffer
             if end > index:
-                self.in_use[made.value] = end
+                self.in_use[result.value] = end
             if shares:
                 memory = self._merged(shares)
             else:
-                memory = self.memory[made.over] if takes else _Memory()
-                self.owners.add(made.value)
-            memory.values.append(made.value)
-            self.memory[made.value] = memory
+                memory = self.memory[result.over] if takes else _Memory()
+                self.owners.add(result.value)
+            memory.values.append(result.value)
+            self.memory[result.value] = memory
             if takes:
-                self.taken_over.add(made.value)
-                if event.is_update and made.over in self.separate:
-                    self.separate.add(made.value)
+                self.taken_over.add(result.value)
+                if event.is_update and result.over in self.separate:
+                    self.separate.add(result.value)
 
     def _merged(self, shared: Sequence[Hashable]) -> _Memory:
-        """One memory out of several that can no longer be distinguished."""
+        """Merge several memories that can no longer be distinguished into one."""
         first = self.memory[shared[0]]
         for value in shared[1:]:
             other = self.memory[value]
@@ -241,7 +240,7 @@ class _Walk:
 
 
 def in_blocks(held: Bytes, blocks: Sequence[float]) -> Bytes:
-    """Bytes by rank as allocators give them, in multiples of a block; without blocks as they are."""
+    """Round bytes up to the blocks of each rank's allocator; without blocks, return them unchanged."""
     if not blocks:
         return held
     size = np.asarray(blocks, np.int64)
@@ -249,7 +248,7 @@ def in_blocks(held: Bytes, blocks: Sequence[float]) -> Bytes:
 
 
 def bytes_over_time(buffers: Sequence[Buffer], events: int, ranks: int, size: Callable[[Hashable], Bytes]) -> Bytes:
-    """The bytes held during each of `events` events (rows) on each of `ranks` ranks (columns)."""
+    """Return the bytes held during each of `events` events (rows) on each of `ranks` ranks (columns)."""
     change = np.zeros((events + 2, ranks), np.int64)
     for buffer in buffers:
         held = size(buffer.value)

@@ -1,13 +1,13 @@
 """
-What a step function holds in memory on each rank, op by op: liveness over the scheduled program.
+The memory that a step function holds on each rank, op by op: liveness over the scheduled program.
 
-Arguments are alive throughout, at their home. A result is alive from the op that makes it (a started
-collective's from its start) to the last use of any value that looks at the same memory; a `spmd.free` stands
-right there, so it changes nothing. Views make no memory. An op that can overwrite an operand does so where
-nothing else needs that operand's memory: updates, a sum, an all-reduce. A fragment holds its results, sums of what its
-parts yield, from its first op on, and what it takes from around it to its end. A stage of a pipeline holds the parts
-that its schedule has under way. Collectives hold what they send and receive beside their operands and results
-(`collective_memory`). Work space inside a kernel is not counted.
+Arguments are alive throughout, in their home. A result is alive from the op that produces it (for a started collective,
+from its start) to the last use of any value that shares its memory; a `spmd.free` stands at this point and changes
+nothing. Views allocate no memory. An op that can overwrite an operand (an update, a sum, an all-reduce) does so if
+nothing else needs the operand's memory. A fragment holds its results, which are sums over the parts, from its first op
+on, and operands from outside it to its end. A stage of a pipeline holds the parts that its schedule has in flight.
+Collectives also hold the buffers they send and receive (`collective_memory`). Work space inside a kernel is not
+counted.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .memory_events import Run, Staging, ValueInPart, run_of, sent_values
 from .memory_roles import MemoryRole, Roles
 
 _LISTED = 8
-"""How many of the largest values a peak names."""
+"""Number of the largest values that a peak names."""
 
 
 @dataclass(frozen=True)
 class AliveValue:
-    """A value whose memory is held at a peak, and its bytes on the rank concerned."""
+    """A value whose memory is held at a peak, and its bytes on the rank of the peak."""
 
     name: str
     bytes: int
@@ -48,9 +48,10 @@ class AliveValue:
 @dataclass(frozen=True)
 class MemoryPeak:
     """
-    The most that each rank holds at any time, in bytes; on `rank`, where and by which values (largest first).
+    The most bytes that each rank holds at any time.
 
-    `op` is the op during which the peak occurs, `by_role` its bytes by what the memory is for.
+    The other fields describe the peak of `rank`: `op` is the op during which it occurs, `alive` the largest values
+    held, largest first, and `by_role` the bytes of each role.
     """
 
     by_rank: tuple[int, ...]
@@ -61,19 +62,19 @@ class MemoryPeak:
 
     @property
     def bytes(self) -> int:
-        """The peak on `rank`."""
+        """Return the peak on `rank`."""
         return self.by_rank[self.rank]
 
 
 @dataclass(frozen=True)
 class MemoryUse:
     """
-    The memory of the ranks of a mesh over a step. Ranks that hold the same are one class, which has one column.
+    The memory of the ranks of a mesh over a step. Ranks that hold the same bytes are one class, with one column.
 
     Args:
-        size: the bytes of a value by class.
-        held: the bytes by event of `run` (rows) and class (columns), of all `buffers` together.
-        columns: by rank, its class.
+        size: function from a value to its bytes for each class.
+        held: bytes of all `buffers`, for each event of `run` (rows) and class (columns).
+        columns: class of each rank.
     """
 
     run: Run
@@ -83,21 +84,21 @@ class MemoryUse:
     columns: NDArray[np.intp]
 
     def alive(self, index: int, rank: int) -> list[tuple[Hashable, int]]:
-        """What is held during the event of `index`, and the bytes of each on `rank`."""
+        """Return the values held during the event of `index`, each with its bytes on `rank`."""
         held = (buffer.value for buffer in self.buffers if buffer.is_held(index))
-        return [(each, int(self.size(each)[self.columns[rank]])) for each in held]
+        return [(value, int(self.size(value)[self.columns[rank]])) for value in held]
 
     def over_time(self, rank: int) -> Bytes:
-        """The bytes held on a rank, by event."""
+        """Return the bytes held on a rank during each event."""
         return self.held[:, self.columns[rank]]
 
 
 def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None, blocks: Sequence[float] = ()) -> MemoryUse:
     """
-    What every rank of `mesh` holds; of a pipeline, of what `stage` holds, whose mesh it is.
+    Return the memory use of every rank of `mesh`; for a stage of a pipeline, `mesh` is the mesh of `stage`.
 
     Args:
-        blocks: by rank of the mesh, the bytes of which an allocation is a whole multiple; by default any number is.
+        blocks: for each rank of the mesh, the bytes that its allocations are multiples of; by default there are none.
     """
     stages = Stages(func)
     arguments = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
@@ -114,7 +115,7 @@ def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None, blocks: Seque
 
 def _alike(values: Iterable[SSAValue], mesh: Mesh, blocks: Sequence[float]) -> tuple[list[int], NDArray[np.intp]]:
     """Return the first rank of each class, whose parts of all values have equal sizes, and the class of each rank."""
-    splits = {split: None for each in values for split in zip(shape_of(each), sharding_of(each).dims, strict=True)}
+    splits = {split: None for value in values for split in zip(shape_of(value), sharding_of(value).dims, strict=True)}
     forms = dict.fromkeys(_forms(size, dim, mesh) for size, dim in splits if dim.axes)
     keys = zip(*filter(None, (tuple(blocks) or (0.0,) * mesh.device_count, *forms)), strict=True)
     numbers: dict[tuple[float, ...], int] = {}
@@ -139,11 +140,10 @@ def peak_memory(
     blocks: Sequence[float] = (),
 ) -> MemoryPeak:
     """
-    The peak of every rank of `mesh`, in bytes; of a pipeline, of what `stage` holds, whose mesh it is; `blocks` as of
-    `memory_use`.
+    Return the peak of every rank of `mesh`, in bytes; `stage` and `blocks` are as in `memory_use`.
 
-    The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
-    exceeds its own by most (or comes closest).
+    The details describe the rank with the largest peak or, if `limits` of the ranks are passed, the rank that exceeds
+    its limit by most or comes closest to it.
     """
     use = memory_use(func, mesh, stage, blocks)
     peaks = use.held.max(axis=0)[use.columns]
@@ -158,21 +158,19 @@ def peak_memory(
 
 
 def _label(held: Hashable) -> str:
-    """What is held, for messages."""
     if isinstance(held, Staging):
         return f"a buffer for {_label(held.value)}"
     return value_label(value_of(held))
 
 
 def value_of(held: Hashable) -> SSAValue[Attribute]:
-    """The value in the IR that a buffer holds, one part of it or all, or that a collective moves."""
+    """Return the value in the IR that a buffer belongs to: it holds all or one part of the value, or moves it."""
     if isinstance(held, Staging):
         return value_of(held.value)
     return held.value if isinstance(held, ValueInPart) else cast("SSAValue[Attribute]", held)
 
 
 def _local_bytes(held: Hashable, mesh: Mesh, ranks: list[int]) -> Bytes:
-    """Return the bytes that a buffer takes on some ranks."""
     if isinstance(held, Staging):
         return (_local_bytes(held.value, mesh, ranks) * held.share).astype(np.int64)
     value = value_of(held)
@@ -184,34 +182,34 @@ def _local_bytes(held: Hashable, mesh: Mesh, ranks: list[int]) -> Bytes:
 
 @lru_cache(maxsize=65536)
 def local_bytes_by_part(shape: tuple[int, ...], element_bytes: int, sharding: Sharding, mesh: Mesh) -> Bytes:
-    """The bytes that each rank (rows) holds of a value of global `shape`, by part of the temporal axes of its split."""
-    found = np.full((mesh.device_count, 1), element_bytes, np.int64)
+    """Return the bytes of a value of global `shape` on each rank (rows), by part of the temporal axes that split it."""
+    local = np.full((mesh.device_count, 1), element_bytes, np.int64)
     for size, dim in zip(shape, sharding.dims, strict=True):
-        found = found * np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
-    return found
+        local = local * np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
+    return local
 
 
 @lru_cache(maxsize=1024)
 def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
-    """Which part of a dim split along `axes` each rank (rows) holds, by part of the temporal axes among them."""
+    """Return the part of a dim split along `axes` that each rank (rows) holds, by part of the temporal axes in it."""
     sizes = [axis.size for axis in mesh.spatial]
     places = np.unravel_index(np.arange(mesh.device_count), sizes) if sizes else ()
     coordinates = dict(zip((axis.name for axis in mesh.spatial), places, strict=True))
-    found = np.zeros((mesh.device_count, 1), np.int64)
+    numbers = np.zeros((mesh.device_count, 1), np.int64)
     for name in axes:
         size = mesh.axis(name).size
         place = coordinates[name][:, np.newaxis, np.newaxis] if name in coordinates else np.arange(size)
-        found = (found[:, :, np.newaxis] * size + place).reshape(mesh.device_count, -1)
-    return found
+        numbers = (numbers[:, :, np.newaxis] * size + place).reshape(mesh.device_count, -1)
+    return numbers
 
 
 def roles_text(by_role: Mapping[MemoryRole, int]) -> str:
-    """The parts of a peak, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
+    """Return the parts of a peak, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
     return ", ".join(f"{role} {size_text(size)}" for role, size in by_role.items() if size)
 
 
 def size_text(count: float) -> str:
-    """A number of bytes for messages: `1.50 GiB`."""
+    """Return a number of bytes, for messages: `1.50 GiB`."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.2f} {unit}"

@@ -1,9 +1,9 @@
 """
-The events of `liveness`: how the ops of a step function use memory, in the order in which a rank runs them.
+Build the events of `liveness`: the use of memory by each op of a step function, in the order that a rank runs them.
 
-A function without stages runs in program order, each fragment once, as the last of its parts does: what it yields is
-added to its results, sums so far. A stage of a pipeline runs its program entry by entry (`dialects.stage_program`); a
-value of the loop is there once for every part that is under way.
+A function without stages runs in program order. Each of its fragments runs once, as for the last part: it adds its
+yielded values to its results, which are running sums. A stage of a pipeline runs its program entry by entry
+(`dialects.stage_program`); a value of the loop exists once for every part in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .liveness import Definition, Event
 
 @dataclass(frozen=True)
 class ValueInPart:
-    """A value of a loop, for one part."""
+    """A value of a loop, for one part of the loop."""
 
     value: SSAValue[Attribute]
     part: int
@@ -41,7 +41,7 @@ class ValueInPart:
 
 @dataclass(frozen=True)
 class Staging:
-    """Memory that a collective takes beside a value, as a share of the local value."""
+    """Memory that a collective needs besides a value, as a share of the local value."""
 
     value: Hashable
     share: float
@@ -49,19 +49,19 @@ class Staging:
 
 @dataclass
 class Run:
-    """What a rank runs: its events, and the op of each."""
+    """The execution of a rank: its events, and the op of each event."""
 
     events: list[Event] = field(default_factory=list[Event])
     ops: list[Operation] = field(default_factory=list[Operation])
 
     def add(self, op: Operation, event: Event) -> None:
-        """Append what `op` does."""
+        """Append the event of `op`."""
         self.events.append(event)
         self.ops.append(op)
 
 
 def run_of(func: FuncOp, stage: int | None = None) -> Run:
-    """The run of the ranks of a function, or of one stage of it."""
+    """Return the run of the ranks of a function, or of one stage of it."""
     if stage is not None and SCHEDULE in func.attributes:
         return _StageRun(func, stage_programs(func)[stage]).run
     stages = Stages(func)
@@ -73,13 +73,13 @@ def run_of(func: FuncOp, stage: int | None = None) -> Run:
 
 
 def sent_values(func: FuncOp, stage: int | None, stages: Stages) -> list[SSAValue]:
-    """What a stage sends: it may be under way while later ops run, so that nothing may be written over it."""
+    """Return the values that a stage sends; later ops may not overwrite them, since they may still be in flight."""
     transfers = (op for op in func.body.block.ops if isinstance(op, TransferOp))
     return [op.operand for op in transfers if stages.of_value(op.operand) == stage]
 
 
 def in_order(block: Block) -> Iterator[Operation]:
-    """The ops of a block, a fragment after its own."""
+    """Yield the ops of a block; a fragment comes after its own ops."""
     for op in block.ops:
         if isinstance(op, FragmentOp):
             yield from op.body.block.ops
@@ -87,7 +87,7 @@ def in_order(block: Block) -> Iterator[Operation]:
 
 
 def _concerns(op: Operation, stage: int, stages: Stages) -> bool:
-    """Whether an op is run by a stage, all or part of it."""
+    """Return whether a stage runs an op, or one end of it."""
     if isinstance(op, TransferOp):
         return stage in (stages.of_value(op.operand), stages.of_value(op.result))
     if isinstance(op, YieldOp) and isinstance(parent := op.parent_op(), FragmentOp):
@@ -99,11 +99,11 @@ def event_of(
     op: Operation, order: Mapping[Operation, int], stage: int | None, stages: Stages, *, decide: bool = False
 ) -> Event:
     """
-    What an op in its place does; of a transfer, what one end of it does.
+    Return the event of an op in its place; for a transfer, of one end of it.
 
     Args:
         order: the index of the event of each op.
-        decide: leave open which memory the results take over, even where the program says so.
+        decide: whether to leave the reuse of memory open, even if the program decides it.
     """
     operands, results = list[SSAValue](op.operands), list(results_of(op))
     if stage is not None:
@@ -123,7 +123,7 @@ def event_of(
 def _made(
     op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None
 ) -> Definition:
-    """A result of an op that is no collective."""
+    """Return the definition of a result of an op that is not a collective."""
     if isinstance(op, FragmentOp):
         return Definition(result, begin, end)
     looks, over = viewed_operand(op), reusable_operand(op, position)
@@ -145,12 +145,12 @@ def _made(
 
 
 def _is_beside(value: SSAValue, op: Operation) -> bool:
-    """Whether a value is of the block of an op: others are read by other parts of the loop too."""
+    """Return whether a value belongs to the block of an op; other parts of the loop read values from outside, too."""
     return (value.owner if isinstance(value.owner, Block) else value.owner.parent) is op.parent
 
 
 def _collective(op: StartOp | CollectiveOp, begin: int, end: int, reused: Sequence[int] | None) -> Iterator[Definition]:
-    """What a collective makes between its start and its wait."""
+    """Yield the definitions of a collective between its start and its wait."""
     operands = op.args if isinstance(op, StartOp) else (op.operand,)
     for position, (operand, result) in enumerate(zip(operands, results_of(op), strict=True)):
         target = sharding_of(result)
@@ -177,10 +177,10 @@ def made_by_collective(
     decided: bool | None = None,
 ) -> Iterator[Definition]:
     """
-    The result of one step, and what it holds besides, between the events `begin` and `end`.
+    Yield the result of one step and its extra memory, between the events `begin` and `end`.
 
     Args:
-        decided: whether it takes over the operand's memory, where that is decided.
+        decided: whether the result takes over the operand's memory, or None if the analysis decides.
     """
     yield Definition(
         result,
@@ -198,19 +198,19 @@ def made_by_collective(
 
 
 def _holder(op: Operation, value: SSAValue) -> Operation:
-    """The op until whose end `op` needs an operand: its fragment where that takes the operand from around it."""
-    parent, made = op.parent_op(), value.owner if isinstance(value.owner, Block) else value.owner.parent
-    return parent if isinstance(parent, FragmentOp) and parent.body.block is not made else op
+    """Return the op that needs an operand of `op` last: its fragment if the operand comes from outside, or `op`."""
+    parent, producer_block = op.parent_op(), value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return parent if isinstance(parent, FragmentOp) and parent.body.block is not producer_block else op
 
 
 def _begin(op: Operation, order: Mapping[Operation, int]) -> int:
-    """The index of the op from which the results of `op` need memory."""
+    """Return the index of the first op that needs memory for the results of `op`."""
     first = op.body.block.first_op if isinstance(op, FragmentOp) else None
     return order[first if first is not None else op]
 
 
 def _end(op: Operation, order: Mapping[Operation, int]) -> int:
-    """The index of the op up to which `op` needs its operands: a started collective does until its wait."""
+    """Return the index of the last op that needs the operands of `op`: for a started collective, of its wait."""
     return order[_wait(op) if isinstance(op, StartOp) else op]
 
 
@@ -219,7 +219,7 @@ def _wait(start: StartOp) -> Operation:
 
 
 def results_of(op: Operation) -> Iterator[SSAValue]:
-    """The values for which `op` may need memory: a start makes room for what its wait gives."""
+    """Yield the values that `op` may allocate memory for; a start allocates it for the results of its wait."""
     if isinstance(op, StartOp):
         yield from _wait(op).results
     elif not isinstance(op, WaitOp):
@@ -228,12 +228,12 @@ def results_of(op: Operation) -> Iterator[SSAValue]:
 
 def first_part_of(op: FragmentOp, position: int, looped: Container[Operation], *, decide: bool = False) -> Definition:
     """
-    The sum of the parts of a result as its first part begins it: in the memory of what that part yields, where nothing
-    else reads it and its elements have memory of their own.
+    Return the definition of the sum over parts that the first part of a result begins. It lies in the memory of the
+    value that this part yields, if nothing else reads this value and its elements have separate memory.
 
     Args:
         looped: the fragments and transfers of the loop.
-        decide: as of `event_of`.
+        decide: as in `event_of`.
     """
     value, out = op.terminator.args[position], op.outs[position]
     users = (use.operation for use in out.uses)
@@ -245,7 +245,7 @@ def first_part_of(op: FragmentOp, position: int, looped: Container[Operation], *
 
 
 def _is_expanded(value: SSAValue) -> bool:
-    """Whether elements of a value may share memory, by an `expand`."""
+    """Return whether elements of a value may share memory, because of an `expand`."""
     op = value.owner
     if not isinstance(op, AtenOp) or not op.spec.view:
         return False
@@ -253,18 +253,18 @@ def _is_expanded(value: SSAValue) -> bool:
 
 
 def viewed_operand(op: Operation) -> int | None:
-    """The operand whose memory the result of a view shares; None for another op."""
+    """Return the index of the operand whose memory the result of a view shares, or None for other ops."""
     return 0 if isinstance(op, AtenOp) and op.spec.view else None
 
 
 @dataclass(frozen=True)
 class _FragmentEvents:
     """
-    The body of a fragment, the same for every part.
+    The events of the body of a fragment, which are the same for every part.
 
     Args:
-        events: of the ops, with the indices that they have if the body begins at 0.
-        values: the values that are separate for each part.
+        events: the ops with their events, whose indices count from the begin of the body.
+        values: the values that exist separately for each part.
     """
 
     events: tuple[tuple[Operation, Event], ...]
@@ -273,20 +273,20 @@ class _FragmentEvents:
 
 def _events_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _FragmentEvents:
     body = list(op.body.block.ops)
-    order: dict[Operation, int] = {each: index for index, each in enumerate(body)}
+    order: dict[Operation, int] = {inner: index for index, inner in enumerate(body)}
     end = order[op] = order[op.terminator]
-    inside: set[Hashable] = {result for each in body for result in each.results}
+    inside: set[Hashable] = {result for inner in body for result in inner.results}
     events: list[tuple[Operation, Event]] = []
-    for each in body[:-1]:
-        event = event_of(each, order, None, stages)
+    for inner in body[:-1]:
+        event = event_of(inner, order, None, stages)
         reads = tuple((value, until if value in inside else end) for value, until in event.reads)
-        events.append((each, replace(event, reads=reads)))
-    values = dict.fromkeys(result for each in (*body, *loop) for result in each.results)
+        events.append((inner, replace(event, reads=reads)))
+    values = dict.fromkeys(result for op_of_loop in (*body, *loop) for result in op_of_loop.results)
     return _FragmentEvents(tuple(events), tuple(values))
 
 
 def _of_part(made: Definition, mine: Mapping[Hashable, Hashable], base: int) -> Definition:
-    """Return what an op of a body makes for one part, if the body begins at an index."""
+    """Return a definition of a body for one part, if the body begins at the index `base`."""
     value = made.value
     return Definition(
         Staging(mine.get(value.value, value.value), value.share)
@@ -299,12 +299,12 @@ def _of_part(made: Definition, mine: Mapping[Hashable, Hashable], base: int) -> 
         made.over_view,
         made.decided,
         made.in_place,
-        tuple(mine.get(each, each) for each in made.may_share),
+        tuple(mine.get(shared, shared) for shared in made.may_share),
     )
 
 
 class _StageRun:
-    """Collects the run of one stage that has a schedule; one use."""
+    """Collects the run of one stage that has a schedule; an instance is used once."""
 
     def __init__(self, func: FuncOp, program: StageProgram) -> None:
         self.stage, self.stages, self.loop = program.stage, Stages(func), program.loop
@@ -314,12 +314,12 @@ class _StageRun:
         self.outside = {*(op for op in program.ops if op not in self.loop), done}
         self.order = dict[Operation, int]()
         index = 0
-        for each in program.entries:
-            self.order[each.op] = index
-            index += len(each.op.body.block.ops) if isinstance(each.op, FragmentOp) else 1
+        for entry in program.entries:
+            self.order[entry.op] = index
+            index += len(entry.op.body.block.ops) if isinstance(entry.op, FragmentOp) else 1
         self.order[done] = index
-        for each in program.entries:
-            self._add(each)
+        for entry in program.entries:
+            self._add(entry)
         self.run.add(done, event_of(done, self.order, self.stage, self.stages))
 
     def _add(self, entry: ScheduledOp) -> None:
@@ -332,7 +332,7 @@ class _StageRun:
                 self.run.add(op, event_of(op, self.order, self.stage, self.stages))
 
     def _transfer(self, op: TransferOp, action: Action, part: int | None) -> Event:
-        """What one end of a transfer does: the sender reads the value, the receiver has memory from its start on."""
+        """Return the event of one end of a transfer: the sender reads the value, the receiver allocates it first."""
         if self.stages.of_value(op.operand) == self.stage:
             sent = op.operand if part is None else ValueInPart(op.operand, part)
             return Event(((sent, None),) if action is Action.START else (), ())
@@ -340,35 +340,35 @@ class _StageRun:
         return Event((), (Definition(arrived),)) if action is Action.START else Event(((arrived, None),), ())
 
     def _fragment(self, op: FragmentOp, part: int) -> None:
-        """One part: the body on values of this part, and then what it hands on and what it adds to."""
+        """Add one part: the body on values of this part, then the event that yields its results and adds to sums."""
         if op not in self.bodies:
             self.bodies[op] = _events_of(op, self.stages, self.loop)
         body, base = self.bodies[op], len(self.run.ops)
         mine: dict[Hashable, Hashable] = {value: ValueInPart(value, part) for value in body.values}
-        for each, event in body.events:
+        for inner, event in body.events:
             reads = tuple((mine.get(v, v), None if until is None else base + until) for v, until in event.reads)
-            makes = tuple(_of_part(made, mine, base) for made in event.makes)
-            self.run.add(each, Event(reads, makes, event.is_update, event.all_or_none))
+            makes = tuple(_of_part(definition, mine, base) for definition in event.makes)
+            self.run.add(inner, Event(reads, makes, event.is_update, event.all_or_none))
         self.run.add(op, self._handed_on(op, part, mine))
 
     def _handed_on(self, op: FragmentOp, part: int, mine: Mapping[Hashable, Hashable]) -> Event:
         reads: list[tuple[Hashable, int | None]] = []
         makes: list[Definition] = []
         for position, (value, out) in enumerate(zip(op.terminator.args, op.outs, strict=True)):
-            given = mine.get(value, value)
-            reads.append((given, None))
-            makes.append(Definition(ValueInPart(out, part), view_of=given))
+            yielded = mine.get(value, value)
+            reads.append((yielded, None))
+            makes.append(Definition(ValueInPart(out, part), view_of=yielded))
             if not self._is_summed(out):
                 continue
             if out in self.begun:
                 reads.append((out, None))
             else:
                 first = first_part_of(op, position, self.loop)
-                makes.append(replace(first, over=None if first.over is None else given))
+                makes.append(replace(first, over=None if first.over is None else yielded))
                 self.begun.add(out)
         return Event(tuple(reads), tuple(makes))
 
     def _is_summed(self, out: SSAValue) -> bool:
-        """Whether a result of a fragment is read, as the sum of its parts, outside of the loop."""
+        """Return whether an op outside the loop reads a result of a fragment, as the sum of its parts."""
         users = (use.operation for use in out.uses)
         return any(user in self.outside for user in users)

@@ -1,4 +1,4 @@
-"""The purpose of a value's memory: parameters, optimizer states, gradients, activations, or copies on the way."""
+"""The purpose of a value's memory: parameters, optimizer states, gradients, activations, or temporary copies."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...dialects.spmd import AccumulateOp, ReshardingOp, WaitOp
 
 class MemoryRole(StrEnum):
     """
-    What memory is for.
+    The purpose of memory.
 
     PARAMETERS   parameters and buffers of the model, at home
-    STATES       of the optimizer
+    STATES       states of the optimizer
     BATCH        this rank's part of the batch, and numbers such as the learning rate
-    GRADIENTS    of parameters, from the op that makes them to their update
+    GRADIENTS    gradients of parameters, from the op that produces them to their update
     GATHERED     arguments in another form than at home: parameters of ZeRO while they are needed
-    ACTIVATIONS  what forward makes, much of it kept for backward, and what backward makes of it
-    BUFFERS      what collectives need beside operands and results
+    ACTIVATIONS  results of forward, many of them kept for backward, and the results of backward that are not gradients
+    BUFFERS      memory of collectives besides operands and results
     """
 
     PARAMETERS = "parameters"
@@ -51,7 +51,7 @@ class Roles:
         self._gradients = set(_gradients(func))
 
     def of(self, value: SSAValue[Attribute]) -> MemoryRole:
-        """What the memory of a value is for."""
+        """Return the purpose of a value's memory."""
         if isinstance(value, BlockArgument):
             return self._arguments[value.index]
         if value in self._gradients:
@@ -66,7 +66,7 @@ def _argument_role(func: FuncOp, index: int) -> MemoryRole:
 
 
 def _origin(value: SSAValue[Attribute]) -> SSAValue[Attribute]:
-    """What a value is another form of, through changes of sharding."""
+    """Return the value that a value is a resharded form of, or the value itself."""
     while isinstance(value, OpResult):
         op = value.op
         if isinstance(op, ReshardingOp):
@@ -79,7 +79,7 @@ def _origin(value: SSAValue[Attribute]) -> SSAValue[Attribute]:
 
 
 def _gradients(func: FuncOp) -> Iterable[SSAValue[Attribute]]:
-    """What updates take as gradients or the function returns as such, with what it is a form or a sum of."""
+    """Return the gradients that updates take or the function returns, and the values that they are forms or sums of."""
     pending: list[SSAValue[Attribute]] = []
     for op in func.walk():
         if train.is_update(op):
@@ -87,17 +87,17 @@ def _gradients(func: FuncOp) -> Iterable[SSAValue[Attribute]]:
         elif isinstance(op, ReturnOp):
             listed = func.res_attrs.data if func.res_attrs is not None else ()
             pending += [v for v, role in zip(op.arguments, listed, strict=False) if train.GRAD in role.data]
-    found = set[SSAValue[Attribute]]()
+    gradients = set[SSAValue[Attribute]]()
     while pending:
         value = pending.pop()
-        if value not in found and isinstance(value, OpResult):
-            found.add(value)
+        if value not in gradients and isinstance(value, OpResult):
+            gradients.add(value)
             pending += _sources(value)
-    return found
+    return gradients
 
 
 def _is_gradient(value: SSAValue[Attribute]) -> bool:
-    """Whether what an update takes from outside is no argument in another form, nor of an update."""
+    """Return whether a value that an update takes originates in an op that is not an update."""
     origin = _origin(value)
     return isinstance(origin, OpResult) and not train.is_update(origin.op)
 

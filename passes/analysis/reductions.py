@@ -1,15 +1,15 @@
 """
-In which dtype gradients are reduced over devices, where a step says so (`train.reduce_dtype`).
+The dtype of reductions of gradients over devices, if a step names one (`train.reduce_dtype`).
 
-In mixed precision the gradient of a weight is made in a narrow dtype and then cast to that of the weight:
+In mixed precision the gradient of a weight is computed in a narrow dtype and then cast to the dtype of the weight:
 
     %g = aten.mm %x, %d : bfloat16      partial: each device has the sum over its own rows
     %h = aten.t %g : bfloat16
     %w = aten._to_copy %h : float32     the widening cast
     train.sgd %weight, %w               takes the sum over all devices
 
-Reduced in the wide dtype, every narrow value stays partial up to the cast; reduced in the narrow one, the cast takes no
-partial value. Without one both are allowed, and the search takes what costs less.
+If gradients are reduced in the wide dtype, every narrow value stays partial up to the cast; in the narrow dtype, the
+cast takes no partial value. Without a dtype both are allowed, and the search takes the cheaper one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ADDITION = "aten.add.Tensor"
 @dataclass(frozen=True)
 class Reductions:
     """
-    What a search must obey.
+    Constraints on a search from the dtype of reductions.
 
     Args:
-        unreduced: values that stay partial where they are.
-        reduced: widening casts, which take no partial value.
+        unreduced: values that must stay partial.
+        reduced: widening casts, which must not take a partial value.
     """
 
     unreduced: frozenset[SSAValue] = frozenset()
@@ -45,7 +45,7 @@ class Reductions:
 
 
 def reductions_of(func: FuncOp) -> Reductions:
-    """What a step function says."""
+    """Return the constraints of a step function."""
     dtype = func.attributes.get(train.REDUCE_DTYPE)
     if not isinstance(dtype, StringAttr):
         return Reductions()
@@ -56,13 +56,13 @@ def reductions_of(func: FuncOp) -> Reductions:
 
 
 def widening_casts(func: FuncOp) -> list[ComputeOp]:
-    """The casts of gradients to more bytes, on the way from where they are made to the updates; in program order."""
+    """Return the casts of gradients to more bytes, between their producers and the updates, in program order."""
     values = gradient_values(func)
     return [op for op in func.body.block.ops if isinstance(op, ComputeOp) and _widens(op) and op.outs[0] in values]
 
 
 def gradient_values(func: FuncOp) -> set[SSAValue]:
-    """The gradients that updates take, and those that they are made of element by element, back to a widening cast."""
+    """Return the gradients that updates take and the values that they are computed from elementwise, up to a cast."""
     seen = set[SSAValue]()
     pending = [op.operands[at] for op in func.body.block.ops for at in train.gradients_of(op)]
     while pending:
@@ -74,7 +74,7 @@ def gradient_values(func: FuncOp) -> set[SSAValue]:
         if isinstance(op, TransferOp):
             pending.append(op.operand)
         elif isinstance(op, ComputeOp) and _keeps_elements(op) and not _widens(op):
-            pending += [each for each in op.args if prod(shape_of(each)) == prod(shape_of(value))]
+            pending += [operand for operand in op.args if prod(shape_of(operand)) == prod(shape_of(value))]
     return seen
 
 
@@ -83,14 +83,14 @@ def _widens(op: ComputeOp) -> bool:
 
 
 def _keeps_elements(op: ComputeOp) -> bool:
-    """Whether a gradient goes through an op element by element: clipped, scaled, added to another, viewed."""
+    """Return whether an op works on a gradient element by element: clips it, scales it, adds to it or views it."""
     return spec_of(op).view or spec_of(op).family == "elementwise"
 
 
 def _narrow(value: SSAValue) -> Iterator[SSAValue]:
-    """A narrow gradient and what it is a view or a sum of."""
+    """Yield a narrow gradient and the values that it is a view or a sum of."""
     yield value
     op = value.op if isinstance(value, OpResult) else None
     if isinstance(op, ComputeOp) and (spec_of(op).view or op.name == _ADDITION):
-        for each in op.args:
-            yield from _narrow(each)
+        for operand in op.args:
+            yield from _narrow(operand)

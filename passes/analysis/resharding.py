@@ -1,10 +1,10 @@
 """
-The cheapest way to change a value's sharding, and its cost: shortest paths among collectives (AutoDDL 4.3).
+Find the cheapest way to change a value's sharding, and its cost: shortest paths among collectives (AutoDDL 4.3).
 
-The shardings of a value are the nodes of a graph, single collectives its edges, weighted by what they cost on the
-cluster. For evenly split values of one rank (number of dims) the graph is the same, and many of its edges cost the
-same at any size: they are priced once per size, and all pairs are solved at once. Where shares are not even, or some
-elements must stay together, shapes have graphs of their own.
+The shardings of a value are the nodes of a graph. Its edges are single collectives, weighted by their cost on the
+cluster. Evenly split values of one rank (number of dims) share a graph, and many of its edges cost the same at any
+size: they are priced once per size, and all pairs are solved at once. Values with uneven shares, or with elements that
+must stay together, have graphs of their shapes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Matrix = NDArray[np.float64]
 
 DETOUR = 0.1
 """
-What part of its time several collectives must save to take the place of one. What is measured of an all-reduce and of
-the reduce-scatter and all-gather that it consists of differs by chance, and values that change alike share buckets.
+The fraction of its time that several collectives must save to replace a single one. Measured times of an all-reduce
+differ by chance from its reduce-scatter and all-gather, and values with the same change of sharding share buckets.
 """
 
 
@@ -45,33 +45,33 @@ def even_shardings(
     """
     Return every even sharding of a value of `rank` dims whose split dims list their axes in an order of the mesh.
 
-    The first is the replicated one. `partial` includes partial sums. All are as `time` says over the temporal axes,
-    by default whole.
+    The first is the replicated one. `partial` includes partial sums. Over temporal axes all are placed as in `time`,
+    by default replicated.
     """
     time = time if time is not None else Sharding.replicated(rank)
     placements = [None, *range(rank), *(["sum"] if partial else [])]
-    found: list[Sharding] = []
+    shardings: list[Sharding] = []
     for chosen in itertools.product(placements, repeat=len(mesh.spatial)):
         pairs = list(zip(mesh.spatial, chosen, strict=True))
         orders = (mesh.orders(axis.name for axis, place in pairs if place == dim) for dim in range(rank))
         sums = {axis.name: Reduction.SUM for axis, place in pairs if place == "sum"} | dict(time.partial)
         for axes in itertools.product(*orders):
             dims = [mesh.merged(order, dim.axes) for order, dim in zip(axes, time.dims, strict=True)]
-            found.append(Sharding.of(dims, {axis: sums[axis] for axis in mesh.in_order(sums)}))
-    return tuple(found)
+            shardings.append(Sharding.of(dims, {axis: sums[axis] for axis in mesh.in_order(sums)}))
+    return tuple(shardings)
 
 
 def all_shardings(
     splits: Splits, mesh: Mesh, *, partial: bool = True, time: Sharding | None = None
 ) -> tuple[Sharding, ...]:
-    """Every sharding of a value whose dims are divided as `splits` has it; see `even_shardings`."""
+    """Return every sharding of a value whose dims are divided as in `splits`; see `even_shardings`."""
     even = even_shardings(len(splits.sizes), mesh, partial=partial, time=time)
-    found = even if splits.is_even(mesh) else (splits.sharding(each, mesh) for each in even)
-    return tuple(each for each in found if fits(each, splits.sizes, mesh))
+    candidates = even if splits.is_even(mesh) else (splits.sharding(sharding, mesh) for sharding in even)
+    return tuple(sharding for sharding in candidates if fits(sharding, splits.sizes, mesh))
 
 
 def fits(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> bool:
-    """Whether every evenly split dim has at least one element per part."""
+    """Return whether every evenly split dim has at least one element per part."""
     return all(
         d.offsets is not None or not d.axes or mesh.parts(d.axes) <= n
         for d, n in zip(sharding.dims, shape, strict=True)
@@ -83,8 +83,8 @@ class _ShardingGraph:
     """
     All shardings that a value can have, and the single steps between them.
 
-    samples  one step of every sort, which all cost the same
-    sorts    by source and target the number of its step's sort; where there is no step, that of samples
+    samples  one step of each sort; all steps of a sort cost the same
+    sorts    number of the sort of the step from a source (rows) to a target (columns); `len(samples)` without a step
     """
 
     states: tuple[Sharding, ...]
@@ -96,7 +96,7 @@ class _ShardingGraph:
 
 @lru_cache(maxsize=128)
 def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _ShardingGraph:
-    """The graph of a value that is divided as `splits` has it, or evenly."""
+    """Return the graph of a value that is divided as in `splits`, or evenly."""
     states = even_shardings(len(time.dims), mesh, time=time)
     if splits is not None:
         states = all_shardings(splits, mesh, time=time)
@@ -108,14 +108,14 @@ def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _ShardingGraph:
             if (j := index.get(step.target)) is not None:
                 number, _ = sorts.setdefault(_sort(step, mesh), (len(sorts), step))
                 edges.append((i, j, number))
-    found = np.full((len(states), len(states)), len(sorts), np.int32)
+    sort_of = np.full((len(states), len(states)), len(sorts), np.int32)
     for i, j, number in edges:
-        found[i, j] = number
-    return _ShardingGraph(states, index, splits, tuple(step for _, step in sorts.values()), found)
+        sort_of[i, j] = number
+    return _ShardingGraph(states, index, splits, tuple(step for _, step in sorts.values()), sort_of)
 
 
 def _sort(step: Step, mesh: Mesh) -> object:
-    """What the cost of a step depends on, but for the bytes of the value."""
+    """Return the properties of a step that determine its cost, except the bytes of the value."""
     shares = (handled_share(step, mesh), handled_share(step, mesh, "grouped_broadcast"))
     moves = step.dim is not None and step.dim == step.to_dim
     return (step.kind, step.axes, has_methods(step), has_offsets(step), moves, shares)
@@ -123,7 +123,7 @@ def _sort(step: Step, mesh: Mesh) -> object:
 
 @dataclass(frozen=True)
 class _Paths:
-    """Cheapest ways between all shardings of one shape: seconds, and the next node on the way."""
+    """The cheapest paths between all shardings of one shape: their seconds, and the next node on each path."""
 
     seconds: Matrix
     following: NDArray[np.int64]
@@ -131,9 +131,9 @@ class _Paths:
 
 class ReshardCosts:
     """
-    Costs and paths between shardings on one cluster; results are cached by shape.
+    Costs and paths between shardings on one cluster, cached by shape.
 
-    Values are given by how their dims are divided (`Splits`), or just by shape, where that is evenly.
+    A value is described by the division of its dims (`Splits`), or just by its shape if the division is even.
     """
 
     def __init__(self, cluster: Cluster, pricing: Pricing = Pricing()) -> None:
@@ -144,24 +144,24 @@ class ReshardCosts:
         self._ways: dict[tuple[Splits, float, Sharding, Sharding], tuple[Step, ...]] = {}
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
-        """What one collective on a value of `global_bytes` bytes costs, carried out in the cheapest way."""
+        """Return the cost of one collective on a value of `global_bytes` bytes, by its cheapest method."""
         return self.prices.weighted(step, global_bytes)
 
     def streams(
         self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding, target: Sharding
     ) -> dict[Axes, float]:
         """
-        By the axes that they are over, the seconds of the steps of `path`, without the factors of the pricing.
+        Return the seconds of the steps of `path` by the axes of each step, without the factors of the pricing.
 
-        What a device does by itself is under `()`.
+        Steps that a device does by itself are under `()`.
         """
         splits = _splits(value)
         size = float(math.prod(splits.sizes) * element_bytes)
-        found: dict[Axes, float] = {}
+        seconds: dict[Axes, float] = {}
         for step in self.path(splits, element_bytes, source, target):
             stream = stream_of(step)
-            found[stream] = found.get(stream, 0.0) + self.prices.seconds(step, size)
-        return found
+            seconds[stream] = seconds.get(stream, 0.0) + self.prices.seconds(step, size)
+        return seconds
 
     def matrix(
         self,
@@ -171,7 +171,7 @@ class ReshardCosts:
         targets: Sequence[Sharding],
     ) -> Matrix:
         """
-        Seconds from each of `sources` to each of `targets` for a value; inf where there is no way.
+        Return the seconds from each of `sources` to each of `targets`, or inf if there is no path.
         """
         splits = _splits(value)
         whole = Sharding.replicated(len(splits.sizes))
@@ -189,14 +189,14 @@ class ReshardCosts:
         return table
 
     def _direct(self, source: Sharding, target: Sharding, size: float) -> float:
-        """Seconds between two shardings outside of the graph, which none of it need lie between."""
+        """Return the seconds of the single step between two shardings outside of the graph, or inf without a step."""
         if source == target:
             return 0.0
         step = single_step(source, target, self.mesh)
         return self.step_seconds(step, size) if step is not None else math.inf
 
     def _leaving(self, graph: _ShardingGraph, paths: _Paths, source: Sharding, splits: Splits, size: float) -> Matrix:
-        """Seconds from `source`, of the graph or not, to every sharding of the graph."""
+        """Return the seconds from `source`, inside or outside of the graph, to every sharding of the graph."""
         if source in graph.index:
             return paths.seconds[graph.index[source]]
         best = np.full(len(graph.states), np.inf)
@@ -206,7 +206,7 @@ class ReshardCosts:
         return best
 
     def _arriving(self, graph: _ShardingGraph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
-        """Seconds from each source (a row of `leaving`) to `target`, of the graph or not."""
+        """Return the seconds from each source (a row of `leaving`) to `target`, inside or outside of the graph."""
         if target in graph.index:
             return leaving[:, graph.index[target]]
         best = np.full(len(leaving), np.inf)
@@ -216,7 +216,7 @@ class ReshardCosts:
         return best
 
     def cheapest_reduced(self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding) -> Sharding:
-        """The sharding without partial spatial axes that takes least to reach from `source`."""
+        """Return the sharding without partial spatial axes that is cheapest to reach from `source`."""
         splits, time = _splits(value), source.over_time(self.mesh)
         graph = self._graph(splits, time)
         if source not in graph.index:
@@ -229,10 +229,10 @@ class ReshardCosts:
         self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding, target: Sharding
     ) -> tuple[Step, ...]:
         """
-        The steps of a cheapest way from `source` to `target`; ReshardingError where there is none.
+        Return the steps of a cheapest path from `source` to `target`; raise ReshardingError if there is none.
 
-        Steps over temporal axes are free, and each is on its own: a reduction comes before all others, a slice once
-        the dim is whole on the spatial axes.
+        Steps over temporal axes are free, and separate from others: a reduction comes before all other steps, and a
+        slice comes as soon as the dim is whole on the spatial axes.
         """
         key = (splits := _splits(value), element_bytes, source, target)
         if key not in self._ways:
@@ -252,10 +252,10 @@ class ReshardCosts:
         return (*before, step, *self.path(splits, element_bytes, step.target, target))
 
     def _step_in_time(self, shape: tuple[int, ...], source: Sharding, target: Sharding) -> Step | None:
-        """The first step over a temporal axis on the way; its own source may differ from `source` in space."""
+        """Return the first step over a temporal axis on the path; its source may differ from `source` in space."""
         before, after = source.over_time(self.mesh), target.over_time(self.mesh)
         for axis, kind in reversed(before.partial):
-            # The minor axis first: its parts are summed within each part of the major one.
+            # Reduce the minor axis first: its parts are summed within each part of the major axis.
             if axis not in after.partial_axes:
                 left = replace(source, partial=tuple(pair for pair in source.partial if pair[0] != axis))
                 return Step(CollectiveKind.ALL_REDUCE, (axis,), source, left, reduction=kind)
@@ -270,7 +270,7 @@ class ReshardCosts:
     def _in_space(
         self, splits: Splits, element_bytes: float, source: Sharding, target: Sharding, time: Sharding
     ) -> tuple[Step, ...]:
-        """The steps of a cheapest way over spatial axes; `time` is the placement of both shardings on temporal ones."""
+        """Return a cheapest path over spatial axes; both shardings are placed as in `time` on temporal axes."""
         if source == target:
             return ()
         graph, paths = self._graph(splits, time), self._solved(splits, element_bytes, time)
@@ -298,7 +298,7 @@ class ReshardCosts:
         )
 
     def _by_whole_dims(self, source: Sharding, target: Sharding, time: Sharding) -> tuple[Step, ...] | None:
-        """The way where dims are divided as no ratios have it: each is made whole, and then split; None if none is."""
+        """Return the path that makes each dim whole and then splits it, for dims that no ratios divide, or None."""
         states = [source]
         for dim, whole in enumerate(time.dims):
             states.append(with_dim(states[-1], dim, whole))
@@ -335,16 +335,16 @@ class ReshardCosts:
         return tuple(steps)
 
     def _edge(self, graph: _ShardingGraph, source: Sharding, target: Sharding, size: float) -> Step:
-        """The cheapest single step between two shardings (a reduce-scatter over several axes, say)."""
+        """Return the cheapest single step between two shardings (a reduce-scatter over several axes, say)."""
         steps = [s for s in steps_from(source, self.mesh, graph.splits) if s.target == target]
         return min(steps, key=lambda s: self.step_seconds(s, size))
 
     def _graph(self, splits: Splits, time: Sharding) -> _ShardingGraph:
-        """The graph of a value; even ones of one rank share theirs, whatever their sizes."""
+        """Return the graph of a value; evenly split values of one rank share a graph, whatever their sizes."""
         return _graph(self.mesh, time, None if splits.is_even(self.mesh) else splits)
 
     def _solved(self, splits: Splits, element_bytes: float, time: Sharding) -> _Paths:
-        """The cheapest ways between the shardings that fit the shape; what differs in its shape alone shares them."""
+        """Return the cheapest paths between the shardings that fit the shape; shapes of equal bytes may share them."""
         key = (splits, element_bytes, time)
         if key not in self._shapes:
             graph, size = self._graph(splits, time), float(math.prod(splits.sizes) * element_bytes)
@@ -361,9 +361,9 @@ class ReshardCosts:
 
 def _cheapest_paths(steps: Matrix, unfit: Sequence[int], worth: float) -> _Paths:
     """
-    Floyd and Warshall's algorithm over single steps, none of which may pass `unfit`.
+    Floyd and Warshall's algorithm over single steps; no path may pass `unfit` nodes.
 
-    Several steps take the place of a single one where they save the part `worth` of its time, or there is none.
+    Several steps replace a single one if they save the fraction `worth` of its time, or if there is no single one.
     """
     count = len(steps)
     steps[unfit, :] = np.inf
@@ -381,7 +381,7 @@ def _cheapest_paths(steps: Matrix, unfit: Sequence[int], worth: float) -> _Paths
 
 
 def _along(steps: Matrix, following: NDArray[np.int64]) -> Matrix:
-    """The seconds of every way, step by step."""
+    """Return the seconds of every path, summed step by step."""
     at, target = np.indices(steps.shape)
     seconds = np.zeros_like(steps)
     while (at != target).any():

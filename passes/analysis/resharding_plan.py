@@ -1,8 +1,8 @@
 """
-Which copies of each value a step needs, and where each of them is made: the plan that `insert-resharding` writes.
+Plan the copies of each value that a step needs, and where each is made; `insert-resharding` writes the plan.
 
 A copy is the value in one sharding. The home is the copy that its op makes. Users that demand another sharding get it
-by resharding the value's working copy, where there is one, or the home; users with the same demand share one copy. A
+by resharding the value's working copy, if there is one, or the home; users with the same demand share one copy. A
 subclass inserts the resharding into the IR (`insert-resharding`), or only counts its memory (`search.memory`).
 """
 
@@ -41,7 +41,7 @@ class ReshardingPlan(ABC, Generic[Copy]):
     Args:
         view: the step, or one stage of it.
         costs: finds the cheapest chain of collectives from one sharding to another.
-        factors: of the program before any resharding is inserted.
+        factors: factors of the program before any resharding is inserted.
     """
 
     def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors | None = None) -> None:
@@ -53,35 +53,35 @@ class ReshardingPlan(ABC, Generic[Copy]):
 
     @abstractmethod
     def itself(self, value: SSAValue) -> Copy:
-        """The home of a value."""
+        """Return the home of a value."""
 
     @abstractmethod
     def home(self, value: SSAValue) -> Sharding:
-        """The sharding of the home of a value."""
+        """Return the sharding of the home of a value."""
 
     @abstractmethod
     def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
-        """The sharding of the working copy and whether backward makes it again; None where there is no working copy."""
+        """Return the sharding of the working copy, and whether backward makes it again; None without a copy."""
 
     @abstractmethod
     def demand(self, op: ComputeOp, index: int) -> Sharding:
-        """The sharding that an op demands of an operand."""
+        """Return the sharding that an op demands of an operand."""
 
     @property
     @abstractmethod
     def saves_memory(self) -> bool:
-        """Whether only the home or the working copy of a value is kept from forward to backward."""
+        """Return whether only the home or the working copy of a value is kept from forward to backward."""
 
     @abstractmethod
     def make(self, value: SSAValue, start: Copy, step: Step, before: Operation, user: Operation, again: bool) -> Copy:
-        """Insert one step from `start`, before the op `before`, for `user`; `again`: a second time, for backward."""
+        """Insert one step from `start`, before the op `before`, for `user`; with `again` once more, for backward."""
 
     @abstractmethod
     def give(self, use: Use, copy: Copy) -> None:
         """Replace the operand of a use by a copy."""
 
     def run(self) -> None:
-        """Go through all values, and then through the results of the function."""
+        """Walk over all values, and then over the results of the function."""
         block = self.view.func.body.block
         values: list[SSAValue] = [*block.args, *(r for op in list(block.ops) for r in op.results)]
         self._values = list(filter(self.view.has, values))
@@ -101,7 +101,7 @@ class ReshardingPlan(ABC, Generic[Copy]):
         return ((index, value) for index, value in listed if self.view.has(value))
 
     def returned(self, index: int) -> Sharding:
-        """The sharding of a result: of the argument it updates, replicated for the loss and metrics, or its home."""
+        """Return the sharding of a result: its updated argument's home, replicated for loss and metrics, or its own."""
         value = self.view.terminator.arguments[index]
         home = self.home(value)
         if (target := self.view.updated.get(index)) is not None:
@@ -148,16 +148,16 @@ class ReshardingPlan(ABC, Generic[Copy]):
         self.give(use, self._copy(value, start, source, demand, before, user, apart))
 
     def _lives_on_as_copy(self, value: SSAValue, again: bool) -> bool:
-        """Whether the working copy replaces the home of a value in memory; that of an argument stays."""
+        """Return whether the working copy replaces the home of a value in memory; an argument's home stays."""
         return self.saves_memory and not again and isinstance(value, OpResult)
 
     def _place(self, value: SSAValue, user: Operation) -> Operation:
-        """The op before which a copy is made: its first user; right after the value where only updates use it."""
-        made = value.op if isinstance(value, OpResult) else None
-        if made is None or not all(train.is_update(use.operation) for use in value.uses):
+        """Return the op before which to make a copy: its first user, or the next op if only updates use the value."""
+        producer = value.op if isinstance(value, OpResult) else None
+        if producer is None or not all(train.is_update(use.operation) for use in value.uses):
             return user
-        assert made.next_op is not None, "a step function returns"
-        return made.next_op
+        assert producer.next_op is not None, "a step function returns"
+        return producer.next_op
 
     def _copy(
         self,
@@ -169,31 +169,31 @@ class ReshardingPlan(ABC, Generic[Copy]):
         user: Operation,
         again: bool,
     ) -> Copy:
-        """The copy of `value` in sharding `target`, resharded from `start` in `source` unless it exists already."""
+        """Return the copy of `value` in sharding `target`, resharded from `start` in `source` if it does not exist."""
         if source == target:
             return start
-        made = self._made[value]
-        if (again, target) in made:
-            return made[again, target]
+        copies = self._made[value]
+        if (again, target) in copies:
+            return copies[again, target]
         if (reduced := self._reduced(value, source, target, again)) is not None:
-            start, source = made[again, reduced], reduced
+            start, source = copies[again, reduced], reduced
         splits: Splits = self._splits[value]
         for step in self._steps(value, splits, source, target, user):
             # Temporal steps and reductions are shared with the other chains of the value.
             is_shared = step.kind in _SUMS or not self.spatial.issuperset(step.axes)
-            if is_shared and (again, step.target) in made:
-                start = made[again, step.target]
+            if is_shared and (again, step.target) in copies:
+                start = copies[again, step.target]
                 continue
             start = self.make(value, start, step, before, user, again)
             if is_shared:
-                made[again, step.target] = start
-        made[again, target] = start
+                copies[again, step.target] = start
+        copies[again, target] = start
         return start
 
     def _steps(
         self, value: SSAValue, splits: Splits, source: Sharding, target: Sharding, user: Operation
     ) -> tuple[Step, ...]:
-        """The steps of a cheapest chain; raises OpFailure where there is none."""
+        """Return the steps of a cheapest chain; raise OpFailure if there is none."""
         try:
             return self.costs.path(splits, element_bytes(value), source, target)
         except ReshardingError as error:
@@ -201,7 +201,7 @@ class ReshardingPlan(ABC, Generic[Copy]):
 
     def _reduced(self, value: SSAValue, source: Sharding, target: Sharding, again: bool) -> Sharding | None:
         """
-        The sharding of an existing copy that is reduced further than `source` and not further than `target`.
+        Return the sharding of an existing copy that is reduced further than `source` and not further than `target`.
 
         Reducing the same numbers twice costs more, and may round differently.
         """

@@ -24,17 +24,17 @@ Axes = tuple[str, ...]
 @dataclass(frozen=True, eq=False)
 class Pricing(metaclass=Interned):
     """
-    How the seconds of collectives count.
+    The weights of the seconds of collectives.
 
-    weights       factors of those over exactly these axes (as `Step.axes` has them); `()` is what a device does by
-                  itself, sums in place and zeros of partial values, which counts once where it is not named
-    weight        the factor of all other axes
-    bucketed      a collective costs what its bytes cost in a full bucket
-    latency_free  its bytes cost the least that they can at any size: a lower bound, in whatever bucket they travel, and
-                  in whatever way they do
-    whole         where free of latency, the factor of the least that it can take, latency and all, in any bucket: it
-                  counts besides, where nothing can go on before it is over
-    tie           seconds added to every step, so that among equal paths the shorter one wins
+    weights       factors of seconds over exactly these axes (as in `Step.axes`); `()` stands for a device's local work,
+                  sums in place and zeros of partial values, whose factor is 1 by default
+    weight        factor of all other axes
+    bucketed      whether bytes cost as much as in a full bucket
+    latency_free  whether bytes cost the least that they can at any size, in any bucket and by any method; the result is
+                  a lower bound
+    whole         with `latency_free`, factor of the least seconds of the whole collective in any bucket, with latency;
+                  they are added where nothing can continue before the collective ends
+    tie           seconds added to every step, so that the shorter one of equal paths wins
     """
 
     weights: tuple[tuple[Axes, float], ...] = ()
@@ -46,10 +46,10 @@ class Pricing(metaclass=Interned):
 
     def __post_init__(self) -> None:
         if self.bucketed and self.latency_free:
-            raise ValueError("collectives are priced either in full buckets or without latency, not both")
+            raise ValueError("bucketed and latency_free exclude each other: price either full buckets or no latency")
         if self.whole and not self.latency_free:
             raise ValueError(
-                "the fixed time of a collective is counted apart from its bytes; price the bytes without latency"
+                "whole counts latency apart from the bytes of a collective: set latency_free to price bytes without it"
             )
 
     @cached_property
@@ -57,7 +57,7 @@ class Pricing(metaclass=Interned):
         return {(): 1.0} | dict(self.weights)
 
     def factor(self, axes: Axes) -> float:
-        """What seconds over `axes` are multiplied by."""
+        """Return the factor of seconds over `axes`."""
         return self._by_axes.get(axes, self.weight)
 
 
@@ -69,12 +69,12 @@ class StepPrices:
         self._copying = [op_rate(device, COPY, "float32") for device in cluster.kinds_used]
 
     def weighted(self, step: Step, global_bytes: float) -> float:
-        """What a step on a value of `global_bytes` bytes counts, carried out in the cheapest way."""
-        found = self.pricing.factor(stream_of(step)) * self.seconds(step, global_bytes) + self.pricing.tie
-        return found + self.pricing.whole * self.least_seconds(step, global_bytes) if self.pricing.whole else found
+        """Return the weighted seconds of a step on a value of `global_bytes` bytes, by its cheapest method."""
+        price = self.pricing.factor(stream_of(step)) * self.seconds(step, global_bytes) + self.pricing.tie
+        return price + self.pricing.whole * self.least_seconds(step, global_bytes) if self.pricing.whole else price
 
     def seconds(self, step: Step, global_bytes: float) -> float:
-        """The same at a factor of 1."""
+        """Return the seconds of a step by its cheapest method, without weights."""
         mesh = self.cluster.mesh
         if step.kind is CollectiveKind.PARTIAL:
             moved = handled_share(step, mesh) * global_bytes
@@ -85,7 +85,7 @@ class StepPrices:
         )
 
     def least_seconds(self, step: Step, global_bytes: float) -> float:
-        """The least that a step takes by which bytes are sent, by itself or with others; 0 where none are."""
+        """Return the least seconds of a step that sends bytes, alone or in a bucket; 0 for a step that sends none."""
         if step.kind.is_local:
             return 0.0
         return min(
@@ -96,13 +96,13 @@ class StepPrices:
         )
 
     def _methods(self, step: Step) -> tuple[Method, ...]:
-        """The ways that count; a bound is of them all, since what does not divide evenly may travel in others."""
+        """Return the methods to price: all of them for a bound, since uneven values may use other methods."""
         if not self.pricing.latency_free or step.kind.is_local or step.kind is CollectiveKind.ALL_REDUCE:
             return methods_of(self.cluster, step)
-        found: tuple[Method, ...] = ("flat", "padded")
+        methods: tuple[Method, ...] = ("flat", "padded")
         if is_gather_or_scatter(step):
-            found = (*found, "grouped_broadcast")
-        return (*found, "hierarchical") if has_hierarchy(self.cluster, step) else found
+            methods = (*methods, "grouped_broadcast")
+        return (*methods, "hierarchical") if has_hierarchy(self.cluster, step) else methods
 
     def _carried_out(self, step: Step, method: Method, handled: float) -> float:
         time = self.cluster.collective_time(step.kind, step.axes, method)
@@ -114,5 +114,5 @@ class StepPrices:
 
 
 def stream_of(step: Step) -> Axes:
-    """The axes whose links a step occupies; none where a device does it by itself."""
+    """Return the axes whose links a step occupies; a device does local steps by itself and occupies none."""
     return () if step.kind.is_local else step.axes

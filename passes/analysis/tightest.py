@@ -1,4 +1,4 @@
-"""Which rank comes closest to the memory that it may use."""
+"""Find the rank that comes closest to the memory that it may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TightestRank:
     The rank of a step function, or of one stage of it, that comes closest to its limit, or exceeds it by most.
 
     Args:
-        limit: of that rank, in bytes.
+        limit: bytes that this rank may use.
     """
 
     view: StepView
@@ -27,26 +27,26 @@ class TightestRank:
 
     @property
     def bytes(self) -> int:
-        """The most that the rank holds."""
+        """Return the most bytes that the rank holds."""
         return self.peak.bytes
 
     @property
     def lasting(self) -> int:
-        """The bytes of parameters and optimizer states, which are held throughout the step."""
+        """Return the bytes of parameters and optimizer states, which are held throughout the step."""
         return self.peak.by_role[MemoryRole.PARAMETERS] + self.peak.by_role[MemoryRole.STATES]
 
     @property
     def excess(self) -> float:
-        """By how many bytes the rank exceeds its limit; negative where there is room left."""
+        """Return the bytes above the rank's limit; negative if memory is left."""
         return self.peak.bytes - self.limit
 
 
 def tightest_rank(view: StepView, cluster: Cluster, limit: float | None = None) -> TightestRank:
     """
-    The tightest rank of a function or stage.
+    Return the tightest rank of a function or stage.
 
     Args:
-        limit: of every rank, in bytes; by default the memory of its device.
+        limit: bytes that every rank may use; by default the memory of its device.
     """
     ranks = range(cluster.mesh.device_count)
     limits = [cluster.device(rank).memory if limit is None else limit for rank in ranks]
@@ -55,5 +55,5 @@ def tightest_rank(view: StepView, cluster: Cluster, limit: float | None = None) 
 
 
 def tightest_ranks(module: ModuleOp) -> list[TightestRank]:
-    """The tightest rank of every step function of a module, or of every stage, by the memory of devices."""
+    """Return the tightest rank of every step function of a module, or of every stage, by the memory of devices."""
     return [tightest_rank(view, cluster) for view, cluster in step_views(module)]

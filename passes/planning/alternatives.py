@@ -1,10 +1,10 @@
 """
-What else one decision of a plan could have been, and what the step would then take.
+Find the alternatives of one decision of a plan, and the step time with each of them.
 
-A decision is the home of an argument, or the signature of an op; of several at once, by a glob, where they have the
-same alternatives. On the plan's layout the strategy is searched again with that decision fixed and all others free, by
-the plan's own way to search and by the usual ones; for each way the few alternatives with the least objective are made
-programs and simulated. The objective orders alternatives and no more: a step is not a sum.
+A decision is the home of an argument or the signature of an op; a glob names several decisions, if they have the same
+alternatives. On the plan's layout the strategy is searched again with this decision fixed and all others free, by the
+plan's own way to search and by the usual ways. Each way compiles and simulates the few alternatives with the least
+objective. The objective only orders the alternatives, since the time of a step is not a sum.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .explore import FIRST
 from .notes import Refused
 
 FEW = 3
-"""How many alternatives are simulated, for each way to search."""
+"""Number of alternatives that are simulated for each way to search."""
 
 MOST_SOLVED = 32
-"""Of so many alternatives, those that look best with all other decisions as they were, the objective is found."""
+"""Most alternatives that are solved; they are the cheapest ones while all other decisions are unchanged."""
 
 State = Sharding | Signature
 
@@ -43,7 +43,7 @@ _GRAD = ".grad"
 
 
 class NoSuchDecision(ValueError):
-    """A name that leads to no decision: the message says why, `known` has the names that there are."""
+    """Raised for a name that matches no single decision: the message says why, `known` has the names that exist."""
 
     def __init__(self, message: str, known: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -53,34 +53,34 @@ class NoSuchDecision(ValueError):
 @dataclass(frozen=True)
 class Subject:
     """
-    The values, or ops, that a name means.
+    The arguments or ops that a name refers to.
 
     Args:
-        names: of arguments, or of the results of ops.
-        is_op: which of the two.
+        names: names of arguments, or of the results of ops.
+        is_op: whether the names are results of ops.
     """
 
     names: frozenset[str]
     is_op: bool
 
     def found_in(self, view: StepView) -> Iterator[ComputeOp | BlockArgument]:
-        """What there is of it on a stage."""
+        """Yield the arguments or ops of a stage that the subject refers to."""
         if self.is_op:
             yield from (op for op in view.ops if any(result.name_hint in self.names for result in op.outs))
         else:
-            yield from (given.argument for given in view.inputs if given.name in self.names)
+            yield from (argument.argument for argument in view.inputs if argument.name in self.names)
 
 
 @dataclass(frozen=True)
 class Decided:
     """
-    What a plan decided on one value or op.
+    The decision of a plan on one value or op.
 
     Args:
-        stage: of a pipeline.
-        operands, results: names and shapes of an op's.
-        working: the sharding of the copy that the users of a value share, where it is another.
-        regathered: whether that copy is made again for backward.
+        stage: stage of a pipeline, or None.
+        operands, results: names and shapes of the operands and results of an op.
+        working: sharding of the copy that the users of a value share, if it differs from the home.
+        regathered: whether this copy is gathered again for backward.
     """
 
     name: str
@@ -96,13 +96,13 @@ class Decided:
 @dataclass(frozen=True)
 class Alternative:
     """
-    Another state of a decision, and the best step that was found with it.
+    Another state of a decision, and the best step found with it.
 
     Args:
-        objective: the least weighted sum, of the first way to search in which it was among the few.
-        seconds, exposed, peak_bytes: of the fastest of its programs; None where there is none.
-        memory_bytes: what the rank has that comes closest to its memory.
-        why_none: it cannot be.
+        objective: the least weighted sum, by the first way to search that had the state among its few best.
+        seconds, exposed, peak_bytes: results of the fastest program with the state, or None without a program.
+        memory_bytes: memory of the rank that comes closest to its limit.
+        why_none: why the state has no program.
     """
 
     state: State
@@ -115,19 +115,19 @@ class Alternative:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has the memory that it needs."""
+        """Return whether every rank has the memory that it needs."""
         return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
 
 
 @dataclass(frozen=True)
 class Alternatives:
     """
-    What was decided on a subject, and what else could have been.
+    The decisions on a subject, and their best alternatives.
 
     Args:
-        seconds: of the plan's step.
-        count: of all states that the decision has.
-        others: the few, the fastest first.
+        seconds: seconds of the plan's step.
+        count: number of all states of the decision.
+        others: the simulated alternatives, the fastest first.
     """
 
     decided: tuple[Decided, ...]
@@ -138,21 +138,21 @@ class Alternatives:
 
 def find_subject(views: Sequence[StepView], name: str) -> Subject:
     """
-    What a name means: an argument as in pins, the gradient of a parameter, or the result of an op; or a glob of such.
+    Return the subject of a name: an argument as in pins, the gradient of a parameter, the result of an op, or a glob.
 
-    NoSuchDecision where there is nothing of that name.
+    Raises NoSuchDecision if nothing has that name.
     """
-    arguments = dict.fromkeys(given.name for view in views for given in view.inputs if given.role)
+    arguments = dict.fromkeys(argument.name for view in views for argument in view.inputs if argument.role)
     results = dict.fromkeys(
         result.name_hint for view in views for op in view.ops for result in op.outs if result.name_hint
     )
     grads = {f"{parameter}{_GRAD}": update.args[at] for view in views for parameter, update, at in view.grads()}
-    for known, is_op in ((arguments, False), (results, True)):
-        if found := frozenset([name] if name in known else fnmatch.filter(known, name)):
-            return Subject(found, is_op)
-    made = frozenset(_made_as(grads[each]) for each in fnmatch.filter(grads, name))
-    if made and "" not in made:
-        return Subject(made, is_op=True)
+    for names, is_op in ((arguments, False), (results, True)):
+        if matches := frozenset([name] if name in names else fnmatch.filter(names, name)):
+            return Subject(matches, is_op)
+    producers = frozenset(_made_as(grads[grad]) for grad in fnmatch.filter(grads, name))
+    if producers and "" not in producers:
+        return Subject(producers, is_op=True)
     raise NoSuchDecision(
         f"there is no parameter, optimizer state, batch input or result of an op called '{name}'",
         [*arguments, *results, *grads],
@@ -160,16 +160,16 @@ def find_subject(views: Sequence[StepView], name: str) -> Subject:
 
 
 def _made_as(value: SSAValue) -> str:
-    """The name of a value that an op makes; none where no op of its own does."""
+    """Return the name of a value that a compute op produces; empty for other values."""
     return value.name_hint or "" if isinstance(value, OpResult) and isinstance(value.op, ComputeOp) else ""
 
 
 class Question:
     """
-    Asks a workbench about one decision of a candidate; one use.
+    Asks about one decision of a candidate; an instance is used once.
 
     Args:
-        observe: called with a line before each step that takes long.
+        observe: called with a line of text before each slow step.
     """
 
     def __init__(
@@ -182,32 +182,32 @@ class Question:
 
     @property
     def ways(self) -> list[Candidate]:
-        """The plan's own way to search; of a preset, which binds nearly all there is, the usual ones as well."""
+        """Return the plan's own way to search; for a preset, which fixes nearly everything, also the usual ways."""
         choice = self.candidate.choice
         free = FIRST if choice.pins else ()
-        choices = (choice, *(replace(each, balanced=choice.balanced, fits=choice.fits) for each in free))
-        return [replace(self.candidate, choice=each) for each in choices]
+        choices = (choice, *(replace(option, balanced=choice.balanced, fits=choice.fits) for option in free))
+        return [replace(self.candidate, choice=option) for option in choices]
 
     def answer(self) -> Alternatives:
-        """What was decided, and what else could have been."""
+        """Return the decision and its best alternatives."""
         self.observe("the plan again")
         solved = self.bench.solve(self.candidate)
         written = self.bench.written(solved)
         decided = tuple(d for view, _ in step_views(written) for d in _decided(view, self.subject))
         self.steps[solved.fingerprint] = plan = self.bench.finish(solved)
-        chosen = {each.state for each in decided}
+        chosen = {decision.state for decision in decided}
         best: dict[State, Alternative] = {}
         count = 0
         for way in self.ways:
             count, ranked = self._ranked(way)
-            others = [each for each in ranked if len(chosen) > 1 or not _is_one_of(each[0], chosen)]
+            others = [option for option in ranked if len(chosen) > 1 or not _is_one_of(option[0], chosen)]
             for state, objective in others[:FEW]:
                 tried = self._tried(way, state, objective)
                 best[state] = min(best.get(state, tried), tried, key=_order)
         return Alternatives(decided, plan.seconds, count, tuple(sorted(best.values(), key=_order)))
 
     def _ranked(self, way: Candidate) -> tuple[int, list[tuple[State, float]]]:
-        """How many states there are, and those that can be, each with the least objective where it is fixed."""
+        """Return the number of states, and the feasible ones with their least objective while fixed, the best first."""
         self.observe(f"the objective of each alternative: {way.choice.name}")
         problems = [
             (problem, nodes)
@@ -216,22 +216,22 @@ class Question:
         ]
         states = self._states(problems)
         wanted = _promising(problems, len(states))
-        objectives = {index: sum(_objective(*each, index) for each in problems) for index in wanted}
+        objectives = {index: sum(_objective(*problem, index) for problem in problems) for index in wanted}
         finite = [index for index in wanted if objectives[index] < float("inf")]
         ordered = sorted(finite, key=objectives.__getitem__)
         return len(states), [(states[index], objectives[index]) for index in ordered]
 
     def _states(self, problems: list[tuple[StrategyProblem, list[int]]]) -> tuple[State, ...]:
-        """The states of the decision; NoSuchDecision where those that a glob matches differ in theirs."""
-        known = [problem.decisions[node].states for problem, nodes in problems for node in nodes]
-        if any(each != known[0] for each in known):
+        """Return the states of the decision; raise NoSuchDecision if the matches of a glob have different states."""
+        by_match = [problem.decisions[node].states for problem, nodes in problems for node in nodes]
+        if any(states != by_match[0] for states in by_match):
             raise NoSuchDecision(
-                f"the {len(known)} values that '{self.name}' matches have different alternatives: choose one of them"
+                f"the {len(by_match)} values that '{self.name}' matches have different alternatives: choose one of them"
             )
-        return known[0]
+        return by_match[0]
 
     def _tried(self, way: Candidate, state: State, objective: float) -> Alternative:
-        """The best program with a state that one way to search finds."""
+        """Return the best program with a state that one way to search finds."""
         self.observe(f"{state}: {way.choice.name}")
         try:
             solved = self.bench.solve(way, _fixed(self.subject, state))
@@ -239,31 +239,30 @@ class Question:
                 self.steps[solved.fingerprint] = self.bench.finish(solved)
         except Refused as error:
             return Alternative(state, objective, why_none=str(error))
-        made = self.steps[solved.fingerprint]
-        return Alternative(state, objective, made.seconds, made.exposed, *made.tightest[:2])
+        finished = self.steps[solved.fingerprint]
+        return Alternative(state, objective, finished.seconds, finished.exposed, *finished.tightest[:2])
 
 
 def _order(given: Alternative) -> tuple[bool, bool, float]:
-    """What is better comes first: what can be and fits, and is fast."""
+    """Return the sort key: feasible alternatives come first, then fitting ones, then the fastest."""
     return given.seconds is None, not given.fits, given.seconds or given.objective
 
 
 def _is_one_of(state: State, chosen: set[State]) -> bool:
-    return any(is_same(each, state) for each in chosen)
+    return any(is_same(other, state) for other in chosen)
 
 
 def _decided(view: StepView, subject: Subject) -> Iterator[Decided]:
-    """What a solved step has decided on a subject."""
-    names = {given.argument: given.name for given in view.inputs}
-    for each in subject.found_in(view):
-        if isinstance(each, ComputeOp):
-            assert each.signature is not None
-            operands, results = (tuple(map(_label, values)) for values in (each.args, each.outs))
-            name = next(result.name_hint or "" for result in each.outs if result.name_hint in subject.names)
-            yield Decided(name, each.signature, view.stage, each.name, operands, results)
+    names = {argument.argument: argument.name for argument in view.inputs}
+    for item in subject.found_in(view):
+        if isinstance(item, ComputeOp):
+            assert item.signature is not None
+            operands, results = (tuple(map(_label, values)) for values in (item.args, item.outs))
+            name = next(result.name_hint or "" for result in item.outs if result.name_hint in subject.names)
+            yield Decided(name, item.signature, view.stage, item.name, operands, results)
         else:
-            home = sharding_of(each)
-            yield Decided(names[each], home, view.stage, working=working_of(each), regathered=is_regathered(each))
+            home = sharding_of(item)
+            yield Decided(names[item], home, view.stage, working=working_of(item), regathered=is_regathered(item))
 
 
 def _label(value: SSAValue) -> str:
@@ -272,13 +271,13 @@ def _label(value: SSAValue) -> str:
 
 
 def _nodes(problem: StrategyProblem, subject: Subject, view: StepView) -> list[int]:
-    """The decisions of a stage that a subject is: a value's home, not its copy."""
-    wanted = {id(each) for each in subject.found_in(view)}
-    return [i for i, each in enumerate(problem.decisions) if id(each.subject) in wanted and not each.copy]
+    """Return the nodes of a stage's problem that decide a subject; for a value its home, not its copy."""
+    wanted = {id(item) for item in subject.found_in(view)}
+    return [i for i, decision in enumerate(problem.decisions) if id(decision.subject) in wanted and not decision.copy]
 
 
 def _promising(problems: list[tuple[StrategyProblem, list[int]]], count: int) -> list[int]:
-    """The states that cost least where every other decision is as in the optimum; all, where they are few."""
+    """Return all states if they are few, or the cheapest ones while every other decision is as in the optimum."""
     if count <= MOST_SOLVED:
         return list(range(count))
     costs = np.zeros(count)
@@ -288,7 +287,7 @@ def _promising(problems: list[tuple[StrategyProblem, list[int]]], count: int) ->
 
 
 def _local_costs(problem: Problem, nodes: list[int], assignment: States) -> Costs:
-    """What each state of some decisions costs with all others as in an assignment."""
+    """Return the cost of each state of some decisions, with all other decisions as in an assignment."""
     total = np.sum([problem.unary[node] for node in nodes], axis=0)
     for edge in problem.edges:
         if edge.u in nodes and edge.v in nodes:
@@ -301,14 +300,14 @@ def _local_costs(problem: Problem, nodes: list[int], assignment: States) -> Cost
 
 
 def _objective(problem: StrategyProblem, nodes: list[int], state: int) -> float:
-    """The least that a problem costs with some decisions in one state; infinite where that cannot be."""
-    unary, known = list(problem.problem.unary), dict[int, Costs]()
+    """Return the least cost of a problem with some decisions in one state, or infinity if that is infeasible."""
+    unary, by_array = list(problem.problem.unary), dict[int, Costs]()
     for node in nodes:
         # Equal decisions share one array, so that equal layers are solved once.
-        if id(unary[node]) not in known:
-            known[id(unary[node])] = fixed = np.full(len(unary[node]), np.inf)
+        if id(unary[node]) not in by_array:
+            by_array[id(unary[node])] = fixed = np.full(len(unary[node]), np.inf)
             fixed[state] = unary[node][state]
-        unary[node] = known[id(unary[node])]
+        unary[node] = by_array[id(unary[node])]
     try:
         return float(good_solution(Problem(tuple(unary), problem.problem.edges)).cost)
     except (Infeasible, LimitReached):
@@ -316,30 +315,30 @@ def _objective(problem: StrategyProblem, nodes: list[int], state: int) -> float:
 
 
 def _opened(subject: Subject) -> Narrow:
-    """Leave a subject open, as far as what is pinned in the IR allows."""
+    """Return a function that leaves a subject open, as far as pins in the IR allow."""
 
     def narrow(view: StepView, constraints: Constraints) -> None:
         asked = constraints_of(view)
-        for each in subject.found_in(view):
-            if isinstance(each, ComputeOp):
-                constraints.ops[each] = asked.ops.get(each, SignatureLimit())
+        for item in subject.found_in(view):
+            if isinstance(item, ComputeOp):
+                constraints.ops[item] = asked.ops.get(item, SignatureLimit())
             else:
-                constraints.arguments[each.index] = asked.arguments.get(each.index, ShardingLimit())
+                constraints.arguments[item.index] = asked.arguments.get(item.index, ShardingLimit())
 
     return narrow
 
 
 def _fixed(subject: Subject, state: State) -> Narrow:
-    """Give a subject one state, which what is pinned in the IR allows."""
+    """Return a function that gives a subject one state, if pins in the IR allow it."""
     opened = _opened(subject)
 
     def narrow(view: StepView, constraints: Constraints) -> None:
         opened(view, constraints)
-        for each in subject.found_in(view):
-            if isinstance(each, ComputeOp) and isinstance(state, Signature):
-                constraints.ops[each] = replace(constraints.ops[each], signature=state)
-            elif isinstance(each, BlockArgument) and isinstance(state, Sharding):
-                before = constraints.arguments[each.index]
-                constraints.arguments[each.index] = replace(before, sharding=before.sharding or state)
+        for item in subject.found_in(view):
+            if isinstance(item, ComputeOp) and isinstance(state, Signature):
+                constraints.ops[item] = replace(constraints.ops[item], signature=state)
+            elif isinstance(item, BlockArgument) and isinstance(state, Sharding):
+                before = constraints.arguments[item.index]
+                constraints.arguments[item.index] = replace(before, sharding=before.sharding or state)
 
     return narrow

@@ -1,20 +1,20 @@
 """
 AMP's randomized optimization over degrees of parallelism and placements (`search-plan{algorithm=anneal}`).
 
-A strategy has pp stages, each on dp x tp devices, dp replicas that take mbs rows at a time, and a placement.
+A strategy has pp stages, each on dp x tp devices: dp replicas, which take mbs rows at a time, and a placement.
 Algorithm 2 of the supplement walks from strategy to strategy:
 
     for each iteration:  t <- cool_down(t)
         change tp, or dp, of s;  then sample mbs and a placement, and divide the layers among the stages
-        accept with probability exp(min(cost - next_cost, 0) / t), and record what is accepted
+        accept with probability exp(min(cost - next_cost, 0) / t), and record each accepted strategy
     run the best strategies of the record, and return the fastest
 
 The paper draws from normal distributions where it means uniform ones (lines 8 and 17), and passes the former strategy
 to the division of layers (line 14); both are read as slips. The cost of a strategy is this compiler's estimate for the
-candidate, and to "run" it means to simulate its program.
+candidate, and to run a strategy means to simulate its program.
 
-Placements tile the grid of hosts and their devices with dominoes (section 6.3). A domino is a stage: along a host its
-devices split tensors, and across hosts they split the batch. Stages follow one another as dominoes do.
+Placements tile the grid of hosts and their devices with dominoes (section 6.3). A domino is a stage: its devices on one
+host split tensors, and its hosts split the batch. Stages follow one another in the order of the dominoes.
 
 Source: AMP, supplement 6.2 to 6.4.
 """
@@ -66,7 +66,7 @@ class Degrees:
     rows: int
 
     def candidate(self, devices: int, batch: int, ranks: Ranks | None) -> Candidate:
-        """Return the candidate on so many devices for a batch of so many rows."""
+        """Return the candidate on `devices` devices for a batch of `batch` rows."""
         stages, parts = devices // (self.dp * self.tp), batch // (self.dp * self.rows)
         mesh = Mesh((Axis(AXES[0], stages * self.dp), Axis(AXES[1], self.tp)))
         mode = "pipeline" if stages > 1 else "accumulate" if parts > 1 else "whole"
@@ -80,7 +80,7 @@ class Degrees:
 
 class Annealing:
     """
-    One walk from strategy to strategy; one use.
+    One walk from strategy to strategy; an instance is used once.
 
     Args:
         fixed: the decisions of the user, which restrict the strategies.
@@ -99,7 +99,7 @@ class Annealing:
         self.bench, self.fixed = bench, fixed
         self.devices = bench.cluster.mesh.device_count
         self.random, self.iterations = Random(seed), budget if budget is not None else ITERATIONS
-        self.all = [each for each in self._enumerated() if self._is_allowed(each)]
+        self.all = [degrees for degrees in self._enumerated() if self._is_allowed(degrees)]
         self.trials = Evaluator(bench, processes)
         self.benches: dict[Ranks | None, CandidateCompiler | None] = {None: bench}
         self.least: dict[Candidate, float] = {}
@@ -113,11 +113,11 @@ class Annealing:
             if number >= RUN and best is not None:
                 break
             try:
-                made = self._made(candidate, best.seconds if best is not None else inf)
+                finished = self._made(candidate, best.seconds if best is not None else inf)
             except Refused as error:
                 self.notes.append(Note(candidate, None, str(error)))
                 continue
-            best = made or best
+            best = finished or best
         return best
 
     def _enumerated(self) -> Iterator[Degrees]:
@@ -139,8 +139,8 @@ class Annealing:
         """Return the cost of each strategy that was accepted on the way."""
         if not self.all:
             return {}
-        # The walk begins with data parallelism on all devices, as far as that is allowed.
-        degrees = max(self.all, key=lambda each: (each.dp, -each.rows))
+        # The walk begins with as much data parallelism as the user allows.
+        degrees = max(self.all, key=lambda option: (option.dp, -option.rows))
         candidate = degrees.candidate(self.devices, self.bench.rows, None)
         cost = self._cost(candidate)
         record = {candidate: cost}
@@ -160,12 +160,12 @@ class Annealing:
         return record
 
     def _neighbours(self, given: Degrees) -> list[Degrees]:
-        """Return the strategies with the same dp, or with the same tp, by turns at random."""
+        """Return the strategies with the same dp, or with the same tp, each with probability 1/2."""
         same = "dp" if self.random.random() > 0.5 else "tp"
-        return [each for each in self.all if getattr(each, same) == getattr(given, same) and each != given]
+        return [other for other in self.all if getattr(other, same) == getattr(given, same) and other != given]
 
     def _placement(self, degrees: Degrees) -> Ranks | None:
-        """Return a random placement of the stages, or None for the ranks in their own order."""
+        """Return a random placement of the stages, or None for the ranks in their given order."""
         hosts = hosts_of(self.bench.cluster)
         tiles = tiling(len(hosts), len(hosts[0]), degrees, self.random) if len(set(map(len, hosts))) == 1 else None
         ranks = tuple(hosts[host][place] for tile in tiles or () for host, place in tile)
@@ -174,7 +174,7 @@ class Annealing:
         return ranks
 
     def _bench(self, ranks: Ranks | None) -> CandidateCompiler | None:
-        """Return the workbench of these ranks, or None if the links between them are not known."""
+        """Return the compiler for these ranks, or None if the links between them are not known."""
         if ranks not in self.benches:
             cluster = part_of_cluster(self.bench.cluster, ranks) if ranks is not None else self.bench.cluster
             self.benches[ranks] = self.bench.on(cluster) if cluster is not None else None
@@ -184,7 +184,7 @@ class Annealing:
         """
         Return the estimated seconds of a strategy (`estimate` of section 6.2).
 
-        Collectives inside a stage are priced for the ranks in their own order, and transfers between stages for the
+        Collectives inside a stage are priced for the ranks in their given order, and transfers between stages for the
         placement.
         """
         ranks, layout = candidate.layout.ranks, replace(candidate.layout, ranks=None)
@@ -206,15 +206,15 @@ class Annealing:
         bench = self._bench(candidate.layout.ranks)
         assert bench is not None
         with dropped_if_faulty(candidate):
-            made = bench.finish(bench.solve(candidate))
-        if made.seconds >= limit:
-            self.notes.append(Note(candidate, made.seconds, "slower", made.exposed))
+            plan = bench.finish(bench.solve(candidate))
+        if plan.seconds >= limit:
+            self.notes.append(Note(candidate, plan.seconds, "slower", plan.exposed))
             return None
-        verify(made.module, candidate)
+        verify(plan.module, candidate)
         self.notes.append(
-            Note(candidate, made.seconds, "" if made.fits else "does not fit", made.exposed, *made.tightest)
+            Note(candidate, plan.seconds, "" if plan.fits else "does not fit", plan.exposed, *plan.tightest)
         )
-        return made if made.fits else None
+        return plan if plan.fits else None
 
 
 def hosts_of(cluster: Cluster) -> list[list[int]]:
@@ -226,18 +226,18 @@ def hosts_of(cluster: Cluster) -> list[list[int]]:
 
 
 Tile = tuple[tuple[int, int], ...]
-"""The places of a stage's devices in the grid, as (host, place); those of a replica side by side."""
+"""The places of a stage's devices in the grid, as (host, place); the devices of a replica are consecutive."""
 
 
 def tiling(hosts: int, places: int, degrees: Degrees, random: Random) -> Sequence[Tile] | None:
     """
     Return a random tiling of a grid with dominoes of dp x tp devices, each along the hosts or across them.
 
-    Returns None where no such tiling is found: the first free place decides where the next domino lies, and a domino
-    that fits neither way ends the attempt.
+    Returns None if the attempt fails: the first free place decides where the next domino lies, and a domino that fits
+    in neither orientation ends the attempt.
     """
     free = {(host, place) for host in range(hosts) for place in range(places)}
-    found: list[Tile] = []
+    tiles: list[Tile] = []
     while free:
         host, place = min(free)
         turns = [False, True]
@@ -253,5 +253,5 @@ def tiling(hosts: int, places: int, degrees: Degrees, random: Random) -> Sequenc
         else:
             return None
         free.difference_update(tile)
-        found.append(tile)
-    return found
+        tiles.append(tile)
+    return tiles

@@ -1,18 +1,19 @@
 """
-A proven lower bound of the simulated step: no plan of a family has a shorter one.
+A proven lower bound of the simulated step: no plan of a family is faster.
 
-    B(w)      =  min over strategies x of  sum_terms w_term * seconds_term(x)        `_Bounding.at`
-    bound     =  max over the weights w tried of B(w)                                `_Bounding.run`
-    of layouts:  the least bound of each                                             `plan_bound`
+    B(w)                      =  min over strategies x of  sum_terms w_term * seconds_term(x)        `_Bounding.at`
+    bound                     =  max over the weights w tried of B(w)                                `_Bounding.run`
+    bound of several layouts  =  min over the layouts of their bounds                                `plan_bound`
 
-The terms, and why each weighted sum of them is a bound, are in `bound_terms.py`. Each B(w) is a discrete problem like
-that of the search, solved exactly, or bounded from below where `Limits` end it. B is concave, and every strategy met
-gives a linear function above it: the next weights are the best for all of those met so far, near the best so far
-(`_next_mix`, a cutting-plane method in a box that shrinks where it did not help).
+`bound_terms.py` defines the terms, and proves that each weighted sum is a bound. Each B(w) is a discrete problem like
+that the search solves; it is solved exactly, or bounded from below if `Limits` end the solver. B is concave, and each
+strategy found so far gives a linear function that is an upper bound of B. The next weights maximise the least of these
+functions in a box around the best weights so far (`_next_mix`, a cutting-plane method); the box shrinks when the bound
+does not improve.
 
-Covered are all programs that `insert-resharding`, `select-collectives`, `overlap` and `join-updates`, with any options,
-make of any signatures, homes and working copies, the batch being whole and shares even. `parts_bound` covers plans that
-cut the batch. For plans whose devices have shares by their speed, the total work is a bound: `compute_bound`.
+The bound covers all programs that `insert-resharding`, `select-collectives`, `overlap` and `join-updates`, with any
+options, make from any signatures, homes and working copies, if the batch is whole and shares are even. `parts_bound`
+covers plans that cut the batch, and `compute_bound`, by the total work, plans with shares by the speed of devices.
 """
 
 from __future__ import annotations
@@ -64,22 +65,22 @@ from .candidate_compiler import CandidateCompiler
 from .candidates import Layout
 
 LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
-"""What solving one problem may take."""
+"""Limits for solving one problem."""
 
 ROUNDS = 10
-"""How many weights are tried."""
+"""Number of weights that are tried."""
 
 _ROUNDING = 1e-9
-"""By what part a bound is lowered, since the solver takes costs as equal that differ by less."""
+"""Relative reduction of a bound: the solver treats costs as equal that differ by less."""
 
 _CLOSE = 1e-3
-"""How near to the optimum of a problem its solution need be, and how near to the best bound weights need come."""
+"""Tolerated gap of a problem's solution to its optimum, and of weights to the best bound, both relative."""
 
 _FIRST_REACH = 0.2
-"""How far each weight may be from the best so far, at first."""
+"""Initial half-width of the box around the best weights so far."""
 
 _MAIN_REACH = 0.5
-"""The reach while only the terms of the whole step are weighed."""
+"""Half-width of the box while only the terms of the whole step have weights."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class Bound:
     A lower bound of the simulated step.
 
     Args:
-        weights: of the terms that it is made of, by name (`compute`, `node gpu`, `forward path`).
-        by: their seconds, unweighted, under the strategy that has the least weighted sum.
-        solved: how many problems were.
+        weights: weights of its terms, by name (`compute 0-3`, `node gpu 1-3`, `path 0-1`).
+        by: unweighted seconds of the terms, by name, under the strategy with the least weighted sum.
+        solved: number of problems solved.
     """
 
     seconds: float
@@ -108,12 +109,12 @@ def plan_bound(
     fused: bool = True,
 ) -> Bound:
     """
-    The bound of all whole-batch plans with even shares on some meshes: that of the mesh with the least.
+    Return the bound of all whole-batch plans with even shares on some meshes, which is the least over the meshes.
 
     Args:
-        meshes: the one with the least bound early, if that is known.
-        target: seconds from which on no better bound is of interest.
-        fused: whether plans that keep batch-norms as single ops are covered.
+        meshes: the meshes; the search is quicker if the mesh with the least bound comes early.
+        target: seconds that are good enough; a bound of at least `target` is not improved.
+        fused: whether to cover plans that keep batch-norms as single ops.
     """
     least: Bound | None = None
     start: Mix | None = None
@@ -130,27 +131,27 @@ def plan_bound(
         solved += sum(part.solved for part in parts)
         if parts and (least is None or seconds < least.seconds):
             least = parts[0] if len(parts) == 1 else Bound(seconds)
-    found = replace(least, solved=solved) if least is not None else Bound(0.0)
-    # What bounds all plans may be the better bound of these, by a rounding of weights.
-    return replace(found, seconds=max(found.seconds, compute_bound(bench)))
+    bound = replace(least, solved=solved) if least is not None else Bound(0.0)
+    # The bound of all plans may be slightly larger, by rounding of the weights.
+    return replace(bound, seconds=max(bound.seconds, compute_bound(bench)))
 
 
 def parts_bound(bench: CandidateCompiler, layout: Layout, *, rounds: int = ROUNDS, target: float = math.inf) -> float:
     """
-    The bound of all plans on a layout that cuts the batch, in its stages if it has any, with even shares.
+    Return the bound of all plans with even shares on a layout that cuts the batch, with or without stages.
 
-    It is the best of three bounds: the ops of a stage between the paths before and after them (`bound_parts.py`), the
-    ops and collectives of the stage that computes most, and the total work of the step.
+    It is the largest of three bounds: by the ops of a stage and the paths before and after them (`bound_parts.py`), by
+    the ops and collectives of the stage that computes most, and by the total work of the step.
 
-    The second is B(w) with an op counted in all its runs, at their real sizes, and a change of sharding once, with the
-    bytes of the whole value: parts hold different rows, so that together they send these bytes, and a sum over parts,
-    or a value that all parts use, is sent at least once.
+    The second bound is B(w) where an op counts all its runs at their real sizes, and a change of sharding counts once,
+    with the bytes of the whole value. Parts hold different rows, so that together they send these bytes; a sum over
+    parts, or a value that all parts use, is sent at least once.
     """
     stages = bench.keeping(layout.keep).laid_out(layout)
     clusters = [cluster for _, cluster in stages]
-    known = compute_bound(bench)
+    bound = compute_bound(bench)
     if len({view.func for view, _ in stages}) > 1 or has_tables(bench.cluster.kinds_used):
-        return known
+        return bound
     whole = stages[0][0].whole
     batch = Batch(bench.rows, AXIS, layout.parts, layout.mode == "duplex")
     loop = BatchLoop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
@@ -158,25 +159,25 @@ def parts_bound(bench: CandidateCompiler, layout: Layout, *, rounds: int = ROUND
     runs = {op: each for part in parts for op, each in part.runs().items()}
     crossing = crossing_seconds(whole.func, loop, on_mesh(bench.cluster, layout.mesh), clusters)
     queued = queued_seconds(whole.func, runs, crossing)
-    known = max(known, min(part.stepped(queued) for part in parts))
-    if known >= target:
-        return known
-    most = max(parts, key=lambda part: sum(each.total for each in part.runs().values()))
-    return max(known, most.run(None, rounds, target).seconds)
+    bound = max(bound, min(part.stepped(queued) for part in parts))
+    if bound >= target:
+        return bound
+    most = max(parts, key=lambda part: sum(run.total for run in part.runs().values()))
+    return max(bound, most.run(None, rounds, target).seconds)
 
 
 def compute_bound(bench: CandidateCompiler) -> float:
     """
-    The bound of all plans whatever, by what there is to compute: every op is done by all devices together, each with
-    the part that suits them, as efficiently as any size of it is, without launches, and nothing is sent.
+    Return the bound of all plans by their total work: all devices share each op in the best proportions, at the speed
+    of its most efficient size; launches and communication are free.
 
-    With shares s of an op o on devices r, that sum to 1, and t_or the seconds of all of o on r, for any weights w_r of
-    the devices that sum to 1
+    Let s_or be the share of op o on device r (they sum to 1 over r), t_or the seconds of all of o on r, and w_r
+    non-negative weights of the devices that sum to 1. Then
 
         step  >=  sum_r w_r sum_o s_or t_or  >=  sum_o min_r w_r t_or
 
-    This covers plans that cut the batch (accumulation, two parts in turns, stages), and shares by speed. It is 0 where
-    a device has measured times of single ops, which may be as they like.
+    This covers plans that cut the batch (accumulation, duplex, stages) and shares by speed. The bound is 0 if a device
+    has measured times of single ops, since these may be arbitrary.
     """
     kinds = bench.cluster.kinds_used
     if has_tables(kinds):
@@ -184,7 +185,7 @@ def compute_bound(bench: CandidateCompiler) -> float:
     devices = [bench.cluster.device(rank) for rank in range(bench.cluster.mesh.device_count)]
     counts = [sum(device is kind for device in devices) for kind in kinds]
     around = bench.cluster.interference
-    found: list[float] = []
+    bounds: list[float] = []
     for module in (bench.module, bench.fused) if bench.has_batch_norm else (bench.module,):
         alone: list[list[float]] = []
         for func in step_functions(module):
@@ -194,19 +195,19 @@ def compute_bound(bench: CandidateCompiler) -> float:
         totals = [sum(row[k] for row in alone) or 1.0 for k in range(len(kinds))]
         speed = sum(count / total for count, total in zip(counts, totals, strict=True))
         weights = [1.0 / total / speed for total in totals]
-        found.append(sum(min(w * t for w, t in zip(weights, row, strict=True)) for row in alone))
-    return min(1.0, around.compute) * min(found) + min(kind.overhead for kind in kinds)
+        bounds.append(sum(min(w * t for w, t in zip(weights, row, strict=True)) for row in alone))
+    return min(1.0, around.compute) * min(bounds) + min(kind.overhead for kind in kinds)
 
 
 def _without_launch(op: ComputeOp, device: Device, part: KernelPart | None) -> float:
-    """The least seconds of all of an op on a device, in whatever parts of the batch."""
+    """Return the least seconds of a whole op on a device, however the batch is cut."""
     if isinstance(op, AssignOp):
         return 0.0
     return op_seconds(device, op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part), joins=True)
 
 
 class _Bounding:
-    """The bound of one step on one mesh; one use."""
+    """Computes the bound of one step on one mesh; an instance is used once."""
 
     def __init__(
         self,
@@ -220,14 +221,14 @@ class _Bounding:
         self.view, self.limits, self.loop = view, limits, loop
         self.cluster = _alike(cluster, view)
         self.constraints = replace(constraints, copies={}, regathered=set())
-        known = tables if tables is not None and self.cluster is cluster else Tables(self.cluster)
-        self.tables = replace(known, costs={}, tables={})
+        shared = tables if tables is not None and self.cluster is cluster else Tables(self.cluster)
+        self.tables = replace(shared, costs={}, tables={})
         self.outline = outline_of(view, _least_seconds(view, self.cluster)) if loop is None else uncut(view)
         self.wires = wires_of(self.cluster)
         self.terms = self.outline.terms(self.wires)
         self.started = started_axes(cluster)
-        every = self._weights(dict.fromkeys(self.terms, 1.0))
-        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables, loop=loop)
+        all_weights = self._weights(dict.fromkeys(self.terms, 1.0))
+        self.problem = build_problem(view, self.cluster, self.constraints, all_weights, tables=self.tables, loop=loop)
         if view.stage is not None:
             self._count_halves()
         self.unary: dict[tuple[int, float], Costs] = {}
@@ -235,19 +236,19 @@ class _Bounding:
         self.met: list[Mapping[Term, float]] = []
         self.is_mixed, self.overhead = len(cluster.kinds_used) > 1, min(kind.overhead for kind in cluster.kinds_used)
         around = self.cluster.interference
-        # Where computing is quicker while something is sent, all of it might be.
+        # Interference may speed up compute or communication; a bound must assume that it does so throughout.
         self.slowest = min(1.0, around.compute, around.communication)
 
     def run(self, start: Mix | None, rounds: int, enough: float) -> Bound:
-        """Try weights of the terms of the whole step, then of all terms, until no better ones are near."""
+        """Try weights of the terms of the whole step, then of all terms, until nearby weights promise no more."""
         ahead, best = start or self.ops, Bound(0.0)
         terms, reach = (self.terms, _FIRST_REACH) if start else (self.main, _MAIN_REACH)
         for number in range(1, rounds + 1):
             mix = normalised({term: ahead.get(term, 0.0) for term in self.terms})
-            if (found := self.at(mix)) is None:
+            if (bound := self.at(mix)) is None:
                 return replace(best, solved=number)
-            if found.seconds > best.seconds:
-                best, self.best = found, mix
+            if bound.seconds > best.seconds:
+                best, self.best = bound, mix
             elif terms is self.terms:
                 reach /= 2.0
             if best.seconds >= enough:
@@ -260,9 +261,9 @@ class _Bounding:
         return replace(best, solved=rounds)
 
     def at(self, mix: Mix) -> Bound | None:
-        """The bound for some weights; None where the limits end its problem before any strategy was found."""
+        """Return the bound for some weights, or None if the limits end the solver before it finds a strategy."""
         weights = self._weights(mix)
-        # What depends on the weights is of no use for others.
+        # Tables that depend on the weights are useless for other weights.
         self.tables = replace(self.tables, costs={}, tables={})
         problem = self._priced(weights)
         floor = sum(float(costs.min()) for costs in problem.problem.unary)
@@ -278,30 +279,30 @@ class _Bounding:
 
     def runs(self) -> dict[ComputeOp, Runs]:
         """
-        Return the least seconds of every op of a stage. One run counts nothing where devices differ, or where
+        Return the least seconds of every op of a stage. One run counts 0 seconds if devices differ, or if
         `split-backward` may divide the op; both halves depend on the gradient alone.
         """
-        found: dict[ComputeOp, Runs] = {}
+        runs: dict[ComputeOp, Runs] = {}
         for decision, seconds in zip(self.problem.decisions, self.problem.seconds, strict=True):
             if seconds is not None and isinstance(op := decision.subject, ComputeOp):
                 total = float(seconds.min())
                 counts = self.loop.turns_of(op).count if self.loop is not None else 1
                 if _is_halved(op):
                     gradients = (at for at, name in enumerate(op.operand_names()) if name.startswith("grad"))
-                    found[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients), halved=True)
+                    runs[op] = Runs(0.0, total, tuple(op.args[at] for at in gradients), halved=True)
                 else:
-                    found[op] = Runs(0.0 if self.is_mixed else total / counts, total, op.args)
-        return found
+                    runs[op] = Runs(0.0 if self.is_mixed else total / counts, total, op.args)
+        return runs
 
     def _count_halves(self) -> None:
-        """Price an op that `split-backward` may divide at the highest rates, since its halves may have any sizes."""
+        """Price an op that `split-backward` may divide at the highest rates, since its halves may have any size."""
         parts = least_parts(self.view.func)
         for node, decision in enumerate(self.problem.decisions):
             if isinstance(op := decision.subject, ComputeOp) and _is_halved(op):
                 part = parts.get(op)
                 turns = self.loop.turns_of(op) if self.loop is not None else ONCE
                 states = [state for state in decision.states if isinstance(state, Signature)]
-                works = [op_work(op, each, self.view.mesh, keyed=False, turns=turns, part=part) for each in states]
+                works = [op_work(op, state, self.view.mesh, keyed=False, turns=turns, part=part) for state in states]
                 least = [op_seconds(self.cluster.kinds_used[0], work, joins=True) for work in works]
                 self.problem.seconds[node] = turns.count * np.array(least)
 
@@ -309,7 +310,7 @@ class _Bounding:
         return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, wires=self.wires, started=self.started)
 
     def _priced(self, weights: BoundWeights) -> StrategyProblem:
-        """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
+        """Return the problem at some weights, with the same decisions and with cached costs of ops."""
         unary = list(self.problem.problem.unary)
         for node, (decision, seconds) in enumerate(zip(self.problem.decisions, self.problem.seconds, strict=True)):
             if seconds is not None and isinstance(decision.subject, ComputeOp):
@@ -317,22 +318,22 @@ class _Bounding:
                 unary[node] = self.unary.setdefault((id(seconds), factor), factor * seconds)
         edges: list[Edge] = []
         traffic: list[EdgeTraffic] = []
-        for edge, each in zip(self.problem.problem.edges, self.problem.traffic, strict=True):
-            price = weights.price(each.move)
+        for edge, change in zip(self.problem.problem.edges, self.problem.traffic, strict=True):
+            price = weights.price(change.move)
             if price.weight:
-                table = self.tables.table(each.move.value, each.splits, each.sources, each.targets, price)
+                table = self.tables.table(change.move.value, change.splits, change.sources, change.targets, price)
                 if table is not None:
                     edges.append(Edge(edge.u, edge.v, table))
-                    traffic.append(replace(each, price=price))
+                    traffic.append(replace(change, price=price))
         return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
 
     def stepped(self, seconds: float) -> float:
-        """Return a bound of the step from undisturbed seconds: with the fixed cost, and the fastest interference."""
+        """Return a bound of the step from seconds without interference: add the fixed cost, and assume the fastest."""
         return self.slowest * seconds + self.overhead
 
     @property
     def ops(self) -> Mix:
-        """Give all weight to the ops."""
+        """Return the mix with all weight on the ops."""
         return {Term(0, self.outline.end, "compute"): 1.0}
 
     @property
@@ -342,7 +343,7 @@ class _Bounding:
 
     @property
     def mixed(self) -> Mix:
-        """Give about a third of the weight to ops, to paths, and to wires from the first cut on."""
+        """Return a mix with about a third of the weight each on ops, on paths, and on wires from the first cut on."""
         end = self.outline.end
         mixed = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
         mixed |= {Term(min(1, end - 1), end, wire): 0.3 / len(self.wires) for wire in self.wires}
@@ -360,35 +361,35 @@ def _same(mix: Mix, other: Mix) -> bool:
 
 def _alike(cluster: Cluster, view: StepView) -> Cluster:
     """
-    The cluster with every device of the kind that takes longest for the step.
+    Return the cluster with every device of the kind that takes longest for the step.
 
-    Ranks of every kind go through the whole program, with the same shares; the step takes as long as those of one kind.
+    Ranks of every kind run the whole program with the same shares, so the step lasts at least as long as on each kind.
     """
     if len(cluster.kinds_used) == 1:
         return cluster
-    each = [replace(cluster, placement=(kind,) * len(cluster.placement)) for kind in sorted(set(cluster.placement))]
-    return max(each, key=lambda alike: sum(_least_seconds(view, alike).values()))
+    clusters = [replace(cluster, placement=(kind,) * len(cluster.placement)) for kind in sorted(set(cluster.placement))]
+    return max(clusters, key=lambda alike: sum(_least_seconds(view, alike).values()))
 
 
 def _least_seconds(view: StepView, cluster: Cluster) -> dict[ComputeOp, float]:
-    """By op, the seconds with the signature that takes least."""
-    known: dict[object, float] = {}
-    found: dict[ComputeOp, float] = {}
+    """Return the seconds of each op with its fastest signature."""
+    by_key: dict[object, float] = {}
+    least: dict[ComputeOp, float] = {}
     parts = least_parts(view.func)
     for op in view.ops:
         key = (op.use_key(), id(op.rule()), may_join(op), parts.get(op))
-        if key not in known:
-            every = tuple(signatures(op.rule(), view.mesh, None))
-            known[key] = min(seconds_by_signature(op, every, cluster, joining=True, part=parts.get(op)))
-        found[op] = known[key]
-    return found
+        if key not in by_key:
+            choices = tuple(signatures(op.rule(), view.mesh, None))
+            by_key[key] = min(seconds_by_signature(op, choices, cluster, joining=True, part=parts.get(op)))
+        least[op] = by_key[key]
+    return least
 
 
 def _next_mix(met: Sequence[Mapping[Term, float]], terms: Sequence[Term], best: Mix, reach: float) -> tuple[Mix, float]:
     """
-    The weights near `best` at which the strategies met so far have the largest least sum, and that sum.
+    Return the weights w near `best` that maximise the least sum t over the strategies found so far, and that least sum.
 
-        maximise  t   subject to   t <= sum_term w_term * seconds_term(x)    for every x met
+        maximise  t   subject to   t <= sum_term w_term * seconds_term(x)    for every x found so far
                                    |w - best| <= reach,   sum_(terms that span s) w_term <= 1   for every segment s
     """
     program = LinearProgram()

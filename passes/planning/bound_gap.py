@@ -1,4 +1,4 @@
-"""Tell in one line how the busiest rank spends a step, so that a reader sees where the gap to the bound comes from."""
+"""Say in one line how the busiest rank spends a step, so that a reader sees where the gap to the bound comes from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def time_of_busiest(simulation: Simulation) -> str:
     Return how the rank that computes longest spends a step: `computes 73.1% of the step, waits 20.2% for stages and
     6.7% for collectives`.
 
-    When its own work is done it waits for `others to end`.
+    Time after its own work is a wait for `others to end`.
     """
-    busiest = max((each.number for each in simulation.classes), key=simulation.compute_seconds)
+    busiest = max((rank_class.number for rank_class in simulation.classes), key=simulation.compute_seconds)
     step = simulation.seconds
     waits = defaultdict[str, float](float)
     for traffic, seconds in simulation.waited(busiest).items():
         waits["stages" if traffic.kind == TRANSFER else "collectives"] += seconds / step
     computes = simulation.compute_seconds(busiest) / step
     waits["others to end"] = 1.0 - computes - sum(waits.values())
-    named = [f"{part:.1%} for {what}" for what, part in waits.items() if part >= _SHOWN]
+    named = [f"{part:.1%} for {awaited}" for awaited, part in waits.items() if part >= _SHOWN]
     return f"computes {computes:.1%} of the step" + (f", waits {' and '.join(named)}" if named else "")

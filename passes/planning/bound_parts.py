@@ -8,12 +8,13 @@ stage,
     step  >=  r  +  sum of p_o over the ops with r_o >= r and q_o >= q  +  q                    `queued_seconds`
 
 since these runs take turns on the compute stream of each rank of the stage, none begins before r, and q passes after
-the last. r_o is the length of the longest path of ops and transfers to o, and q_o of the longest path from it
-(Jackson's bound of one machine with heads and tails). It holds under every schedule: a run needs what its sources made
-for the same part.
+the last. r_o is the length of the longest path of ops and transfers to o, and q_o of the longest path from o (Jackson's
+bound of one machine with heads and tails). The bound holds under every schedule, since a run needs the results of its
+sources for the same part.
 
-A transfer takes at least the latency of the quickest way from stage to stage, and its bytes at the speed of all ports
-by which ranks of the one send, or ranks of the other receive: every element passes one of each.
+A transfer takes at least the least latency between its stages, plus its bytes divided by the total bandwidth of all
+ports that ranks of the source stage send through, or that ranks of the target stage receive through: every element
+passes one port of each kind.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class Runs:
     Lower bounds of the seconds that an op takes.
 
     Args:
-        once: for one run, on the quickest rank.
-        total: for all runs, on one rank, the same for all ops of a stage.
-        needs: the operands that each of its results depends on.
-        halved: whether the op may be divided, so that its second half is done after all that needs the first half.
+        once: seconds of one run, on the quickest rank.
+        total: seconds of all runs, on one rank, the same for all ops of a stage.
+        needs: operands that each of its results depends on.
+        halved: whether the op may be divided, so that its second half runs after all users of the first half.
     """
 
     once: float
@@ -60,8 +61,8 @@ def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mappi
         crossing: a lower bound of the seconds of each transfer.
     """
     ops, stages = list(func.body.block.ops), Stages(func)
-    once: dict[Operation, float] = {**{op: each.once for op, each in runs.items()}, **crossing}
-    needs: dict[Operation, Sequence[SSAValue]] = {op: each.needs for op, each in runs.items()}
+    once: dict[Operation, float] = {**{op: run.once for op, run in runs.items()}, **crossing}
+    needs: dict[Operation, Sequence[SSAValue]] = {op: run.needs for op, run in runs.items()}
     sources = {op: [v.op for v in needs.get(op, op.operands) if isinstance(v, OpResult)] for op in ops}
     head, tail = defaultdict[Operation, float](float), defaultdict[Operation, float](float)
     for op in ops:
@@ -71,10 +72,10 @@ def queued_seconds(func: FuncOp, runs: Mapping[ComputeOp, Runs], crossing: Mappi
         for source in sources[op]:
             tail[source] = max(tail[source], tail[op] + once.get(op, 0.0))
     by_stage: defaultdict[int | None, list[tuple[float, float, float]]] = defaultdict(list)
-    for op, each in runs.items():
+    for op, run in runs.items():
         stage = stages.of_op(op) if stages.names else None
-        by_stage[stage].append((head[op], 0.0 if each.halved else tail[op], each.total))
-    return max((_one_stream(each) for each in by_stage.values()), default=0.0)
+        by_stage[stage].append((head[op], 0.0 if run.halved else tail[op], run.total))
+    return max((_one_stream(triples) for triples in by_stage.values()), default=0.0)
 
 
 _HEADS = 64
@@ -82,15 +83,15 @@ _HEADS = 64
 
 
 def _one_stream(ops: Sequence[tuple[float, float, float]]) -> float:
-    """Return the bound of the ops of one stage, by their heads, tails and seconds."""
-    # With the longest tails first, a sum of the first few is one over all with a tail that is at least as long.
+    """Return the bound of one stage from the head, tail and seconds of each of its ops."""
+    # After sorting by tail, longest first, each prefix sum counts ops whose tails are at least as long as its last.
     head, tail, total = np.array(sorted(ops, key=lambda op: -op[1])).T
     heads = np.unique(head)
-    found = 0.0
+    bound = 0.0
     for least in heads[:: max(1, len(heads) // _HEADS)]:
         late = head >= least
-        found = max(found, float((least + np.cumsum(total[late]) + tail[late]).max()))
-    return found
+        bound = max(bound, float((least + np.cumsum(total[late]) + tail[late]).max()))
+    return bound
 
 
 def crossing_seconds(
@@ -100,22 +101,22 @@ def crossing_seconds(
     Return a lower bound of the seconds of each transfer, for one part of the batch.
 
     Args:
-        whole: the cluster of all ranks; the ranks of the stages follow one another in it.
+        whole: the cluster of all ranks, stage after stage.
     """
-    ends = list(accumulate((each.mesh.device_count for each in clusters), initial=0))
-    stages, known = Stages(func), dict[tuple[int, int], tuple[float, float]]()
-    found: dict[TransferOp, float] = {}
+    ends = list(accumulate((cluster.mesh.device_count for cluster in clusters), initial=0))
+    stages, ways = Stages(func), dict[tuple[int, int], tuple[float, float]]()
+    crossing: dict[TransferOp, float] = {}
     for op in func.body.block.ops:
         if not isinstance(op, TransferOp):
             continue
         source, target = stages.of_value(op.operand), stages.of_value(op.result)
         if source is None or target is None:
             continue
-        if (source, target) not in known:
-            known[source, target] = _way(whole, *(range(ends[at], ends[at + 1]) for at in (source, target)))
-        latency, per_byte = known[source, target]
-        found[op] = latency + per_byte * value_bytes(op.operand) / loop.parts_of(op.operand)
-    return found
+        if (source, target) not in ways:
+            ways[source, target] = _way(whole, *(range(ends[at], ends[at + 1]) for at in (source, target)))
+        latency, per_byte = ways[source, target]
+        crossing[op] = latency + per_byte * value_bytes(op.operand) / loop.parts_of(op.operand)
+    return crossing
 
 
 _MOST_ROUTES = 2**14
@@ -123,7 +124,7 @@ _MOST_ROUTES = 2**14
 
 
 def _way(cluster: Cluster, senders: range, receivers: range) -> tuple[float, float]:
-    """Return the least latency between two groups of ranks, and the seconds of a byte if all ports share the load."""
+    """Return the least latency between two groups of ranks, and the seconds of a byte when all ports share the load."""
     if len(senders) * len(receivers) > _MOST_ROUTES:
         return 0.0, 0.0
     routes = [cluster.route(*pair) for pair in product(senders, receivers)]

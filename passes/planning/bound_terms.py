@@ -1,32 +1,34 @@
 """
-What bounds a step from below, whatever its strategy: the terms that `bound.py` weighs.
+The terms that bound a step from below, whatever its strategy; `bound.py` weighs them.
 
-The simulator runs the ops of a rank one after the other, what goes over one group of axes one after the other, and
-nothing before what it depends on. Some ops are *cuts* of the step, X_1 .. X_m: what comes before one surely ends before
-what comes after it begins (`_cuts`). With C_ij(x) the seconds, under a strategy x, of the ops that surely run between
-X_i and X_j (between the begin and the end of the step, for i = 0 and j = m + 1), S_ia(x) those of what goes over the
-axes a of values that are made by X_i or after it, free of latency, and L_ij(x) those of ops and collectives along a
-path from X_i to X_j, latency and all,
+In the simulator the ops of a rank run one after the other, the collectives over one group of axes run one after the
+other, and each waits for the values it depends on. Some ops X_1 .. X_m are *cuts* of the step: the ops before a cut
+surely end before the ops after it begin (`_cuts`). X_0 is the begin of the step and X_m+1 its end. For a strategy x,
+let C_ij(x) be the seconds of the ops that surely run between X_i and X_j, S_ia(x) the seconds, without latency, of the
+collectives over the axes a on values that X_i or an op after X_i produces, and L_ij(x) the seconds, with latency, of
+the ops and collectives along one path from X_i to X_j. Then
 
     time from X_i to X_j       >=  C_ij(x)                    Term(i, j, "compute")
     time from X_i to X_j       >=  L_ij(x)                    Term(i, j, "path")
-    time from X_i to the end   >=  sum_a load_pa S_ia(x)      Term(i, m + 1, wire)
+    time from X_i to the end   >=  sum_a load_pa S_ia(x)      Term(i, m + 1, wire p)
 
-A *wire* carries one collective at a time, or several in part; `load_pa` is the part that a collective over `a` fills. A
-group of axes fills its own stream; the groups whose rings pass a port of the network share it (`bound_wires.py`).
+A *wire* carries one collective at a time, or several that fill a part of it each; a collective over the axes a fills
+the part `load_pa` of wire p. Each group of axes fills its own stream, and groups whose rings pass the same port of the
+network share this port (`bound_wires.py`).
 
-Take weights that are not negative, such that for every segment (X_i to X_i+1) the weights of the terms that span it sum
-to at most 1 (`normalised`). The weighted sum of these terms is a lower bound of the step. It is a sum over ops and over
-changes of sharding, which `BoundWeights` charges for.
+Take non-negative weights: for every segment (X_i to X_i+1), the weights of the terms that span the segment sum to at
+most 1 (`normalised`). The weighted sum of the terms is then a lower bound of the step. It is a sum over ops and over
+changes of sharding, which `BoundWeights` charges.
 
-What a program does once must be charged once. The users of a value with the same demand share what they get, one that
-wants it as it is made takes that, and `overlap` shares gathers on the ways to several demands: what a program does is
-at least a tree from home to all demands. With k users behind a working copy, each is charged the part 1 / k of its own
-way from there. Where the copy might be as made, that comes to the average of the ways from home, and a tree is as long
-as each. Where it may have any form (`_has_any_form`), the part is 1 / (k - 1): if some user takes the value as made,
-the others are at most k - 1, as above; if all want the same, their form may be the copy's; else those with the same
-demand are at most k - 1, and the copy may be where the tree forks first. What an update, a result or the loss may share
-with other users is not charged.
+A communication that a program executes once must be charged once. Users of a value that require the same sharding share
+one copy, a user that requires the home sharding needs no copy, and `overlap` shares gathers on the ways to several
+shardings: a program executes at least a tree of collectives from the home to all required shardings. With k users
+behind a working copy, each user is charged 1 / k of the way from the copy to its sharding. If the copy may have the
+home sharding, the charges sum to the average of the ways from home, and the tree costs at least as much as each way. If
+the copy may have any form (`_has_any_form`), each user is charged 1 / (k - 1): if some user requires the home sharding,
+at most k - 1 users need a copy, as above; if all users require one sharding, the copy may have it; otherwise at most
+k - 1 users require the same sharding, and the copy may be where the tree first forks. A change of sharding for an
+update, a result or the loss is not charged if other users may share it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from .bound_wires import Wire, streams
 
 
 class Term(NamedTuple):
-    """The time from one cut to another that a wire, compute or a path fills."""
+    """A lower bound of the time between two cuts: the seconds of a wire, of compute or of a path."""
 
     begin: int
     end: int
@@ -67,7 +69,7 @@ class Term(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`compute 0-3`, `node gpu 1-3`."""
+        """Return a name such as `compute 0-3` or `node gpu 1-3`."""
         return f"{self.what if isinstance(self.what, str) else self.what.name} {self.begin}-{self.end}"
 
 
@@ -79,28 +81,28 @@ _FREE = Price(0.0, Pricing())
 _NO_AXES = Mesh(())
 
 _LEAST = 1e-5
-"""Of strategies that are as good otherwise, that with the least to send is met."""
+"""The lower limit of the weight of wires, so that the solver prefers, among equal strategies, one that sends less."""
 
 _BETWEEN = 1
-"""How many cuts there are between the first and the last."""
+"""Number of cuts between the first and the last."""
 
 
 def segment_sums(mix: Mix) -> dict[int, float]:
-    """By segment, what the weights of the terms that span it sum to."""
-    found: defaultdict[int, float] = defaultdict(float)
+    """Return, for each segment, the sum of the weights of the terms that span it."""
+    sums: defaultdict[int, float] = defaultdict(float)
     for term, weight in mix.items():
         for segment in range(term.begin, term.end):
-            found[segment] += max(weight, 0.0)
-    return found
+            sums[segment] += max(weight, 0.0)
+    return sums
 
 
 def least_weight(term: Term) -> float:
-    """The weight that a term has at least: streams count from the begin on, or they would tell nothing."""
+    """Return the lower limit of the weight of a term; it is positive for wires from the begin of the step."""
     return _LEAST if term.begin == 0 and not isinstance(term.what, str) else 0.0
 
 
 def normalised(mix: Mix) -> dict[Term, float]:
-    """Weights in the proportions of `mix`, as large as they may be, but none below its least."""
+    """Raise each weight to its lower limit, then scale all of them so that the largest sum over a segment is 1."""
     raised = {term: max(weight, least_weight(term)) for term, weight in mix.items()}
     most = max(segment_sums(raised).values(), default=0.0) or 1.0
     return {term: weight / most for term, weight in raised.items()}
@@ -109,13 +111,14 @@ def normalised(mix: Mix) -> dict[Term, float]:
 @dataclass(frozen=True)
 class Outline:
     """
-    What is surely before and after the cuts of a step, and a path through it.
+    The cuts of a step, the ops that surely run before and after each of them, and one path through the step.
 
     Args:
-        cuts: in order.
-        before, after: by op, the numbers (from 1) of the cuts that it surely ends by, and that it surely begins after.
-        path: by op, the part of the path that it is on: the number of the cut where that begins.
-        hops: by op of the path, the operand that it has from the op before, or that is an argument.
+        cuts: the cuts in order; they are numbered from 1.
+        before: for each op, the numbers of the cuts that are the op or surely run after it.
+        after: for each op, the numbers of the cuts that surely run before it.
+        path: for each op on the path, the path term that counts it.
+        hops: for each op on the path, the index of the operand that comes from the path's previous op or an argument.
     """
 
     cuts: tuple[ComputeOp, ...]
@@ -126,49 +129,49 @@ class Outline:
 
     @property
     def end(self) -> int:
-        """The number of the end of the step."""
+        """Return the number of the end of the step."""
         return len(self.cuts) + 1
 
     @cached_property
     def handed_on(self) -> dict[SSAValue, Term]:
-        """The values along the path, with the part of who takes them."""
+        """Map each value along the path to the path term of the op that uses it."""
         return {op.operands[index]: self.path[op] for op, index in self.hops.items()}
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """From and to where ops are summed."""
+        """Return the pairs of cuts between which the seconds of ops are summed."""
         m = self.end
-        found = [(0, m), *((0, i) for i in range(1, m)), *((i, m) for i in range(1, m)), (1, m - 1)]
-        return list(dict.fromkeys((a, b) for a, b in found if a < b))
+        pairs = [(0, m), *((0, i) for i in range(1, m)), *((i, m) for i in range(1, m)), (1, m - 1)]
+        return list(dict.fromkeys((a, b) for a, b in pairs if a < b))
 
     def terms(self, wires: Sequence[Wire]) -> list[Term]:
-        """All terms."""
-        found = [Term(a, b, "compute") for a, b in self.spans]
-        found += dict.fromkeys(self.path.values())
-        return [*found, *(Term(i, self.end, wire) for i in range(self.end) for wire in wires)]
+        """Return all terms for the given wires."""
+        terms = [Term(a, b, "compute") for a, b in self.spans]
+        terms += dict.fromkeys(self.path.values())
+        return [*terms, *(Term(i, self.end, wire) for i in range(self.end) for wire in wires)]
 
     @cached_property
     def _sums(self) -> dict[ComputeOp, tuple[Term, ...]]:
-        found: dict[ComputeOp, tuple[Term, ...]] = {}
+        sums: dict[ComputeOp, tuple[Term, ...]] = {}
         for op in self.before:
             begins, ends = {0, *self.after[op]}, {self.end, *self.before[op]}
-            found[op] = tuple(Term(a, b, "compute") for a, b in self.spans if a in begins and b in ends)
-        return found
+            sums[op] = tuple(Term(a, b, "compute") for a, b in self.spans if a in begins and b in ends)
+        return sums
 
     def terms_of_op(self, op: ComputeOp) -> tuple[Term, ...]:
-        """The terms in which an op counts."""
-        on = self.path.get(op)
-        return self._sums[op] if on is None else (*self._sums[op], on)
+        """Return the terms that count the seconds of an op."""
+        term = self.path.get(op)
+        return self._sums[op] if term is None else (*self._sums[op], term)
 
     def begins_of(self, value: SSAValue) -> tuple[int, ...]:
-        """The cuts from which on a value may travel: it is made by them, or after them."""
+        """Return 0, and the numbers of the cuts that produce a value or surely run before its producer."""
         if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp):
             return (0,)
-        made = (i for i, cut in enumerate(self.cuts, 1) if cut is value.op)
-        return tuple(sorted({0, *self.after[value.op], *made}))
+        producers = (i for i, cut in enumerate(self.cuts, 1) if cut is value.op)
+        return tuple(sorted({0, *self.after[value.op], *producers}))
 
     def part_of(self, move: ShardingChange) -> Term | None:
-        """The part of the path that a change of sharding is on."""
+        """Return the path term that counts a change of sharding, or None if the path does not contain the change."""
         if move.why == "copy":
             return self.handed_on.get(move.value)
         if move.why == "home" and isinstance(move.to, ComputeOp) and move.to is self._last:
@@ -179,23 +182,23 @@ class Outline:
 
     @cached_property
     def _last(self) -> ComputeOp | None:
-        """The op at the end of the path."""
+        """Return the last op of the path."""
         passed = {value.op for value in self.handed_on if isinstance(value, OpResult)}
         return next((op for op in self.path if op not in passed), None)
 
 
 def uncut(view: StepView) -> Outline:
-    """Return the outline of a step whose ops run once for each part of the batch, in any order: without cuts."""
+    """Return an outline without cuts, for a step whose ops run once for each part of the batch, in any order."""
     none = dict.fromkeys(view.ops, frozenset[int]())
     return Outline((), none, none, {}, {})
 
 
 def outline_of(view: StepView, least: Mapping[ComputeOp, float]) -> Outline:
     """
-    The cuts of a step, and a path through it.
+    Return the cuts of a step and a path through it.
 
     Args:
-        least: by op, the least that it can take, by which cuts and path are chosen.
+        least: a lower bound of the seconds of each op; the bounds decide the cuts and the path.
     """
     order = _Order(view)
     forward, gradients = _cuts(order, least)
@@ -212,11 +215,11 @@ def outline_of(view: StepView, least: Mapping[ComputeOp, float]) -> Outline:
 
 class _Order:
     """
-    Which ops of a step run before which, in any program that is made of it.
+    The order of ops that every program of a step keeps.
 
-    What depends on another comes after it. Besides, `overlap` keeps the order of ops, but that updates come last, views
-    anywhere, and operands of collectives among few ops earlier (`schedule.early`). A *leaf*, a gradient of which only
-    updates are made, is no such operand: all that comes before it in the step as it is given, stays before it.
+    An op runs after the ops it depends on. Moreover, `overlap` keeps the order of the step, except that updates come
+    last, views anywhere, and producers of a collective's operand up to a few ops earlier (`overlapping/early.py`). A
+    *leaf*, a gradient that only updates use, is no such operand: all ops before it in the step stay before it.
     """
 
     def __init__(self, view: StepView) -> None:
@@ -235,18 +238,18 @@ class _Order:
         self._leaves = set(self.leaves)
 
     def depends(self, op: ComputeOp, on: ComputeOp) -> bool:
-        """Whether an op needs another, directly or not."""
+        """Return whether an op needs another, directly or indirectly."""
         return bool(self.reached[op] >> self.at[on] & 1)
 
     def ends_by(self, op: ComputeOp, cut: ComputeOp) -> bool:
-        """Whether an op surely runs before a cut."""
+        """Return whether an op surely runs before a cut."""
         if self.depends(cut, op):
             return True
         stays = not train.is_update(op) and not is_view(op)
         return stays and cut in self._leaves and self.at[op] < self.at[cut]
 
     def begins_after(self, op: ComputeOp, cut: ComputeOp) -> bool:
-        """Whether an op surely runs after a cut."""
+        """Return whether an op surely runs after a cut."""
         if self.depends(op, cut):
             return True
         if cut not in self._leaves or is_view(op):
@@ -257,23 +260,24 @@ class _Order:
         return op in self.contracted and distance > (0 if op in self._leaves else WINDOW)
 
     def _is_leaf(self, op: ComputeOp) -> bool:
-        """Whether only updates are made of what an op gives; what may be moved ahead as a number's origin is none."""
+        """Return whether only updates use an op's results. Ops that `early_scalars_first` may move are not leaves."""
         if train.is_update(op) or is_view(op) or op not in self.contracted:
             return False
         return is_for_updates(op, is_view)
 
 
 def sources_of(op: ComputeOp) -> list[ComputeOp]:
-    """The ops that make the operands of an op."""
+    """Return the ops that produce the operands of an op."""
     owners = (value.op for value in op.operands if isinstance(value, OpResult))
     return [owner for owner in owners if isinstance(owner, ComputeOp)]
 
 
 def _cuts(order: _Order, least: Mapping[ComputeOp, float]) -> tuple[ComputeOp | None, list[ComputeOp]]:
     """
-    The op that all gradients depend on with the most to do before it, and some leaves that depend on it.
+    Return the forward cut and the gradient cuts.
 
-    These are the last one, and those where parts of what there is to do in between are done.
+    The forward cut is the op that all leaves depend on with the most work before it. The gradient cuts are the last
+    leaf, and the first leaves that complete equal fractions of the work between these two.
     """
     if not order.leaves:
         return None, []
@@ -284,15 +288,15 @@ def _cuts(order: _Order, least: Mapping[ComputeOp, float]) -> tuple[ComputeOp | 
     needed = 0
     for op in candidates:
         needed |= order.reached[op]
-    # What another candidate needs has less before it than that one.
+    # An op that another candidate depends on has less work before it than that candidate.
     ends = [op for op in candidates if not needed >> order.at[op] & 1]
 
     def work(op: ComputeOp) -> float:
-        return sum(least[each] for each in candidates if order.depends(op, each))
+        return sum(least[needed_op] for needed_op in candidates if order.depends(op, needed_op))
 
     forward = max(ends, key=lambda op: (work(op), order.at[op]), default=None)
     began = order.at[forward] if forward is not None else 0
-    so_far = list(accumulate((least[each] for each in order.view.ops[began:]), initial=0.0))
+    so_far = list(accumulate((least[op] for op in order.view.ops[began:]), initial=0.0))
     done = {op: so_far[max(order.at[op] - began, 0)] for op in order.leaves}
     last = order.leaves[-1]
     goals = [done[last] * part / (_BETWEEN + 1) for part in range(1, _BETWEEN + 1)]
@@ -303,7 +307,7 @@ def _cuts(order: _Order, least: Mapping[ComputeOp, float]) -> tuple[ComputeOp | 
 def _path(
     order: _Order, least: Mapping[ComputeOp, float], cuts: Sequence[ComputeOp], through: Sequence[ComputeOp]
 ) -> tuple[dict[ComputeOp, Term], dict[ComputeOp, int]]:
-    """The longest path by the least seconds of its ops, through some cuts; and the operands along it."""
+    """Return the path through some cuts with the largest sum of least seconds, and the operand index of each hop."""
     numbers = {cut: number for number, cut in enumerate(cuts, 1)}
     bounds = [0, *(numbers[cut] for cut in through), len(cuts) + 1]
     length: dict[ComputeOp, tuple[int, float]] = {}
@@ -312,12 +316,12 @@ def _path(
         passed, before = 0, 0.0
         for index, value in enumerate(op.operands):
             source = value.op if isinstance(value, OpResult) else None
-            known = length.get(source) if isinstance(source, ComputeOp) else None
-            if known is None:
-                # Of arguments that of the most bytes, where nothing else takes longer.
-                known = (0, 1e-18 * value_bytes(value)) if isinstance(value, BlockArgument) else (0, -1.0)
-            if known > (passed, before) or (op not in hops and known >= (passed, before)):
-                (passed, before), hops[op] = known, index
+            longest = length.get(source) if isinstance(source, ComputeOp) else None
+            if longest is None:
+                # Prefer the argument with the most bytes if no producer takes longer.
+                longest = (0, 1e-18 * value_bytes(value)) if isinstance(value, BlockArgument) else (0, -1.0)
+            if longest > (passed, before) or (op not in hops and longest >= (passed, before)):
+                (passed, before), hops[op] = longest, index
         is_next = passed < len(through) and op is through[passed]
         length[op] = (passed + is_next, before + least[op])
     path: dict[ComputeOp, Term] = {}
@@ -333,12 +337,12 @@ def _path(
 @dataclass(frozen=True)
 class Charge:
     """
-    What of a change of sharding counts.
+    The part of the cost of a change of sharding that a bound counts.
 
     Args:
-        begins: the cuts from which on it may happen.
-        part: of the path that it is on.
-        share: by which its seconds in streams are multiplied.
+        begins: numbers of the cuts after which the change may happen.
+        part: path term that counts the change, or None.
+        share: factor of its seconds in streams.
     """
 
     begins: tuple[int, ...]
@@ -349,12 +353,12 @@ class Charge:
 @dataclass(frozen=True)
 class BoundWeights(Weights):
     """
-    What the terms of a mix come to.
+    The cost of ops and changes of sharding under the weights of a mix.
 
     Args:
-        wires: the streams and ports whose terms are counted.
-        started: axes over which some collective was measured to take some of its time from the compute stream, where it
-            is started. For it, what weighs least of the two counts.
+        wires: streams and ports whose terms are counted.
+        started: axes over which starting some collective was measured to take time from the compute stream. Collectives
+            over them count on wires or as compute, whichever has the lower weight.
     """
 
     mix: Mix = field(default_factory=dict[Term, float])
@@ -366,18 +370,18 @@ class BoundWeights(Weights):
     _prices: dict[Charge, Price] = field(default_factory=dict[Charge, Price], init=False, repr=False, compare=False)
 
     def of_op(self, op: ComputeOp) -> float:
-        """By what the seconds of an op are multiplied."""
+        """Return the factor of the seconds of an op."""
         return sum(self.mix.get(term, 0.0) for term in self.outline.terms_of_op(op))
 
     def price(self, move: ShardingChange) -> Price:
-        """The price of a change of a value's sharding."""
+        """Return the price of a change of a value's sharding."""
         charge = self.charge(move)
         if charge not in self._prices:
             self._prices[charge] = self._price(charge)
         return self._prices[charge]
 
     def charge(self, move: ShardingChange) -> Charge:
-        """What of a change of a value's sharding counts: see the head of this file."""
+        """Return the part of the cost of a change of sharding that counts; the head of this file explains it."""
         share = 1.0
         if move.why == "user" and move.users > 1:
             share /= move.users - self._has_any_form(move)
@@ -386,14 +390,14 @@ class BoundWeights(Weights):
         return Charge(self.outline.begins_of(move.value), self.outline.part_of(move), share)
 
     def _has_any_form(self, move: ShardingChange) -> bool:
-        """Whether the working copy of a value may have any form that lies on a way between others."""
-        if (known := self._any_form.get(id(move.forms))) is None:
+        """Return whether the working copy of a value may have every even sharding that its shape allows."""
+        if (is_any := self._any_form.get(id(move.forms))) is None:
             partial = any(form.partial for form in move.forms)
             shape = shape_of(move.value)
-            every = even_shardings(len(shape), self.mesh, partial=partial)
-            known = {form for form in every if fits(form, shape, self.mesh)} <= set(move.forms)
-            self._any_form[id(move.forms)] = known
-        return known
+            shardings = even_shardings(len(shape), self.mesh, partial=partial)
+            is_any = {form for form in shardings if fits(form, shape, self.mesh)} <= set(move.forms)
+            self._any_form[id(move.forms)] = is_any
+        return is_any
 
     def loads_of_stream(self, axes: Axes, begins: Sequence[int]) -> list[tuple[Term, float]]:
         """Return the terms that count the traffic over `axes`, each with the part of that traffic it counts."""
@@ -408,7 +412,7 @@ class BoundWeights(Weights):
 
     def _price(self, charge: Charge) -> Price:
         whole = self.mix.get(charge.part, 0.0) if charge.part is not None else 0.0
-        # Tables that differ by a factor alone have one pricing.
+        # Prices that differ only by a factor share one pricing.
         inner, factor = (charge.share, 1.0) if whole else (1.0, charge.share)
         weights = [
             (axes, inner * self._weight(self.loads_of_stream(axes, charge.begins))) for axes in streams(self.mesh)
@@ -419,45 +423,45 @@ class BoundWeights(Weights):
         return Price(factor, Pricing(by_axes, 0.0, latency_free=True, whole=whole, tie=0.0), beside=True)
 
     def totals(self, problem: StrategyProblem, assignment: States, tables: Tables) -> dict[Term, float]:
-        """What an assignment comes to, by term."""
-        found: defaultdict[Term, float] = defaultdict(float)
+        """Return the seconds of an assignment by term, unweighted."""
+        totals: defaultdict[Term, float] = defaultdict(float)
         for decision, seconds, state in zip(problem.decisions, problem.seconds, assignment, strict=True):
             if seconds is not None and isinstance(decision.subject, ComputeOp):
                 for term in self.outline.terms_of_op(decision.subject):
-                    found[term] += float(seconds[state])
-        known: dict[object, Mapping[Term, float]] = {}
+                    totals[term] += float(seconds[state])
+        counted: dict[object, Mapping[Term, float]] = {}
         for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
             source, target = traffic.sources[int(assignment[edge.u])], traffic.targets[int(assignment[edge.v])]
             if source != target:
                 charge = self.charge(traffic.move)
                 key = (traffic.splits, element_bytes(traffic.move.value), source, target, charge)
-                if key not in known:
-                    known[key] = self._counted(traffic, source, target, charge, tables.costs[traffic.price.pricing])
-                for term, seconds in known[key].items():
-                    found[term] += seconds
-        return dict(found)
+                if key not in counted:
+                    counted[key] = self._counted(traffic, source, target, charge, tables.costs[traffic.price.pricing])
+                for term, seconds in counted[key].items():
+                    totals[term] += seconds
+        return dict(totals)
 
     def _counted(
         self, traffic: EdgeTraffic, source: Sharding, target: Sharding, charge: Charge, costs: ReshardCosts
     ) -> Mapping[Term, float]:
-        """What one change of sharding comes to, by term."""
-        found: defaultdict[Term, float] = defaultdict(float)
+        """Return the seconds of one change of sharding by term, unweighted."""
+        seconds: defaultdict[Term, float] = defaultdict(float)
         width = element_bytes(traffic.move.value)
         size = float(prod(traffic.splits.sizes) * width)
         for step in costs.path(traffic.splits, width, source, target):
             if axes := stream_of(step):
                 for term, load in self.loads_of_stream(axes, charge.begins):
-                    found[term] += load * charge.share * costs.prices.seconds(step, size)
+                    seconds[term] += load * charge.share * costs.prices.seconds(step, size)
                 if charge.part is not None:
-                    found[charge.part] += costs.prices.least_seconds(step, size)
-        return found
+                    seconds[charge.part] += costs.prices.least_seconds(step, size)
+        return seconds
 
 
 def started_axes(cluster: Cluster) -> frozenset[Axes]:
-    """The axes over which the start of some collective was measured to take time from the compute stream."""
-    found: set[Axes] = set()
+    """Return the axes over which the start of some collective was measured to take time from the compute stream."""
+    groups: set[Axes] = set()
     for axes in streams(cluster.mesh):
         link = cluster.link("-".join(axes))
         if link is not None and any(name.endswith(":start") for name, _, _ in link.points):
-            found.add(axes)
-    return frozenset(found)
+            groups.add(axes)
+    return frozenset(groups)

@@ -1,15 +1,15 @@
 """
 Find the wires of a cluster, which collectives fill: the streams of groups of axes, and the ports of the network.
 
-In the simulator collectives over one group of axes take turns. Collectives over different groups may run at once, but
-they share ports (`simulation/network.py`): at any time
+In the simulator the collectives over one group of axes take turns. Collectives over different groups may run at once,
+but they share ports (`simulation/network.py`): at any time
 
     sum over groups a under way of  rate_a load_pa  <=  1        for each port p
 
-where a collective at the rate 1 takes its seconds free of latency. So the sum over all collectives of `load_pa` times
-these seconds is a lower bound of the step, as the sum over one stream is. `load_pa` is the load of p by the rings of
-all groups of `a`, relative to the load of their busiest port. Measured seconds include an unknown latency: with them
-only streams count.
+where a collective at the rate 1 takes its seconds without latency, and load_pa is the load of p by the rings of all
+groups of `a`, relative to the load of their busiest port. So the sum over all collectives of load_pa times these
+seconds is a lower bound of the step, like the sum over one stream. Measured seconds include an unknown latency, so a
+cluster with measurements has only streams.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _SAME = 1e-12
 
 
 class Wire(NamedTuple):
-    """A stream or a port, with the part of it that collectives over each group of axes fill."""
+    """A stream or a port; `loads` holds the part of it that collectives over each group of axes fill."""
 
     loads: tuple[tuple[Axes, float], ...]
 
     @property
     def name(self) -> str:
-        """`node gpu` for the stream of these axes, `node + node gpu` for a port that both pass."""
+        """Return the name: `node gpu` for the stream of these axes, `node + node gpu` for a port that both pass."""
         return " + ".join(" ".join(axes) for axes, _ in self.loads)
 
     def load(self, axes: Axes) -> float:
         """Return the part that collectives over `axes` fill."""
-        return next((load for each, load in self.loads if each == axes), 0.0)
+        return next((load for group, load in self.loads if group == axes), 0.0)
 
     def covers(self, other: Wire) -> bool:
         """Return whether each group fills at least as much of this wire as of the other, so that this bounds better."""
@@ -55,14 +55,14 @@ def streams(mesh: Mesh) -> list[Axes]:
 
 def wires_of(cluster: Cluster) -> tuple[Wire, ...]:
     """Return the wires of a cluster that no other wire covers."""
-    every = [Wire(((axes, 1.0),)) for axes in streams(cluster.mesh)]
+    wires = [Wire(((axes, 1.0),)) for axes in streams(cluster.mesh)]
     if not any(link.points for link in cluster.links):
-        every += _ports(cluster)
-    found: list[Wire] = []
-    for wire in sorted(dict.fromkeys(every), key=lambda each: -sum(load for _, load in each.loads)):
-        if not any(other.covers(wire) for other in found):
-            found.append(wire)
-    return tuple(found)
+        wires += _ports(cluster)
+    uncovered: list[Wire] = []
+    for wire in sorted(dict.fromkeys(wires), key=lambda candidate: -sum(load for _, load in candidate.loads)):
+        if not any(other.covers(wire) for other in uncovered):
+            uncovered.append(wire)
+    return tuple(uncovered)
 
 
 def _ports(cluster: Cluster) -> Iterator[Wire]:
@@ -79,11 +79,11 @@ def _ports(cluster: Cluster) -> Iterator[Wire]:
 
 
 def _passing(cluster: Cluster, axes: Axes, routes: Routes) -> Mapping[str, float]:
-    """Map ports to the seconds they take to send a byte from each rank to the next, round all groups of some axes."""
-    found: defaultdict[str, float] = defaultdict(float)
+    """Return the seconds that each port takes to send a byte from each rank to the next, round all groups of `axes`."""
+    seconds: defaultdict[str, float] = defaultdict(float)
     for group in cluster.mesh.groups(axes):
         for sender, receiver in pairwise((*group, group[0])):
             route = routes.between(sender, receiver)
             for port, bandwidth in zip(route.ports, route.capacities, strict=True):
-                found[port] += 1.0 / bandwidth
-    return found
+                seconds[port] += 1.0 / bandwidth
+    return seconds

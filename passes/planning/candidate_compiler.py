@@ -1,4 +1,4 @@
-"""Making candidates: a strategy on a layout, the program that the passes make of it, and what that comes to."""
+"""Compile candidates: find a strategy on a layout, apply the passes that make its program, and simulate the program."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ from .solutions import Finished, LaidOut, PackedSolved, Solved
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
 
 LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(12, 6, 6, 6), branches=1)
-"""What solving one candidate may take: candidates need be good, and bounds are found apart."""
+"""Limits for solving one candidate. A candidate only has to be good: `bound.py` computes the bounds separately."""
 
 _GOOD_ENOUGH = 0.03
-"""How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
+"""Allowed gap of a candidate's strategy to the optimum of its problem, relative to the least seconds of its ops."""
 
 
 Narrow = Callable[[StepView, Constraints], None]
-"""Changes the constraints of one stage, besides what is pinned: to fix one decision, say, or to leave it open."""
+"""Changes the constraints of one stage beyond its pins, for example to fix one decision or to leave it open."""
 
 
 class CandidateCompiler:
     """
-    Makes candidates of one step on one cluster.
+    Compiles candidates of one step on one cluster.
 
     Args:
-        module: with the cluster, and without decisions; every candidate obeys what is pinned in it.
-        folding: that of a longer step, whose strategies shall be made programs of this one; by default its own.
-        tables: by cluster, those of other workbenches.
-        keep: what part of activations is kept at most (`recompute`); that of all layouts.
+        module: the step, with its cluster and without decisions; every candidate obeys its pins.
+        folding: folding of a longer step whose strategies this step will take; by default the step's own folding.
+        tables: cost tables by cluster, shared with other compilers.
+        keep: largest fraction of activations to keep (`recompute`), for all layouts.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class CandidateCompiler:
             run_pipeline(self.ctx, self.module, SUM_BATCH_NORMS, verify_each=False)
         if keep < 1:
             self.fused = module.clone()
-            for each in (self.fused, self.module):
-                RecomputePass(keep).apply(self.ctx, each)
+            for version in (self.fused, self.module):
+                RecomputePass(keep).apply(self.ctx, version)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         self._folding = folding
@@ -107,23 +107,23 @@ class CandidateCompiler:
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
 
     def keeping(self, keep: float) -> CandidateCompiler:
-        """A workbench of the same step that keeps another part of activations; this one where it is the same."""
+        """Return a compiler of the same step that keeps another fraction of activations; itself if it is the same."""
         if keep == self.keep:
             return self
         if keep not in self._keeping:
-            made = CandidateCompiler(self._given, self.cluster, tables=self._tables, keep=keep)
-            self._keeping[keep] = made.on(self.cluster)
+            compiler = CandidateCompiler(self._given, self.cluster, tables=self._tables, keep=keep)
+            self._keeping[keep] = compiler.on(self.cluster)
         return self._keeping[keep]
 
     def on(self, cluster: Cluster) -> CandidateCompiler:
-        """Return a workbench of the same step on another cluster; the step and its short forms are shared."""
-        made = copy(self)
-        made.cluster, made.views = cluster, [StepView(view.func, cluster.mesh) for view in self.views]
-        made._keeping, made._laid_out, made._folders, made._cannot, made._problems = {}, {}, {}, {}, {}
-        made._states = 0
+        """Return a compiler of the same step on another cluster; the step and its short forms are shared."""
+        other = copy(self)
+        other.cluster, other.views = cluster, [StepView(view.func, cluster.mesh) for view in self.views]
+        other._keeping, other._laid_out, other._folders, other._cannot, other._problems = {}, {}, {}, {}, {}
+        other._states = 0
         for name in ("_short", "times"):
-            made.__dict__.pop(name, None)
-        return made
+            other.__dict__.pop(name, None)
+        return other
 
     @cached_property
     def short_steps(self) -> tuple[ModuleOp, ModuleOp, int] | None:
@@ -137,13 +137,13 @@ class CandidateCompiler:
 
     @cached_property
     def folding(self) -> Folding | None:
-        """Return how few layers represent equal ones, if layers are equal and pins do not tell them apart."""
+        """Return how few layers represent equal layers, or None if no layers are equal or pins distinguish them."""
         return self._folding or (None if self.is_pinned else folding_of(self.module))
 
     @property
     def rows(self) -> int:
-        """The rows of the batch; 1 where it has no dim to cut."""
-        return batch_rows(given for view in self.views for given in view.inputs) or 1
+        """Return the rows of the batch, or 1 if it has no dim to cut."""
+        return batch_rows(value for view in self.views for value in view.inputs) or 1
 
     @property
     def layers(self) -> int:
@@ -152,15 +152,15 @@ class CandidateCompiler:
 
     @property
     def own_mesh(self) -> Mesh:
-        """The mesh of the cluster, as it was given."""
+        """Return the mesh of the cluster as the user gave it."""
         return self.views[0].mesh
 
     def optimistic_seconds(self, solved: Solved) -> float:
-        """About the least that the step of a solved candidate can take."""
+        """Return an estimate of the least seconds of the step of a solved candidate."""
         return solved.optimistic_seconds(self.times.slowest)
 
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
-        """Why the batch cannot be cut into parts; None where it can."""
+        """Return why the batch cannot be cut into parts, or None if it can."""
         cut = self._cut(unrolled=unrolled)
         if isinstance(cut, str):
             return cut
@@ -174,21 +174,21 @@ class CandidateCompiler:
         return sum(choice is not None for choice in choices), len(choices)
 
     def _cut(self, *, unrolled: bool) -> Mapping[ComputeOp, Choice] | str:
-        """What two parts of the batch make of each op, which is about what more of them do; or why there are none."""
+        """Return the choice of each op for a batch in two parts, which stand for more, or why it cannot be cut."""
         if unrolled not in self._cuts:
-            found: dict[ComputeOp, Choice] = {}
+            choices: dict[ComputeOp, Choice] = {}
             try:
                 for view in self.views:
                     batch = Batch(self.rows, AXIS, 2, unrolled)
-                    found |= find_parts(list(view.func.body.block.ops), view.inputs, batch).choices
-                self._cuts[unrolled] = found
+                    choices |= find_parts(list(view.func.body.block.ops), view.inputs, batch).choices
+                self._cuts[unrolled] = choices
             except PassFailedException as error:
                 self._cuts[unrolled] = str(error)
         return self._cuts[unrolled]
 
     @cached_property
     def _short(self) -> CandidateCompiler | None:
-        """Where problems of the short step that represents this one are made."""
+        """Return the compiler of the short step that represents this step."""
         if self.folding is None:
             return None
         return CandidateCompiler(self.folding.module, self.cluster, tables=self._tables)
@@ -198,60 +198,60 @@ class CandidateCompiler:
         return self.folding.counterparts(self.module) if self.folding is not None else None
 
     def is_folded(self, candidate: Candidate) -> bool:
-        """Whether equal layers decide alike in the strategy of a candidate, which makes it quick to find."""
+        """Return whether a candidate's strategy repeats decisions in equal layers, so that it is found quickly."""
         layout, choice = candidate.layout, candidate.choice
         plain = not (layout.fused or choice.balanced or choice.fits)
         return plain and layout.stages == 1 and self._counterparts is not None
 
     @property
     def states(self) -> int:
-        """How many alternatives all decisions of all problems that were made so far have together."""
+        """Return the number of alternatives of all decisions in all problems built so far."""
         return self._states + (self._short.states if self._short is not None else 0)
 
     def solve(self, candidate: Candidate, narrow: Narrow | None = None) -> Solved:
-        """Find the strategy of a candidate; Refused where there is none."""
+        """Find the strategy of a candidate; raise Refused if it has none."""
         try:
             if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate)) is not None:
                 return solved
             step = self._lay_out(candidate.layout.without_time)
             if candidate.choice.balanced:
-                # The shares that are best for the strategy that is best with equal shares.
+                # The shares are the best for the strategy that is best with even shares.
                 module = step.written([strategy for strategy, _ in self._strategies(candidate, step, narrow)])
                 BalanceRatiosPass().apply(self.ctx, module)
                 step = LaidOut.of(module)
-            found = self._strategies(candidate, step, narrow)
+            strategies = self._strategies(candidate, step, narrow)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
-        return Solved(candidate, step, tuple(found))
+        return Solved(candidate, step, tuple(strategies))
 
     def _folded(self, candidate: Candidate) -> Solved | None:
-        """The strategy of a candidate in which equal layers decide alike; None where their decisions differ in kind."""
+        """Return a strategy with equal decisions in equal layers, or None if the kinds of the decisions differ."""
         assert self._short is not None
         assert self.folding is not None
         layout = candidate.layout
         step = self._short._lay_out(layout.without_time)
         ((view, cluster, factors),) = step.stages
-        given = self._short._builder(candidate, view, cluster, factors, self._short._loop(layout, step), None)()
+        problem = self._short._builder(candidate, view, cluster, factors, self._short._loop(layout, step), None)()
         if layout.without_time not in self._folders:
             self._folders[layout.without_time] = Folder(view, self.folding.count)
-        folded = self._folders[layout.without_time].folded(given)
+        folded = self._folders[layout.without_time].folded(problem)
         if folded is None:
             return None
         solution = good_solution(folded.problem)
         assignment = folded.expanded(solution.assignment)
-        strategy = strategy_of(given, replace(solution, assignment=assignment), saves_memory=False)
+        strategy = strategy_of(problem, replace(solution, assignment=assignment), saves_memory=False)
         return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
 
     def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
-        """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
+        """Return the undecided step on the mesh of a layout, stage by stage; raise Refused if it has no such stages."""
         return [(view, cluster) for view, cluster, _ in self._lay_out(layout.without_time).stages]
 
     def tables_of(self, cluster: Cluster) -> Tables:
-        """What problems on a cluster share."""
+        """Return the tables that problems on a cluster share."""
         return self._tables.setdefault(cluster, Tables(cluster))
 
     def problems(self, candidate: Candidate, narrow: Narrow | None = None) -> list[tuple[StepView, StrategyProblem]]:
-        """The problem of each stage of a candidate, on its layout, with even shares; memory is free."""
+        """Return the problem of each stage of a candidate on its layout, with even shares and without memory prices."""
         try:
             step = self._lay_out(candidate.layout.without_time)
             loop = self._loop(candidate.layout, step)
@@ -260,7 +260,7 @@ class CandidateCompiler:
             raise Refused(str(error)) from error
 
     def unpacked(self, given: PackedSolved) -> Solved:
-        """What was solved and packed on such a workbench in another process."""
+        """Return a solved candidate that another process packed."""
         bench = self._short if given.is_folded and self._short is not None else self
         step = bench._lay_out(given.candidate.layout.without_time)
         if given.ratios:
@@ -268,12 +268,12 @@ class CandidateCompiler:
             for (view, _), ratios in zip(step_views(module), given.ratios, strict=True):
                 set_ratios(view.func, view.mesh, ratios)
             step = LaidOut.of(module)
-        strategies = (unpacked(each, view) for each, (view, _, _) in zip(given.strategies, step.stages, strict=True))
-        found = tuple(zip(strategies, given.sums, strict=True))
-        return Solved(given.candidate, step, found, given.is_folded)
+        strategies = (unpacked(plan, view) for plan, (view, _, _) in zip(given.strategies, step.stages, strict=True))
+        solutions = tuple(zip(strategies, given.sums, strict=True))
+        return Solved(given.candidate, step, solutions, given.is_folded)
 
     def written(self, solved: Solved) -> ModuleOp:
-        """The step with the strategy of a solved candidate."""
+        """Return the step with the strategy of a solved candidate."""
         strategies = [strategy for strategy, _ in solved.found]
         if not solved.is_folded:
             return solved.step.written(strategies)
@@ -285,8 +285,8 @@ class CandidateCompiler:
 
     def adapted(self, candidate: Candidate) -> Finished:
         """
-        The program of a candidate of another cluster: as `finish(solve(candidate))`, but where shares are balanced the
-        strategy stays the one for even shares, which is found quickly where layers are equal, and so are the shares.
+        Return the program of a candidate of another cluster, as `finish(solve(candidate))`; but balanced shares keep
+        the strategy for even shares. If layers are equal, a short step quickly decides the strategy and the shares.
         """
         choice = replace(candidate.choice, balanced=False)
         solved = self.solve(replace(candidate, choice=choice))
@@ -297,7 +297,7 @@ class CandidateCompiler:
             if not solved.is_folded:
                 BalanceRatiosPass().apply(self.ctx, module)
                 return self._finished(candidate, module)
-            # Equal layers have equal shares: those of the short step are about as good for the whole one.
+            # Equal layers have equal shares, so the shares of the short step are about as good for the whole step.
             short = solved.step.written([strategy for strategy, _ in solved.found])
             BalanceRatiosPass().apply(self.ctx, short)
         except PassFailedException as error:
@@ -311,8 +311,8 @@ class CandidateCompiler:
     def _finished(self, candidate: Candidate, module: ModuleOp) -> Finished:
         """Return the program that the passes make of a module with signatures."""
         try:
-            for each in Pipeline.parse(candidate.layout.program.text):
-                each.apply(self.ctx, module)
+            for program_pass in Pipeline.parse(candidate.layout.program.text):
+                program_pass.apply(self.ctx, module)
             return self.judged(candidate, module)
         except PassFailedException as error:
             raise Refused(str(error)) from error
@@ -323,7 +323,7 @@ class CandidateCompiler:
         return Finished(candidate, module, time_spent(simulations), simulations[0])
 
     def _lay_out(self, layout: Layout) -> LaidOut:
-        """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""
+        """Return the step on the mesh of a layout, in its stages; raise Refused if layers or devices are too few."""
         if layout in self._cannot:
             raise Refused(self._cannot[layout])
         if layout not in self._laid_out:
@@ -358,7 +358,7 @@ class CandidateCompiler:
         loop: BatchLoop | None,
         narrow: Narrow | None,
     ) -> Callable[..., StrategyProblem]:
-        """What makes the problem of a stage, at prices of memory."""
+        """Return a function that builds the problem of a stage for given prices of memory."""
         choice = candidate.choice
         constraints = constraints_of(view)
         if choice.pins:
@@ -383,7 +383,7 @@ class CandidateCompiler:
     def _shared_problem(
         self, candidate: Candidate, view: StepView, tables: Tables, build: Callable[[Weights], StrategyProblem]
     ) -> StrategyProblem:
-        """The problem of a candidate where memory is free; those that differ in weights alone are built once."""
+        """Return the problem without memory prices; problems that differ only in weights are built once."""
         key, weights = (candidate.layout, view.stage), candidate.choice.weights
         if key not in self._problems:
             self._problems[key] = build(weights), weights
@@ -399,17 +399,16 @@ class CandidateCompiler:
 def _strategy(
     view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], *, fits: bool
 ) -> tuple[Strategy, StrategySums]:
-    """The strategy of a stage, and what it comes to."""
     if fits:
-        found = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory)
-        return found.strategy, found.problem.sums(found.solution.assignment)
+        within = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory)
+        return within.strategy, within.problem.sums(within.solution.assignment)
     problem = build()
     solution = good_solution(problem.problem)
     return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 
 
 def good_solution(problem: Problem) -> Solution:
-    """A solution about as good as the best; Infeasible where there is none."""
+    """Return a nearly optimal solution; raise Infeasible if the problem has none."""
     least = sum(float(costs.min()) for costs in problem.unary)
     return solve(problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
 

@@ -1,4 +1,4 @@
-"""What a plan is chosen from: layouts over devices and time, and on each of them a way to find a strategy."""
+"""The candidates of a search over plans: layouts over devices and time, each with a way to find its strategy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..stages.schedules import ScheduleName
 @dataclass(frozen=True)
 class Layout:
     """
-    How a step is laid out over devices and over time.
+    The way that a step is laid out over devices and over time.
 
     Args:
-        mesh: of all devices.
-        mode: the batch whole; in parts one after the other; in parts that take turns; or through stages.
-        parts: into how many the batch is cut.
-        stages: of a pipeline.
-        schedule: of a pipeline.
-        fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
-        keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
+        mesh: mesh of all devices.
+        mode: whether the batch is whole, in parts one after the other, in parts that take turns, or in a pipeline.
+        parts: number of parts of the batch.
+        stages: number of stages of a pipeline.
+        schedule: schedule of a pipeline.
+        fused: whether batch-norms stay single ops, which take their statistics from the rows of one device.
+        keep: largest fraction of the bytes from forward for backward that is kept; the rest is recomputed.
         chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
-        chunks: how many chunks of layers each stage of a pipeline has at most.
+        chunks: largest number of chunks of layers in each stage of a pipeline.
         ranks: the ranks of the cluster that form the mesh, in its order; None for all. The others idle.
     """
 
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The layout in words: `4x16`, `4x16 in 8 parts`, `4 stages of 4x16, 8 micro-batches, 1f1b`."""
+        """Return the layout in words: `4x16`, `4x16 in 8 parts`, `4 stages of 4x16, 8 micro-batches, 1f1b`."""
         sizes = "x".join(str(axis.size) for axis in self.mesh.spatial) or "1"
         also = ", fused batch-norm" if self.fused else ""
         also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
@@ -80,19 +80,19 @@ class Layout:
 
 def _ranges(ranks: Sequence[int]) -> str:
     """Return numbers as text: `0-3, 8`."""
-    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda each: each[1] - each[0])]
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 @dataclass(frozen=True)
 class Choice:
     """
-    How the strategy on a layout is found.
+    The way to find the strategy on a layout.
 
     Args:
-        name: of a preset, or how it is searched.
-        pins: what it must obey.
-        weights: of the objective.
+        name: name of a preset or of the kind of search.
+        pins: pins that the strategy must obey.
+        weights: weights of the objective.
         balanced: whether devices have shares by their speed.
         fits: whether memory is charged until the strategy fits.
     """
@@ -107,11 +107,11 @@ class Choice:
 @dataclass(frozen=True)
 class Family:
     """
-    What kind of candidate one is, so that the candidates of a kind can be found without reading their names.
+    The kind of a candidate, so that code can group candidates without parsing their names.
 
     Args:
-        mode: of its layout.
-        strategy: its presets, outermost first, as `dp` or `dp+tp`; `search` where it has none.
+        mode: mode of its layout.
+        strategy: its presets, outermost first, as `dp` or `dp+tp`; `search` if it has none.
         mesh: the axes of all devices with their sizes.
         balanced: whether devices have shares by their speed.
     """
@@ -123,7 +123,7 @@ class Family:
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """The presets by themselves, outermost first."""
+        """Return the presets as a tuple, outermost first."""
         return tuple(self.strategy.split("+"))
 
 
@@ -136,13 +136,13 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What to call it in reports."""
+        """Return the name of the candidate in reports."""
         shares = ", shares by speed" if self.choice.balanced else ""
         return f"{self.choice.name} on {self.layout.name}{shares}"
 
     @property
     def family(self) -> Family:
-        """What kind of candidate it is."""
+        """Return the kind of the candidate."""
         strategy = "+".join(pin.preset for pin in self.choice.pins) or "search"
         mesh = tuple((axis.name, axis.size) for axis in self.layout.mesh.spatial)
         return Family(self.layout.mode, strategy, mesh, self.choice.balanced)
@@ -150,11 +150,11 @@ class Candidate:
 
 def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candidate]:
     """
-    A candidate on another number of devices, the likeliest to keep the state where it is first: one axis has another
-    size, the outermost that can; else that one alone has all devices.
+    Return variants of a candidate on `count` devices, the likeliest to leave the state in place first: each resizes one
+    axis, beginning with the outermost, and the last has all devices on the outermost axis.
 
     Args:
-        balanced: whether the devices differ, so that shares by their speed may be the better ones.
+        balanced: whether devices differ, so that variants with shares by speed come first.
     """
     axes = candidate.layout.mesh.spatial
     sizes: list[list[int]] = []
@@ -163,17 +163,17 @@ def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candida
         if count % others == 0:
             sizes.append([count // others if index == at else other.size for index, other in enumerate(axes)])
     sizes.append([count, *(1 for _ in axes[1:])])
-    found: list[Candidate] = []
-    for each in sizes:
-        made = tuple(replace(axis, size=size) for axis, size in zip(axes, each, strict=True))
-        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=made))
+    variants: list[Candidate] = []
+    for resized_axes in sizes:
+        new_axes = tuple(replace(axis, size=size) for axis, size in zip(axes, resized_axes, strict=True))
+        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=new_axes))
         for shares in (True, False) if balanced else (False,):
-            found.append(Candidate(layout, replace(candidate.choice, balanced=shares)))
-    return list(dict.fromkeys(found))
+            variants.append(Candidate(layout, replace(candidate.choice, balanced=shares)))
+    return list(dict.fromkeys(variants))
 
 
 def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
-    """A preset, or several on axes of their own, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
+    """Return one preset, or several on separate axes, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
     names = [f"{name} over {'-'.join(axes)}" if len(parts) > 1 else name for name, axes in parts]
     pins = tuple(Pin(preset=name, axes=axes) for name, axes in parts)
     return Choice(", ".join(names), pins, COMPLETION)
@@ -181,19 +181,20 @@ def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
 
 def searched(parameters: float, activations: float, *, bucketed: bool = True) -> Choice:
     """
-    The optimum where collectives count in part: `parameters` of those that travel beside compute, `activations` of
-    those that hold it up.
+    Return the search for the optimum of an objective that counts only a part of the seconds of collectives.
 
     Args:
-        bucketed: whether the former pay for latency by their bytes, as in full buckets, or each by itself.
+        parameters: factor for collectives that overlap compute.
+        activations: factor for collectives that block compute.
+        bucketed: whether the former pay latency in proportion to their bytes, as in full buckets, or one by one.
     """
     weights = Weights(parameters=parameters, activations=activations, bucketed=bucketed)
-    each = "" if bucketed else ", apart"
-    return Choice(f"search({parameters:g}, {activations:g}{each})", (), weights)
+    suffix = "" if bucketed else ", apart"
+    return Choice(f"search({parameters:g}, {activations:g}{suffix})", (), weights)
 
 
 DATA_PARALLEL = ("dp", "zero1", "zero3")
-"""The presets of data parallelism; zero2 is the program of zero1 here."""
+"""The presets of data parallelism; `zero2` makes the same program as `zero1`."""
 
 
 def presets(mesh: Mesh) -> list[Choice]:
@@ -202,10 +203,10 @@ def presets(mesh: Mesh) -> list[Choice]:
     part of them, and tensor parallelism over the inner axes.
     """
     axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
-    found: list[Choice] = []
+    choices: list[Choice] = []
     for count in range(len(axes), 0, -1):
         outer, inner = axes[:count], axes[count:]
         inside = [("tp", inner)] if inner else []
-        found += [preset((name, outer), *inside) for name in DATA_PARALLEL]
-        found += [preset(("dp", outer[:at]), ("zero3", outer[at:]), *inside) for at in range(1, count)]
-    return [*found, preset(("tp", axes))] if axes else [preset(("dp", axes))]
+        choices += [preset((name, outer), *inside) for name in DATA_PARALLEL]
+        choices += [preset(("dp", outer[:at]), ("zero3", outer[at:]), *inside) for at in range(1, count)]
+    return [*choices, preset(("tp", axes))] if axes else [preset(("dp", axes))]

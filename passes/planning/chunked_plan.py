@@ -1,4 +1,4 @@
-"""The best plan with products and their collectives in parts (`chunk-collectives`), judged as all candidates are."""
+"""Compile the best plan with products and their collectives in parts (`chunk-collectives`), and simulate it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .candidate_compiler import CandidateCompiler
 from .solutions import Finished, Solved
 
 WORTH = 0.01
-"""What part of a step parts must be expected to gain, for the program with them to be made."""
+"""Least fraction of a step that products in parts must be expected to save, before the program is compiled."""
 
 
 def chunked(bench: CandidateCompiler, solved: Solved, best: Finished) -> Finished | None:
     """
-    The best candidate with products in parts; None where these have too little to gain, or cannot be.
+    Return the best candidate with products in parts, or None if that is infeasible or would save too little.
 
     Args:
-        bench: of the whole step, with the activations that the candidate keeps.
-        solved: its strategy.
+        bench: the compiler of the whole step that keeps the candidate's fraction of activations.
+        solved: the candidate with its strategy.
     """
     layout = replace(best.candidate.layout, chunked=True)
     worth = WORTH * best.seconds
@@ -40,44 +40,44 @@ def chunked(bench: CandidateCompiler, solved: Solved, best: Finished) -> Finishe
     candidate = replace(best.candidate, layout=layout)
     try:
         module = bench.written(replace(solved, candidate=candidate))
-        for each in Pipeline.parse(layout.program.collectives):
-            each.apply(bench.ctx, module)
+        for program_pass in Pipeline.parse(layout.program.collectives):
+            program_pass.apply(bench.ctx, module)
         if _expected(module) < worth:
             return None
-        for each in Pipeline.parse(layout.program.overlapped):
-            each.apply(bench.ctx, module)
+        for program_pass in Pipeline.parse(layout.program.overlapped):
+            program_pass.apply(bench.ctx, module)
         return bench.judged(candidate, module)
     except PassFailedException:
         return None
 
 
 def _expected(module: ModuleOp) -> float:
-    """The seconds of a step that products in parts are expected to save, where all else is decided."""
-    found = 0.0
+    """Return the seconds that products in parts are expected to save, with all other decisions fixed."""
+    gain = 0.0
     for view, cluster in step_views(module):
         flow = OpFlow(view)
         times = ChunkTimes(flow, cluster)
-        found += sum(map(times.gain, sites_of(flow)))
-    return found
+        gain += sum(map(times.gain, sites_of(flow)))
+    return gain
 
 
 def _most(module: ModuleOp) -> float:
-    """An upper bound of it, found at once on a finished program: what is sent for products, or of them."""
-    found = 0.0
+    """Return a quick upper bound of the saving, on a finished program: the seconds of the products' collectives."""
+    seconds = 0.0
     for view, cluster in step_views(module):
         for op in view.func.walk():
             if isinstance(op, CollectiveOp | StartOp) and view.has(op) and _is_of_product(op):
                 if isinstance(op, StartOp) or communicates(op, view.mesh):
-                    found += communication_of(op, view.mesh).seconds(cluster)
-    return found
+                    seconds += communication_of(op, view.mesh).seconds(cluster)
+    return seconds
 
 
 def _is_of_product(op: CollectiveOp | StartOp) -> bool:
     kind = op.KIND if isinstance(op, CollectiveOp) else op.collective
     if kind in REDUCED:
         return any(isinstance(value, OpResult) and _is_product(value.op) for value in op.operands)
-    made = op.results if isinstance(op, CollectiveOp) else next(iter(op.token.uses)).operation.results
-    return kind is CollectiveKind.ALL_GATHER and any(any(map(_is_product, _users(value))) for value in made)
+    values = op.results if isinstance(op, CollectiveOp) else next(iter(op.token.uses)).operation.results
+    return kind is CollectiveKind.ALL_GATHER and any(any(map(_is_product, _users(value))) for value in values)
 
 
 def _is_product(op: Operation) -> bool:
@@ -85,7 +85,7 @@ def _is_product(op: Operation) -> bool:
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
-    """The users of a value, and of views of it."""
+    """Yield the users of a value and of its views."""
     for user in (use.operation for use in value.uses):
         yield user
         if isinstance(user, AtenOp) and user.overload in VIEWS:

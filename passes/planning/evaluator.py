@@ -1,4 +1,4 @@
-"""Trying a candidate: its strategy first, then programs of it, whole or of two short steps that say what it takes."""
+"""Evaluate candidates: find a strategy, then compile and simulate the whole step or two short steps that predict it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .shrink import extrapolated
 from .solutions import Peak
 
 STATE = 0.1
-"""What an alternative of a decision counts in a problem that is solved, where an op counts 1 in a program."""
+"""Work of one alternative of a decision in a solved problem, where one op in a program counts 1."""
 
 LEAST_WORK = 800
-"""What any program counts at least."""
+"""The least work that a program counts as, in ops."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class SolvedCandidate:
     A candidate with its strategy.
 
     Args:
-        optimistic: about the least that its step can take, in seconds.
-        solved: on the whole step; or, where short steps will judge it, on the longer of them and on the shorter, unless
-            one folded strategy serves both.
-        work: what it took, in ops.
+        optimistic: estimate of the least seconds of its step.
+        solved: the strategy of the whole step; if short steps will judge the candidate, the strategies of the longer
+            and the shorter step, or one folded strategy for both.
+        work: work spent to find the strategy, in ops.
         by_short_steps: whether short steps will judge it.
     """
 
@@ -42,13 +42,13 @@ class SolvedCandidate:
 @dataclass(frozen=True)
 class CandidateEvaluation:
     """
-    What a candidate comes to.
+    The result of simulating a candidate.
 
     Args:
-        seconds, exposed: of the step, and of these those in which the stage that computes longest does not.
-        peak: as `Finished.tightest`; None where the step takes longer than one that is known.
-        work: what it took, in ops.
-        program: None where it was made in another process, or of short steps.
+        seconds, exposed: seconds of the step, and the part of them while the stage that computes longest is idle.
+        peak: peak of the rank closest to its memory limit (`Finished.tightest`), or None if the step is too slow.
+        work: work spent on the simulation, in ops.
+        program: the program, or None if another process compiled it or only short steps were compiled.
     """
 
     candidate: Candidate
@@ -60,13 +60,13 @@ class CandidateEvaluation:
 
     @property
     def fits(self) -> bool:
-        """Whether it is known that every rank has the memory that it needs."""
+        """Return whether every rank is known to have the memory that it needs."""
         return self.peak is not None and self.peak.fits
 
 
 @dataclass(frozen=True)
 class _PackedAttempt:
-    """An attempt that another process can read."""
+    """A solved candidate that another process can read."""
 
     attempt: SolvedCandidate
     solved: tuple[PackedSolved, ...]
@@ -75,10 +75,10 @@ class _PackedAttempt:
 @dataclass(frozen=True)
 class _ShortBenches:
     """
-    Workbenches of two short steps, by which the whole is judged.
+    Compilers of two short steps that predict the whole step.
 
     Args:
-        left_out: how many layers of the whole the longer has not.
+        left_out: number of layers that the longer short step lacks, compared to the whole step.
     """
 
     longer: CandidateCompiler
@@ -87,37 +87,37 @@ class _ShortBenches:
 
     @property
     def both(self) -> tuple[CandidateCompiler, CandidateCompiler]:
-        """The longer and the shorter."""
+        """Return the compilers of the longer and the shorter step."""
         return self.longer, self.shorter
 
     @property
     def size(self) -> int:
-        """The ops of both."""
+        """Return the number of ops of both short steps."""
         return max(self.longer.size + self.shorter.size, LEAST_WORK)
 
     def extrapolated(self, longer: float, shorter: float) -> float:
-        """What the whole has of something, of which the short steps have so much."""
+        """Extrapolate a quantity of the two short steps to the whole step."""
         return extrapolated(longer, shorter, self.left_out)
 
 
 @dataclass(frozen=True)
 class _Benches:
-    """Where candidates that keep the same part of activations are tried: whole, and by short steps, if there are."""
+    """Compilers for candidates that keep one fraction of activations: the whole step, and short steps if possible."""
 
     whole: CandidateCompiler
     short: _ShortBenches | None
 
     @property
     def size(self) -> int:
-        """The ops of the whole step."""
+        """Return the number of ops of the whole step."""
         return max(self.whole.size, LEAST_WORK)
 
 
 class Evaluator:
     """
-    Tries candidates of one step, several at a time.
+    Evaluates candidates of one step, several at a time.
 
-    What one comes to depends on no other, nor on the number of processes. What cannot be is a string that says why.
+    Results depend only on the candidate. An infeasible candidate yields its reason as a string.
     """
 
     def __init__(self, bench: CandidateCompiler, processes: int = 1) -> None:
@@ -126,31 +126,31 @@ class Evaluator:
         self._bench = bench
 
     def solve(self, candidates: list[Candidate]) -> list[SolvedCandidate | str]:
-        """Find strategies."""
+        """Find the strategies of candidates."""
         for candidate in candidates:
-            self._of(candidate)  # Processes that are forked have it then.
-        # Candidates of one layout share most of their problem, but for what is pinned.
+            self._of(candidate)  # Create the compilers before processes are forked, so that all of them have these.
+        # Candidates with the same layout and pins share most of their problem.
         return side_by_side(
             self._solved,
             candidates,
             self.processes,
             pack=_packed,
             unpack=self._unpacked,
-            together=lambda each: (each.layout, each.choice.pins),
+            together=lambda candidate: (candidate.layout, candidate.choice.pins),
         )
 
     def judge(self, attempts: list[SolvedCandidate], worth: float) -> list[CandidateEvaluation | str]:
         """
-        Make programs of candidates, and simulate them.
+        Compile candidates and simulate their programs.
 
         Args:
-            worth: seconds of a step from which on nobody asks how much memory it needs.
+            worth: limit of the step, in seconds; the peak memory of slower steps is not computed.
         """
         judged = partial(self._judged, worth=worth)
         return side_by_side(judged, attempts, self.processes, pack=_without_program)
 
     def whole(self, attempt: SolvedCandidate) -> SolvedCandidate | str:
-        """An attempt at the whole step of one that short steps have judged."""
+        """Return the candidate solved on the whole step, even if short steps have judged it."""
         if not attempt.by_short_steps:
             return attempt
         (first, *_) = attempt.solved
@@ -159,7 +159,7 @@ class Evaluator:
         return self._tried(attempt.candidate)
 
     def program(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> Finished:
-        """The program of what was judged."""
+        """Return the program of an evaluated candidate; compile it if the evaluation has none."""
         if judged.program is not None:
             return judged.program
         return self._of(attempt.candidate).whole.finish(attempt.solved[0])
@@ -174,16 +174,16 @@ class Evaluator:
         benches = self._of(candidate)
         short = benches.short if candidate.layout.mode != "pipeline" else None
         if short is None or benches.whole.is_folded(candidate):
-            # What was found once for all must be known on both short steps, if these are to judge it.
+            # A strategy of the folded step can be judged by short steps only if both of these are folded, too.
             serves = short is not None and all(bench.is_folded(candidate) for bench in short.both)
             return self._tried(candidate, by_short_steps=serves)
-        before = sum(each.states for each in short.both)
+        before = sum(bench.states for bench in short.both)
         try:
             with dropped_if_faulty(candidate):
-                longer, shorter = (each.solve(candidate) for each in short.both)
+                longer, shorter = (bench.solve(candidate) for bench in short.both)
         except Refused as error:
             return str(error)
-        work = STATE * (sum(each.states for each in short.both) - before)
+        work = STATE * (sum(bench.states for bench in short.both) - before)
         optimistic = short.extrapolated(
             short.longer.optimistic_seconds(longer), short.shorter.optimistic_seconds(shorter)
         )
@@ -206,7 +206,7 @@ class Evaluator:
             return packed
         benches, is_pair = self._of(packed.attempt.candidate), len(packed.solved) > 1
         used = benches.short.both if is_pair and benches.short is not None else (benches.whole,)
-        solved = (bench.unpacked(each) for bench, each in zip(used, packed.solved, strict=True))
+        solved = (bench.unpacked(strategy) for bench, strategy in zip(used, packed.solved, strict=True))
         return replace(packed.attempt, solved=tuple(solved))
 
     def _judged(self, attempt: SolvedCandidate, worth: float) -> CandidateEvaluation | str:
@@ -221,13 +221,13 @@ class Evaluator:
 
     def _finished(self, attempt: SolvedCandidate, worth: float, benches: _Benches) -> CandidateEvaluation:
         (solved,) = attempt.solved
-        made = benches.whole.finish(solved)
-        peak = made.tightest if made.seconds < worth else None
+        finished = benches.whole.finish(solved)
+        peak = finished.tightest if finished.seconds < worth else None
         work = float(benches.size * attempt.candidate.layout.stages)
-        return CandidateEvaluation(made.candidate, made.seconds, made.exposed, peak, work, made)
+        return CandidateEvaluation(finished.candidate, finished.seconds, finished.exposed, peak, work, finished)
 
     def _estimated(self, attempt: SolvedCandidate, short: _ShortBenches) -> CandidateEvaluation:
-        """What the whole step takes, by two short ones."""
+        """Extrapolate the seconds and the peak of the whole step from two short steps."""
         solved = attempt.solved * 2 if len(attempt.solved) == 1 else attempt.solved
         long, brief = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
         seconds = short.extrapolated(long.seconds, brief.seconds)
@@ -244,7 +244,7 @@ class Evaluator:
 def _packed(found: SolvedCandidate | str) -> _PackedAttempt | str:
     if isinstance(found, str):
         return found
-    return _PackedAttempt(replace(found, solved=()), tuple(each.packed() for each in found.solved))
+    return _PackedAttempt(replace(found, solved=()), tuple(solved.packed() for solved in found.solved))
 
 
 def _without_program(found: CandidateEvaluation | str) -> CandidateEvaluation | str:
@@ -252,9 +252,9 @@ def _without_program(found: CandidateEvaluation | str) -> CandidateEvaluation | 
 
 
 def _short_benches(bench: CandidateCompiler) -> _ShortBenches | None:
-    found = bench.short_steps
-    if found is None:
+    steps = bench.short_steps
+    if steps is None:
         return None
-    *modules, left_out = found
-    longer, shorter = (CandidateCompiler(each, bench.cluster, folding=bench.folding) for each in modules)
+    *modules, left_out = steps
+    longer, shorter = (CandidateCompiler(module, bench.cluster, folding=bench.folding) for module in modules)
     return _ShortBenches(longer, shorter, left_out)

@@ -15,13 +15,13 @@ from .notes import Note
 from .race import LEAST_GAIN, Race
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
-"""How layouts are searched: where much of the communication may be hidden, and where little."""
+"""The first objectives for a layout: one for steps that can hide much of their communication, two for little."""
 
 ADDITIVE = FIRST[-1]
 """The objective of `search-strategy`: the sum of all seconds, without weights."""
 
 MUCH = 0.5
-"""What part of a step data parallelism waits for communication, where little of it can be hidden."""
+"""Most exposed communication, as a fraction of a data-parallel step, that counts as mostly hidden."""
 
 MORE = (
     searched(0.25, 1.0),
@@ -31,16 +31,16 @@ MORE = (
     searched(0.05, 0.7, bucketed=False),
     searched(0.25, 0.5, bucketed=False),
 )
-"""How the best layouts are searched again."""
+"""The objectives of further searches on the best layouts."""
 
 WORK = 30_000
-"""How many ops of programs may be gone through by default, where alternatives of problems count in part (`STATE`)."""
+"""Default limit of the work of a search, in ops of programs; an alternative of a problem counts `STATE` ops."""
 
 MOST_PIPELINES = 6
-"""How many layouts in stages are searched."""
+"""Number of pipeline layouts that are searched."""
 
 LIKELY = 2
-"""How many of them are tried at first."""
+"""Number of pipeline layouts that are tried at first."""
 
 FINALISTS = 2
 """The number of candidates judged by short steps whose whole step is simulated."""
@@ -52,27 +52,27 @@ SHORT_STEPS_ERR = 0.1
 """The part of an estimate by short steps that the whole step may save (0.083: `gpt2-48` on `h100-8x8`)."""
 
 FAR = 1.5
-"""How many times the fastest step one may take and be of interest still, for predictions err."""
+"""A candidate may take this multiple of the fastest step and still be of interest, since predictions err."""
 
 REFINED = 2
-"""How many layouts are searched with more weights."""
+"""Number of layouts that are searched with more weights."""
 
 ROUNDS = 3
-"""How many times the fraction of activations that a candidate keeps is interpolated between those that are known."""
+"""Number of times that the fraction of activations to keep is interpolated between known fractions."""
 
 GRAIN = 0.05
-"""The fractions that are tried are multiples of this, the interpolated one rounded down."""
+"""Fractions of activations to keep are multiples of this; interpolated ones are rounded down."""
 
 
 class Explorer(Race):
-    """Enters candidates into a race, phase by phase; one use."""
+    """Enters candidates into a race, phase by phase; an instance is used once."""
 
     plain = inf
-    """The seconds of the fastest of data parallelism, the usual search and likely pipelines, on the own mesh."""
+    """Seconds of the fastest first candidate: data parallelism, the usual search or a likely pipeline."""
 
     @property
     def shares(self) -> bool:
-        """Return whether it is left to the search if devices have equal shares."""
+        """Return whether the search decides if devices have equal shares."""
         return len(self.cluster.kinds_used) > 1 and self.fixed.balanced is None
 
     def run(self) -> Finished | None:
@@ -110,7 +110,7 @@ class Explorer(Race):
                     break
         is_of_use = self.best is not None or self.ranks is None or self._too_large(shrinking=True)
         if is_of_use and not self.allowance.is_late:
-            # However soon the search ends: what people would write is held against it.
+            # Plans that people would write by hand are always compared, however early the search ends.
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
             by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
@@ -120,7 +120,7 @@ class Explorer(Race):
             self._enter((Candidate(layout, ADDITIVE) for layout in layouts), to_the_end=True)
             self._enter(self._accumulated(), to_the_end=True)
             for batch in self._keeping_less():
-                # What fits must not do so by keeping less than there is room for.
+                # A candidate that fits should keep as many activations as memory allows.
                 self._enter(batch, to_the_end=True)
         self._finish_estimated(FINALISTS)
         for _ in range(LATE_FINALISTS):
@@ -129,28 +129,28 @@ class Explorer(Race):
                 break
             self._finish_estimated(1)
         while self.best is None and self.estimates and worth == inf:
-            # Short steps may promise more than the whole keeps: that it fits, above all.
+            # The whole step may need more memory than its short steps predict.
             self._finish_estimated(1)
         return self._verified() if self.best_seconds < worth else None
 
     def runners_up(self, chosen: Candidate, notes: Sequence[Note]) -> list[Candidate]:
         """
-        Of each other kind than that of what was chosen, the fastest candidate that was simulated, the fastest first;
-        those that took longer than `FAR` times the fastest are of no interest, but for data parallelism.
+        Return the fastest simulated candidate of each family except the chosen one, the fastest first. Candidates
+        slower than `FAR` times the fastest are left out, except data parallelism.
         """
         plain = self._data_parallel().family
-        known = [note for note in notes if note.exposed is not None and note.why != "does not fit"]
-        limit = FAR * min((_step(note) for note in known), default=0.0)
-        found: dict[tuple[str, str], Candidate] = {}
-        for note in sorted(known, key=_step):
+        fitting = [note for note in notes if note.exposed is not None and note.why != "does not fit"]
+        limit = FAR * min((_step(note) for note in fitting), default=0.0)
+        runners: dict[tuple[str, str], Candidate] = {}
+        for note in sorted(fitting, key=_step):
             family = note.candidate.family
             if _step(note) <= limit or family == plain:
-                found.setdefault((family.mode, family.strategy), note.candidate)
-        found.pop((chosen.family.mode, chosen.family.strategy), None)
-        return list(found.values())
+                runners.setdefault((family.mode, family.strategy), note.candidate)
+        runners.pop((chosen.family.mode, chosen.family.strategy), None)
+        return list(runners.values())
 
     def _as_asked(self, candidate: Candidate) -> Candidate:
-        """A candidate that keeps of its activations, and has the shares, that the user has decided."""
+        """Return a candidate with the ranks, shares and kept activations that the user has decided."""
         if self.ranks is not None:
             candidate = replace(candidate, layout=replace(candidate.layout, ranks=self.ranks))
         if self.fixed.balanced:
@@ -159,7 +159,7 @@ class Explorer(Race):
 
     def _enter(self, batch: Iterable[Candidate], *, to_the_end: bool = False) -> None:
         """Consider the candidates of a batch that the user's decisions allow."""
-        self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)], to_the_end=to_the_end)
+        self._consider([asked for asked in map(self._as_asked, batch) if self._is_open(asked)], to_the_end=to_the_end)
 
     def _first_batches(self) -> Iterator[list[Candidate]]:
         """Yield plain candidates on the cluster's own mesh."""
@@ -193,16 +193,16 @@ class Explorer(Race):
         yield list(self._within_memory())
 
     def _data_parallel(self, *, balanced: bool = False) -> Candidate:
-        """Data parallelism over all devices, with equal shares or with those by speed."""
+        """Return data parallelism over all devices, with equal shares or with shares by speed."""
         own = self.meshes[0]
         return self._as_asked(Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=balanced)))
 
     def _known(self, candidate: Candidate) -> Note | None:
-        """What became of a candidate; None if it was not tried, or could not be."""
+        """Return the note of a candidate, or None if it was not tried or is infeasible."""
         return next((note for note in self.notes if note.candidate == candidate and note.seconds is not None), None)
 
     def _usual(self) -> Choice:
-        """How a layout is searched at first: as far as data parallelism shows that communication can be hidden."""
+        """Return the first objective of layouts, by how much communication data parallelism can hide."""
         dp = self._known(self._data_parallel())
         if dp is None:
             return FIRST[0]
@@ -210,19 +210,19 @@ class Explorer(Race):
         return FIRST[0] if exposed <= MUCH * _step(dp) else FIRST[1]
 
     def _on_three_axes(self) -> Iterator[Candidate]:
-        """The meshes of three axes that divide an axis of the best mesh of two axes."""
+        """Yield candidates on the meshes of three axes that divide an axis of the best mesh of two axes."""
         if len(self.meshes) == 1:
             return
-        leaders = (each.layout.mesh for each in self._leaders(len(self.notes)))
+        leaders = (leader.layout.mesh for leader in self._leaders(len(self.notes)))
         best = next((mesh for mesh in leaders if len(mesh.axes) == 2), None)
         for mesh in finer_meshes(best) if best is not None else ():
             yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
-        """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
+        """Yield the most promising pipelines, accumulations and duplex layouts, which cut the batch into parts."""
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
-            best = next((each.layout.mesh for each in self._leaders(1)), own)
+            best = next((leader.layout.mesh for leader in self._leaders(1)), own)
             for mesh in dict.fromkeys((own, best)):
                 yield from self._promising(pipelines(mesh, rows, self.bench.layers, self.fixed), MOST_PIPELINES)
             if self.fixed.micro_batches is not None:
@@ -237,18 +237,18 @@ class Explorer(Race):
             self._refuse((Layout(own, "duplex", 2),), refusal)
 
     def _likely_pipelines(self) -> Iterator[Candidate]:
-        """The few pipelines with the lowest estimates, if those are below the best step."""
+        """Yield the few pipelines with the lowest estimates, if these are below the best step."""
         if self.bench.cut_refusal() is None:
-            found = pipelines(self.meshes[0], self.bench.rows, self.bench.layers, self.fixed)
+            layouts = pipelines(self.meshes[0], self.bench.rows, self.bench.layers, self.fixed)
             times = self.bench.times
-            possible = (each for each in found if self.fixed.allows(each) and not self._is_worse(times.least(each)))
-            estimates = {each: times.estimated(each) for each in possible}
+            possible = (it for it in layouts if self.fixed.allows(it) and not self._is_worse(times.least(it)))
+            estimates = {layout: times.estimated(layout) for layout in possible}
             likely = sorted(estimates, key=estimates.__getitem__)[:LIKELY]
-            yield from (Candidate(each, self._usual()) for each in likely if not self._is_worse(estimates[each]))
+            yield from (Candidate(layout, self._usual()) for layout in likely if not self._is_worse(estimates[layout]))
 
     def _in_stages(self) -> Iterator[Candidate]:
-        """The best pipelines, with presets over the axes that are common to all stages."""
-        pipelines = [each for each in self._leaders(len(self.notes)) if each.layout.mode == "pipeline"]
+        """Yield the best pipelines, with presets over the axes that all stages have in common."""
+        pipelines = [leader for leader in self._leaders(len(self.notes)) if leader.layout.mode == "pipeline"]
         for leader in pipelines[:REFINED]:
             meshes = [view.mesh for view, _ in self.bench.keeping(leader.layout.keep).laid_out(leader.layout)]
             common = [axis for axis in meshes[0].spatial if all(axis in mesh.spatial for mesh in meshes)]
@@ -257,16 +257,16 @@ class Explorer(Race):
 
     def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
         """
-        What did best with the batch whole, in two parts that take turns; and the presets that send within layers, which
-        duplex hides, or all of them where it is asked for.
+        Yield the best whole-batch candidates, in two parts that take turns, and presets with tensor parallelism, whose
+        communication duplex hides. If the user asks for duplex, yield all presets.
         """
-        whole = [each for each in self._leaders(REFINED) if each.layout.mode == "whole"]
-        known = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
-        for each in dict.fromkeys((*whole, *(Candidate(Layout(own), choice) for choice in known))):
-            yield replace(each, layout=replace(each.layout, mode="duplex", parts=2))
+        whole = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
+        choices = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
+        for candidate in dict.fromkeys((*whole, *(Candidate(Layout(own), choice) for choice in choices))):
+            yield replace(candidate, layout=replace(candidate.layout, mode="duplex", parts=2))
 
     def _refuse(self, layouts: Iterable[Layout], why: str) -> None:
-        """Say of what stands for all layouts of a kind why none of them can be."""
+        """Log why all layouts of a kind are infeasible, for one layout that represents the kind."""
         for layout in filter(self.fixed.allows, layouts):
             self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
@@ -282,10 +282,10 @@ class Explorer(Race):
             yield Candidate(layout, self._usual())
 
     def _balanced(self) -> Iterator[Candidate]:
-        """Where data parallelism gains by shares by speed, these for what did best with equal ones, and for ZeRO."""
+        """Yield the best candidates and ZeRO with shares by speed, unless data parallelism gains too little by them."""
         if not self.shares:
             return
-        even, balanced = (self._known(self._data_parallel(balanced=each)) for each in (False, True))
+        even, balanced = (self._known(self._data_parallel(balanced=is_balanced)) for is_balanced in (False, True))
         if even is None or balanced is None or _step(balanced) < (1.0 - LEAST_GAIN) * _step(even):
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
             own = self.meshes[0]
@@ -296,43 +296,43 @@ class Explorer(Race):
         """Yield the best layouts with other weights, if weights matter there."""
         for leader in self._leaders(REFINED):
             first, more = (
-                [replace(leader, choice=replace(each, balanced=leader.choice.balanced)) for each in choices]
+                [replace(leader, choice=replace(option, balanced=leader.choice.balanced)) for option in choices]
                 for choices in (FIRST, MORE)
             )
             yield from first
-            if len({self.fingerprints.get(each, each) for each in first}) > 1:
+            if len({self.fingerprints.get(candidate, candidate) for candidate in first}) > 1:
                 yield from more
 
     def _fused(self) -> Iterator[Candidate]:
-        """The best layouts with batch-norms as single ops."""
+        """Yield the best layouts with batch-norms as single ops."""
         if self.bench.has_batch_norm:
-            yield from (replace(each, layout=replace(each.layout, fused=True)) for each in self._leaders(REFINED))
+            yield from (replace(leader, layout=replace(leader.layout, fused=True)) for leader in self._leaders(REFINED))
 
     def _leaders(self, count: int) -> list[Candidate]:
-        """The fastest candidates of different layouts of which none is known not to fit, the fastest first."""
+        """Return the fastest candidates of different layouts, the fastest first, except those known not to fit."""
         programs = [note for note in self.notes if note.exposed is not None and note.why != "does not fit"]
         fitting = [(note.seconds, note.candidate) for note in programs if note.seconds is not None]
         leaders: dict[Layout, Candidate] = {}
-        for _, candidate in sorted(fitting, key=lambda each: each[0]):
+        for _, candidate in sorted(fitting, key=lambda entry: entry[0]):
             if len(leaders) < count:
                 leaders.setdefault(candidate.layout, candidate)
         return list(leaders.values())
 
     def _too_large(self, *, shrinking: bool = False) -> list[Note]:
         """
-        Return what would be the fastest if it did fit.
+        Return the notes of candidates that would be the fastest if they fitted.
 
         Args:
             shrinking: whether to leave out the strategies whose parameters and states alone do not fit.
         """
-        known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
-        large = [note for note in known if not note.fits and not self._is_worse(_step(note))]
+        judged = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
+        large = [note for note in judged if not note.fits and not self._is_worse(_step(note))]
         return [note for note in large if not shrinking or note.lasting_bytes < note.memory_bytes]
 
     def _keeping_less(self) -> Iterator[list[Candidate]]:
         """
-        What does not fit, with activations computed again: with as few as can be kept at first, then with as many as
-        the memory between has room for. Of these the fastest, and those that need the least besides.
+        Yield candidates that do not fit, with recomputation: first with as few activations as possible, then with as
+        many as memory probably allows. The candidates are the fastest and the smallest.
         """
         if self.fixed.keep is not None:
             return
@@ -340,10 +340,10 @@ class Explorer(Race):
         fastest = sorted(notes, key=_step)[:REFINED]
         least = sorted(notes, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
         chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *least)))
-        yield [_keeping(each, 0.0) for each in chosen]
+        yield [_keeping(candidate, 0.0) for candidate in chosen]
         for _ in range(ROUNDS):
-            kept = ((each, self._as_much_as_fits(each)) for each in chosen)
-            yield [_keeping(each, part) for each, part in kept if part is not None]
+            fractions = ((candidate, self._as_much_as_fits(candidate)) for candidate in chosen)
+            yield [_keeping(candidate, part) for candidate, part in fractions if part is not None]
 
     def _accumulated(self) -> Iterator[Candidate]:
         """Yield the fastest candidates that do not fit, with the batch in as few parts as may make them fit."""
@@ -353,14 +353,14 @@ class Explorer(Race):
                 room = note.memory_bytes - note.lasting_bytes
                 needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
                 ways = accumulations(note.candidate.layout.mesh, self.bench.rows, self.fixed)
-                for layout in islice((each for each in ways if each.parts >= needed), REFINED):
+                for layout in islice((way for way in ways if way.parts >= needed), REFINED):
                     parts = replace(note.candidate.layout, mode="accumulate", parts=layout.parts)
                     yield replace(note.candidate, layout=parts)
 
     def _as_much_as_fits(self, candidate: Candidate) -> float | None:
-        """What part of its activations a candidate can probably keep, between parts that are known; None if none."""
-        known = [note for note in self.notes if note.peak_bytes is not None]
-        like = [note for note in known if _keeping(note.candidate, 1.0) == candidate]
+        """Return the fraction of activations that a candidate can probably keep, between known ones, or None."""
+        judged = [note for note in self.notes if note.peak_bytes is not None]
+        like = [note for note in judged if _keeping(note.candidate, 1.0) == candidate]
         fitting = max((note for note in like if note.fits), key=_part_kept, default=None)
         larger = min((note for note in like if not note.fits), key=_part_kept, default=None)
         if fitting is None or larger is None or self._is_worse(_step(larger)):
@@ -371,7 +371,7 @@ class Explorer(Race):
         return round(part // GRAIN * GRAIN, 2)
 
     def _within_memory(self) -> Iterator[Candidate]:
-        """Where what does not fit would be faster, or nothing fits, strategies that pay for memory."""
+        """Yield strategies that pay for memory, on layouts that would be faster if they fitted, or if nothing fits."""
         layouts = [note.candidate.layout for note in sorted(self._too_large(), key=_step)]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
@@ -380,12 +380,10 @@ class Explorer(Race):
 
 
 def _step(note: Note) -> float:
-    """The seconds of a step that is known."""
     return note.seconds or 0.0
 
 
 def _keeping(candidate: Candidate, part: float) -> Candidate:
-    """The same with a part of its activations."""
     return replace(candidate, layout=replace(candidate.layout, keep=part))
 
 

@@ -1,14 +1,15 @@
 """
-A problem in which equal layers decide alike: that of a step of four layers, each counted as often as it stands for one.
+Fold a problem with equal layers: four layers represent all, and each cost counts for all the layers it represents.
 
-A step of n equal layers is represented by one of `KEPT` = 4 (`shrink.shrunk`): its first, two from the middle that
-share every decision, and its last. With the decisions `a` of the first, `m` of the middle and `z` of the last,
+A step of n equal layers is represented by a step of `KEPT` = 4 (`shrink.shrunk`): the first, two from the middle that
+share every decision, and the last. Let a, m and z be the decisions of the first layer, of the middle layers and of the
+last layer, f the cost of a layer, and g the cost between two neighbours. Then
 
     sum of the n layers  =  f(a) + (n - 2) f(m) + f(z) + g(a, m) + (n - 3) g(m, m) + g(m, z)
 
-where f is what a layer costs and g what goes between two neighbours. `folded` gives these factors to the nodes and
-edges of the short step's problem and merges the two layers in the middle, so that its solutions, and what they cost,
-are those solutions of the whole step's problem in which all layers but the first and the last decide alike.
+`Folder.folded` gives these factors to the nodes and edges of the short step's problem and merges the middle layers.
+Its solutions, with their costs, are the solutions of the whole step's problem that decide the same for all layers but
+the first and the last.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from ..step.step_view import StepView, mesh_of_module, step_functions
 from .shrink import shrunk
 
 KEPT = 4
-"""How many layers represent all."""
+"""Number of layers that represent all."""
 
 WORTHWHILE = 6
-"""From how many equal layers on problems are folded."""
+"""Least number of equal layers to fold."""
 
 _FIRST, _MIDDLE, _SAME, _LAST = range(KEPT)
 
@@ -40,13 +41,13 @@ _FIRST, _MIDDLE, _SAME, _LAST = range(KEPT)
 @dataclass(frozen=True)
 class Folding:
     """
-    A step of many equal layers, and the short one that represents it.
+    A step of many equal layers, and the short step that represents it.
 
     Args:
         module: the short step.
-        count: how many equal layers the whole has.
-        whole: the step that it was made of.
-        found: what stands for each op and argument of that.
+        count: number of equal layers of the whole step.
+        whole: the whole step.
+        found: the op and argument of the short step that represents each op and argument of the whole step.
     """
 
     module: ModuleOp
@@ -55,27 +56,27 @@ class Folding:
     found: Counterparts = field(repr=False)
 
     def counterparts(self, module: ModuleOp) -> Counterparts | None:
-        """What of the short step stands for each op and argument of a step of two layers or more; None if unknown."""
+        """Return the ops and arguments of the short step that represent a step of two or more layers, or None."""
         if module is self.whole:
             return self.found
         return _Matcher(_layered(self.module), _layered(module)).run()
 
 
 def folding(module: ModuleOp) -> Folding | None:
-    """The folding of a step; None where it has too few equal layers, or they cannot be taken out."""
-    found = _layered(module) if len(step_functions(module)) == 1 else None
-    if found is None or found.run is None or found.run.count < WORTHWHILE:
+    """Return the folding of a step, or None if too few layers are equal or they cannot be removed."""
+    layered = _layered(module) if len(step_functions(module)) == 1 else None
+    if layered is None or layered.run is None or layered.run.count < WORTHWHILE:
         return None
     short = shrunk(module, KEPT)
     if short is None:
         return None
-    counterparts = _Matcher(_layered(short), found).run()
-    return Folding(short, found.run.count, module, counterparts) if counterparts is not None else None
+    counterparts = _Matcher(_layered(short), layered).run()
+    return Folding(short, layered.run.count, module, counterparts) if counterparts is not None else None
 
 
 @dataclass(frozen=True)
 class _Layered:
-    """A step with its layers and its run of equal ones."""
+    """A step with its layers and its run of equal layers."""
 
     view: StepView
     layers: Layers
@@ -90,7 +91,7 @@ def _layered(module: ModuleOp) -> _Layered:
 
 
 class _Matcher:
-    """Finds what of a short step stands for the ops and arguments of a longer one; one use."""
+    """Matches each op and argument of a longer step to one of the short step; an instance is used once."""
 
     def __init__(self, short: _Layered, whole: _Layered) -> None:
         self.short, self.whole = short, whole
@@ -103,10 +104,10 @@ class _Matcher:
             return None
         for number, layer in enumerate(whole.ops):
             inner = 0 < number < whole.count - 1
-            of = short.ops[_MIDDLE if inner else _LAST if number else _FIRST]
-            if len(of) != len(layer):
+            represented = short.ops[_MIDDLE if inner else _LAST if number else _FIRST]
+            if len(represented) != len(layer):
                 return None
-            self.ops.update(zip(layer, of, strict=True))
+            self.ops.update(zip(layer, represented, strict=True))
         if not self._rest() or not self._arguments():
             return None
         short_ops = {op: at for at, op in enumerate(self.short.view.func.body.block.ops)}
@@ -115,7 +116,7 @@ class _Matcher:
         return Counterparts(ops, arguments)
 
     def _rest(self) -> bool:
-        """Pair what is in no equal layer, in the order of the program."""
+        """Pair the ops outside the equal layers, in program order."""
         inside = (
             {op for layer in self.short.run.ops for op in layer} if self.short.run is not None else set[Operation]()
         )
@@ -127,7 +128,7 @@ class _Matcher:
         return all(_alike(op, other) for op, other in self.ops.items())
 
     def _arguments(self) -> bool:
-        """Pair arguments by their users, and those that nobody uses in their order."""
+        """Pair arguments by their users, and unused arguments by their order."""
         for op, other in self.ops.items():
             if isinstance(op, ComputeOp):
                 for value, like in zip(op.operands, other.operands, strict=True):
@@ -136,13 +137,13 @@ class _Matcher:
                     if not isinstance(like, BlockArgument) or self.arguments.setdefault(value, like) is not like:
                         return False
         left, over = (
-            [argument for argument in each.view.func.body.block.args if not _is_used(argument)]
-            for each in (self.whole, self.short)
+            [argument for argument in layered.view.func.body.block.args if not _is_used(argument)]
+            for layered in (self.whole, self.short)
         )
         if len(left) != len(over):
             return False
         self.arguments.update(zip(left, over, strict=True))
-        return all(one.type == other.type for one, other in self.arguments.items())
+        return all(argument.type == other.type for argument, other in self.arguments.items())
 
 
 def _is_used(value: SSAValue) -> bool:
@@ -158,13 +159,13 @@ def _alike(op: Operation, other: Operation) -> bool:
 @dataclass(frozen=True)
 class FoldedProblem:
     """
-    The problem of a short step in which equal layers decide alike.
+    The problem of a short step whose equal layers take equal decisions.
 
     Args:
         given: the problem of the short step.
-        problem: with the factors, and without the second layer in the middle.
-        of: by node of `given`, the node of `problem`.
-        node_factors, edge_factors: by node and edge of `given`, how often what it costs counts.
+        problem: the folded problem, with the factors and without the second middle layer.
+        of: for each node of `given`, its node of `problem`.
+        node_factors, edge_factors: for each node and edge of `given`, the factor of its cost.
     """
 
     given: StrategyProblem
@@ -174,17 +175,17 @@ class FoldedProblem:
     edge_factors: tuple[float, ...]
 
     def expanded(self, assignment: States) -> States:
-        """A solution as one of the short step's problem."""
+        """Return a solution of the folded problem as a solution of the short step's problem."""
         return np.array([assignment[node] for node in self.of], dtype=np.int64)
 
     def sums(self, assignment: States) -> StrategySums:
-        """What the whole step comes to, by an expanded solution."""
+        """Return the seconds of the whole step under an expanded solution."""
         return self.given.sums(assignment, self.node_factors, self.edge_factors)
 
 
 @dataclass(frozen=True)
 class _DecisionPlace:
-    """Where a decision is: in which of the equal layers, if in any, and what it is about there."""
+    """The place of a decision: the equal layer that contains it, if any, and its subject there."""
 
     layer: int | None
     subject: object
@@ -195,8 +196,8 @@ class Folder:
     Folds problems of a view of the short step.
 
     Args:
-        view: of the short step, on some mesh.
-        count: of the equal layers that it represents.
+        view: a view of the short step on some mesh.
+        count: number of equal layers that the short step represents.
     """
 
     def __init__(self, view: StepView, count: int) -> None:
@@ -208,7 +209,7 @@ class Folder:
         self.scaled: dict[tuple[int, float], tuple[Costs, Costs]] = {}
 
     def folded(self, given: StrategyProblem) -> FoldedProblem | None:
-        """The problem with factors; None where the layers in the middle do not have the same decisions."""
+        """Return the folded problem, or None if the middle layers have different decisions."""
         places = [self._place(problem.subject, problem.copy) for problem in given.decisions]
         at = {place.subject: node for node, place in enumerate(places) if place.layer == _MIDDLE}
         first = {node: at.get(place.subject) for node, place in enumerate(places) if place.layer == _SAME}
@@ -217,8 +218,8 @@ class Folder:
         for node, other in first.items():
             if other is None or given.decisions[node].states != given.decisions[other].states:
                 return None
-        kept = [node for node in range(len(places)) if node not in first]
-        number = {node: index for index, node in enumerate(kept)}
+        nodes = [node for node in range(len(places)) if node not in first]
+        number = {node: index for index, node in enumerate(nodes)}
         of = tuple(number[node if (other := first.get(node)) is None else other] for node in range(len(places)))
         factors = tuple(self._node_factor(place.layer) for place in places)
         between = [self._edge_factor(places[edge.u].layer, places[edge.v].layer) for edge in given.problem.edges]
@@ -226,7 +227,7 @@ class Folder:
             return None
         edge_factors = tuple(factor or 0.0 for factor in between)
         return FoldedProblem(
-            given, self._merged(given.problem, kept, of, factors, edge_factors), of, factors, edge_factors
+            given, self._merged(given.problem, nodes, of, factors, edge_factors), of, factors, edge_factors
         )
 
     def _merged(
@@ -250,7 +251,7 @@ class Folder:
         return Problem(tuple(unary), tuple(edges))
 
     def _times(self, costs: Costs, factor: float) -> Costs:
-        """Costs so many times; equal ones stay the same object."""
+        """Return costs times a factor; equal results are the same object."""
         if factor == 1.0:
             return costs
         key = (id(costs), factor)
@@ -262,7 +263,7 @@ class Folder:
         return (self.count - 2) / 2 if layer in (_MIDDLE, _SAME) else 1.0
 
     def _edge_factor(self, one: int | None, other: int | None) -> float | None:
-        """How often an edge counts; None between layers that are no neighbours."""
+        """Return the factor of an edge, or None for an edge between layers that are not neighbours."""
         if one is None or other is None or one == other:
             return max(self._node_factor(one), self._node_factor(other))
         if abs(one - other) > 1:
@@ -270,7 +271,7 @@ class Folder:
         return float(self.count - 3) if {one, other} == {_MIDDLE, _SAME} else 1.0
 
     def _place(self, subject: ComputeOp | SSAValue, copy: bool) -> _DecisionPlace:
-        found = self.places.get(subject)
-        if found is None:
+        place = self.places.get(subject)
+        if place is None:
             return _DecisionPlace(None, subject)
-        return _DecisionPlace(found.layer, (found.subject, copy))
+        return _DecisionPlace(place.layer, (place.subject, copy))

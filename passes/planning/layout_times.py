@@ -1,4 +1,4 @@
-"""How long the steps of layouts take, before any strategy is found: lower bounds and rough estimates."""
+"""Lower bounds and rough estimates of the step times of layouts, before any strategy is found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .candidates import Layout
 from .solutions import BUBBLE_AT_BEST
 
 _REDUCED = 4
-"""How often the activations of a layer that is split are reduced, forward and backward (Megatron)."""
+"""Number of reductions of the activations of a split layer, forward and backward (Megatron)."""
 
 Cut = Callable[[bool], Mapping[ComputeOp, Choice] | str]
 """Maps ops to their choices on a part of the batch, or returns the reason why the batch cannot be cut."""
@@ -40,8 +40,8 @@ class LayoutTimes:
     The times of a step on a cluster.
 
     Args:
-        views: of the step, whose batch-norms are decomposed.
-        cut: says which ops are cut with the batch.
+        views: views of the step, with decomposed batch-norms.
+        cut: function that returns which ops are cut with the batch.
     """
 
     def __init__(self, views: Sequence[StepView], cluster: Cluster, cut: Cut) -> None:
@@ -73,13 +73,13 @@ class LayoutTimes:
         if unrolled not in self._known_works:
             cut = self._cut(unrolled)
             choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
-            found = self._known_works[unrolled] = Counter[tuple[OpWork, bool, bool]]()
+            works = self._known_works[unrolled] = Counter[tuple[OpWork, bool, bool]]()
             for view in self.views:
                 parts = least_parts(view.func)
                 for op in view.ops:
                     if not isinstance(op, train.AssignOp):
                         work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
-                        found[work, train.may_join(op), choices.get(op) is not None] += 1
+                        works[work, train.may_join(op), choices.get(op) is not None] += 1
         return self._known_works[unrolled]
 
     def estimated(self, layout: Layout) -> float:
@@ -109,7 +109,7 @@ class LayoutTimes:
         total = 0.0
         for view, layers in zip(self.views, self._layers, strict=True):
             costs = StageCosts(view, layers, cluster, counts, layout.parts, layout.chunks)
-            # Where stages begin hardly depends on the number of parts.
+            # The best begins of stages hardly depend on the number of parts.
             key = view.func, cluster.mesh, counts, layout.chunks
             try:
                 if key not in self._bounds:
@@ -121,9 +121,9 @@ class LayoutTimes:
         return total
 
     def _splitting(self, costs: StageCosts, stages: Sequence[Cluster]) -> float:
-        """Return the seconds that the slowest stage reduces activations of layers that its devices split."""
-        rows = batch_rows(given for view in self.views for given in view.inputs) or 1
-        passed = sorted(each.bytes for each in costs.crossings if not each.backward)
+        """Return the seconds that the slowest stage spends on activations of layers that its devices split."""
+        rows = batch_rows(value for view in self.views for value in view.inputs) or 1
+        passed = sorted(crossing.bytes for crossing in costs.crossings if not crossing.backward)
         if not passed or min(costs.counts) <= rows // costs.micro_batches:
             return 0.0
         size = passed[len(passed) // 2] / rows
@@ -131,9 +131,9 @@ class LayoutTimes:
         return times * max(each.collective_seconds(CollectiveKind.ALL_REDUCE, each.mesh.names, size) for each in stages)
 
     def _reducing(self, cluster: Cluster) -> float:
-        """Return the seconds of a reduction of all gradients over all devices of a cluster."""
-        given = (given for view in self.views for given in view.inputs if given.role == train.PARAM)
-        size = sum(value_bytes(each.argument) for each in given)
+        """Return the seconds of reducing all gradients over all devices of a cluster."""
+        parameters = (value for view in self.views for value in view.inputs if value.role == train.PARAM)
+        size = sum(value_bytes(parameter.argument) for parameter in parameters)
         return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)
 
     @cached_property
@@ -142,7 +142,7 @@ class LayoutTimes:
 
     @property
     def by_kind(self) -> Mapping[Device, float]:
-        """Return, by kind of device, the seconds of the whole step on one device."""
+        """Map kinds of devices to the seconds of the whole step on one device."""
         return dict(zip(self.cluster.kinds_used, self._alone[0], strict=True))
 
     @property
@@ -158,6 +158,6 @@ class LayoutTimes:
         totals, worst = [0.0] * len(kinds), 0.0
         for (work, _, _), times in self._works(False).items():
             seconds = [times * op_seconds(kind, work) for kind in kinds]
-            totals = [total + each for total, each in zip(totals, seconds, strict=True)]
+            totals = [total + time for total, time in zip(totals, seconds, strict=True)]
             worst += max(seconds)
         return totals, worst

@@ -11,18 +11,18 @@ from ...ir.submesh import divisions, is_division
 from .candidates import Layout
 
 MOST_PARTS = 64
-"""Into how many parts a batch is cut at most."""
+"""Largest number of parts of a batch."""
 
 MOST_STAGES = 64
 
 MOST_CHUNKS = 2
-"""The number of chunks of layers that a stage has at most."""
+"""Largest number of chunks of layers in a stage."""
 
 DUPLEX_PARTS = (2, 3, 4)
-"""Into how many parts that take turns a batch is cut. More are not tried: kernels and messages become too small."""
+"""Numbers of parts that take turns; with more parts, kernels and messages become too small."""
 
 _FEW = 8
-"""Up to how many devices stages need not have as many each: of more there are too many ways."""
+"""Stages may have different numbers of devices on up to this many devices; more devices have too many divisions."""
 
 AXES = ("outer", "inner")
 FINER_AXES = ("outer", "middle", "inner")
@@ -31,14 +31,14 @@ FINER_AXES = ("outer", "middle", "inner")
 @dataclass(frozen=True)
 class LayoutConstraints:
     """
-    What the user has decided; None is left to the search.
+    The decisions of the user; the search decides each field that is None.
 
     Args:
         mesh: the sizes of the axes.
-        stages: how many, 1 for no pipeline.
-        micro_batches: into how many parts the batch is cut, by a pipeline or by accumulation; 1 for none.
+        stages: number of stages; 1 for no pipeline.
+        micro_batches: number of parts of the batch, by a pipeline or by accumulation; 1 for a whole batch.
         duplex: whether parts of the batch take turns.
-        keep: what part of activations is kept; 1 for all.
+        keep: fraction of activations that is kept; 1 for all.
         balanced: whether devices that differ have shares by their speed.
         idle: whether devices may idle.
     """
@@ -52,10 +52,10 @@ class LayoutConstraints:
     idle: bool = True
 
     def __str__(self) -> str:
-        """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
+        """Return the decisions as options of `search-plan`: `stages=4 micro_batches=8`."""
         sizes = "x".join(str(axis.size) for axis in self.mesh.axes) if self.mesh is not None else None
         duplex = {None: None, True: "yes", False: "no"}[self.duplex]
-        found = {
+        options = {
             "mesh": sizes,
             "stages": self.stages,
             "micro_batches": self.micro_batches,
@@ -64,15 +64,15 @@ class LayoutConstraints:
             "ratios": {None: None, True: "balanced", False: "even"}[self.balanced],
             "idle": None if self.idle else "no",
         }
-        return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
+        return " ".join(f"{name}={value}" for name, value in options.items() if value is not None)
 
     @property
     def is_one_layout(self) -> bool:
-        """Whether nothing but the strategy is left to the search."""
+        """Return whether only the strategy is left to the search."""
         return self.mesh is not None and self.stages == 1 and self.micro_batches == 1 and self.duplex is False
 
     def allows(self, layout: Layout) -> bool:
-        """Return whether a layout has these decisions; activations are not compared: any layout can keep any part."""
+        """Return whether a layout has these decisions; `keep` is not compared, since any layout can have any `keep`."""
         if layout.ranks is not None and not self.idle:
             return False
         if self.stages is not None and layout.stages != self.stages:
@@ -84,7 +84,7 @@ class LayoutConstraints:
 
 
 def impossible(fixed: LayoutConstraints, devices: int, rows: int, layers: int) -> str | None:
-    """Return why no layout can have these decisions, whatever its strategy, if none can."""
+    """Return why the decisions are infeasible for every layout and strategy, or None if they are feasible."""
     stages, parts = fixed.stages or 1, fixed.micro_batches or 1
     reasons = {
         "duplex=yes cuts the batch by itself: leave out stages and micro_batches": fixed.duplex
@@ -99,10 +99,10 @@ def impossible(fixed: LayoutConstraints, devices: int, rows: int, layers: int) -
 
 def meshes(cluster: Cluster) -> list[Mesh]:
     """
-    The factorisations of the devices into one or two axes, the cluster's own mesh first.
+    Return the factorisations of the devices into one or two axes, the cluster's own mesh first.
 
-    What was measured, was measured along the axes that there are: a cluster with measured links keeps its mesh. So does
-    one of several axes whose hosts are not known, since nobody knows what is between which ranks.
+    Links are measured along existing axes, so a cluster with measured links keeps its mesh. A cluster of several axes
+    with unknown hosts keeps its mesh too, since the links between arbitrary ranks are unknown.
     """
     own = Mesh(cluster.mesh.spatial, cluster.mesh.name)
     count, names = own.device_count, own.names
@@ -124,31 +124,31 @@ def finer_meshes(mesh: Mesh) -> list[Mesh]:
     outer, inner = (axis.size for axis in mesh.spatial)
     sizes = [(part, outer // part, inner) for part in divisors(outer)[1:-1]]
     sizes += [(outer, part, inner // part) for part in divisors(inner)[1:-1]]
-    return [Mesh(tuple(map(Axis, FINER_AXES, each)), mesh.name) for each in dict.fromkeys(sizes)]
+    return [Mesh(tuple(map(Axis, FINER_AXES, shape)), mesh.name) for shape in dict.fromkeys(sizes)]
 
 
 def divisors(number: int) -> list[int]:
-    """The divisors of a number, ascending."""
-    return [each for each in range(1, number + 1) if number % each == 0]
+    """Return the divisors of a number, ascending."""
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def cuts(rows: int) -> list[int]:
-    """Into how many parts, each of as many rows, a batch may be cut: powers of two, else the least divisors."""
+    """Return the numbers of equal parts that a batch may be cut into: powers of two, else the smallest divisors."""
     usual = [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS and parts & (parts - 1) == 0]
     return usual or [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS][:4]
 
 
 def accumulations(mesh: Mesh, rows: int, fixed: LayoutConstraints = LayoutConstraints()) -> Iterator[Layout]:
-    """The batch in parts, one after the other, on all devices."""
+    """Yield the layouts with the batch in parts, one after the other, on all devices."""
     yield from (Layout(mesh, "accumulate", parts) for parts in _parts(rows, fixed))
 
 
 def pipelines(mesh: Mesh, rows: int, layers: int, fixed: LayoutConstraints = LayoutConstraints()) -> Iterator[Layout]:
     """
-    Stages of as many devices each (of few, about as many), of one or two chunks of layers, with once to eight times as
-    many micro-batches.
+    Yield pipelines whose stages have equally many devices (few devices may be divided unevenly) and one or two chunks
+    of layers, with one to eight micro-batches for each stage.
 
-    What is fixed is taken as it is, where there are the layers and devices for it.
+    Fixed decisions are taken as they are, if there are enough layers and devices.
     """
     count = mesh.device_count
     for stages in range(2, min(count, layers, MOST_STAGES) + 1):
@@ -164,10 +164,10 @@ def pipelines(mesh: Mesh, rows: int, layers: int, fixed: LayoutConstraints = Lay
 
 
 def duplexes(mesh: Mesh, rows: int, fixed: LayoutConstraints = LayoutConstraints()) -> Iterator[Layout]:
-    """The batch in parts that take turns, of as many rows each where that can be."""
+    """Yield the layouts with the batch in parts that take turns, with equally many rows if possible."""
     even = [parts for parts in DUPLEX_PARTS if rows % parts == 0]
-    found = (Layout(mesh, "duplex", parts) for parts in even or DUPLEX_PARTS[:1] if parts <= rows)
-    yield from (layout for layout in found if fixed.allows(layout))
+    layouts = (Layout(mesh, "duplex", parts) for parts in even or DUPLEX_PARTS[:1] if parts <= rows)
+    yield from (layout for layout in layouts if fixed.allows(layout))
 
 
 def _parts(rows: int, fixed: LayoutConstraints) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a search over plans keeps of each candidate, and what it may spend."""
+"""The records that a search over plans keeps of its candidates, and the limits of the search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Refused(ValueError):
 
 @contextmanager
 def dropped_if_faulty(candidate: Candidate) -> Generator[None]:
-    """Log a crash inside and refuse the candidate; the search continues with the others."""
+    """Log a crash in the block and refuse the candidate, so that the search continues with the others."""
     try:
         yield
     except Refused:
@@ -45,14 +45,14 @@ def verify(module: ModuleOp, candidate: Candidate) -> None:
 @dataclass(frozen=True)
 class Note:
     """
-    What became of a candidate.
+    The outcome of a candidate.
 
     Args:
-        seconds: of its step: simulated, or, where it was not finished, at the least by an estimate.
-        why: it was not chosen; empty for those that were the best when they were tried.
-        exposed: of these, how many the stage that computes longest does not; None where it was not finished.
-        peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
-        memory_bytes: what that rank has.
+        seconds: seconds of its step, simulated, or an estimate of the least if it has no program.
+        why: why it was not chosen; empty if it was the best when it was tried.
+        exposed: the part of `seconds` while the stage that computes longest is idle, or None if it has no program.
+        peak_bytes: peak of the rank that comes closest to its memory, or None if nobody computed it.
+        memory_bytes: memory of that rank.
         lasting_bytes: the part of `peak_bytes` that parameters and optimizer states take.
     """
 
@@ -66,13 +66,13 @@ class Note:
 
     @property
     def fits(self) -> bool:
-        """Whether it is known that every rank has the memory that it needs."""
+        """Return whether every rank is known to have the memory that it needs."""
         return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
 
 
 @dataclass
 class Allowance:
-    """What the search may spend: ops gone through, and seconds where the user limits them."""
+    """The limits of the search: work, counted in ops, and seconds if the user limits them."""
 
     work: float
     seconds: float | None = None
@@ -81,9 +81,9 @@ class Allowance:
 
     @property
     def is_late(self) -> bool:
-        """Whether the user's time is over."""
+        """Return whether the user's time limit has passed."""
         return self.seconds is not None and perf_counter() - self.began > self.seconds
 
     def is_over(self, effort: float) -> bool:
-        """Whether nothing more may be begun, where so many times the usual work is worth it."""
+        """Return whether the time limit or `effort` times the usual work is spent, so that nothing new may begin."""
         return self.is_late or self.spent >= effort * self.work

@@ -1,4 +1,4 @@
-"""Work on a list in several processes of this machine, which have all that this one has in memory."""
+"""Apply a function to a list in several processes of this machine, which start with a copy of this one's memory."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ def side_by_side(
     together: Callable[[T], Hashable] = id,
 ) -> list[R]:
     """
-    Return `[function(item) for item in items]`, in at most so many processes; the results are the same for any number.
+    Return `[function(item) for item in items]`, computed in at most `processes` processes, with the same results.
 
-    Processes are forked, so that `function` may use anything in memory and needs no threads; what it changes in
-    another process is lost. The share of a process that dies is done by this one.
+    Processes are forked, so `function` may read anything in memory and needs no threads; its side effects in another
+    process are lost. This process repeats the share of a process that dies.
 
     Args:
-        pack, unpack: what becomes of a result that another process found: on its way it is pickled.
-        together: items for which it gives the same go to the same process.
+        pack, unpack: conversions of a result before another process pickles it, and after this process reads it.
+        together: key of an item; items with equal keys go to the same process.
     """
     mine, *others = _shares(items, processes, together)
     children: list[tuple[ForkProcess, Connection]] = []
-    found: dict[int, R] = {}
+    results: dict[int, R] = {}
     try:
         for share in others:
             children.append(_started(lambda index: pack(function(items[index])), share))
-        found |= {index: function(items[index]) for index in mine}
+        results |= {index: function(items[index]) for index in mine}
         for _, reader in children:
             with suppress(EOFError, OSError):
-                found |= {index: unpack(result) for index, result in reader.recv().items()}
+                results |= {index: unpack(result) for index, result in reader.recv().items()}
     finally:
         for child, reader in children:
             child.kill()
             child.join()
             reader.close()
-    return [found[index] if index in found else function(item) for index, item in enumerate(items)]
+    return [results[index] if index in results else function(item) for index, item in enumerate(items)]
 
 
 def _shares(items: Sequence[T], processes: int, together: Callable[[T], Hashable]) -> list[tuple[int, ...]]:
-    """Return the items that each process takes care of, this one first; all but this one have some."""
+    """Return the indices of the items for each process, this one first; every other process has at least one item."""
     groups: dict[Hashable, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(together(item), []).append(index)
@@ -71,7 +71,7 @@ def _started(job: Callable[[int], Any], share: tuple[int, ...]) -> tuple[ForkPro
     reader, writer = get_context("fork").Pipe(duplex=False)
     child = get_context("fork").Process(target=_work, args=(job, share, writer))
     with warnings.catch_warnings():
-        # The child uses Python and numpy alone, whose locks are whole after a fork.
+        # The child uses only Python and numpy, whose locks stay valid after a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
     writer.close()
@@ -80,6 +80,6 @@ def _started(job: Callable[[int], Any], share: tuple[int, ...]) -> tuple[ForkPro
 
 def _work(job: Callable[[int], Any], share: tuple[int, ...], writer: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # The parent does the work again if it fails here, and fails itself.
+    # If the work fails here, the parent repeats it and reports the failure.
     with suppress(Exception):
         writer.send({index: job(index) for index in share})

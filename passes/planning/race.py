@@ -1,4 +1,4 @@
-"""The race of candidates: they are solved, made programs, simulated and compared, and the fastest that fits is kept."""
+"""Race candidates: solve, compile, simulate and compare them, and keep the fastest that fits."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from .layouts import LayoutConstraints, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
 
 LEAST_GAIN = 0.01
-"""The part of a step that a further search must be able to save. Shares by speed must save as much."""
+"""Fraction of a step that a further search must be able to save. Shares by speed must save as much."""
 
 LEAST_EFFORT = 0.5
-"""The part of the usual work that is done at the least if something can be gained."""
+"""Least fraction of the usual work that is done if a step can be improved."""
 
 MOST_EFFORT = 2.0
-"""The multiple of the usual work that is done if nearly all of a step might be gained."""
+"""Multiple of the usual work that is done if nearly all of a step might be saved."""
 
 NEVER_GAINED = 0.15
-"""The part of a step above the least compute time that no plan is expected to save."""
+"""Fraction of a step above the least compute time that no plan is expected to save."""
 
 LIKE_OTHERS = 0.95
-"""Estimates are raised by this part of the least ratio of a simulated step to its estimate in the same stages."""
+"""Estimates are raised by this fraction of the least ratio of a simulated step to its estimate in the same stages."""
 
 ONE_LAYOUT = 0.3
-"""The part of the usual work that is done if the user has left only the strategy open."""
+"""Fraction of the usual work that is done if the user has left only the strategy open."""
 
 SURE = 4
-"""The number of candidates of a batch that are finished even if the allowance is used up."""
+"""Number of candidates of a batch that are finished even if the allowance is used up."""
 
 AT_ONCE = 2
-"""The number of programs that are made, side by side if processes allow, before they are compared."""
+"""Number of programs that are compiled, in parallel if processes allow, before they are compared."""
 
 CHUNK = 8
-"""The number of problems that are solved before the allowance is looked at again."""
+"""Number of problems that are solved before the allowance is checked again."""
 
 
 class Race:
     """
-    Judges candidates on a workbench and keeps the fastest that fits; one use.
+    Judges candidates with a compiler and keeps the fastest that fits; an instance is used once.
 
     Args:
         processes: the largest number of processes; the plan does not depend on it.
-        ranks: the ranks of the job that the cluster of the workbench has; None for all.
+        ranks: ranks of the job that the compiler's cluster consists of; None for all.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Race:
         self.trials = Evaluator(bench, processes)
         self.notes: list[Note] = []
         self.bests: list[tuple[CandidateEvaluation, SolvedCandidate]] = []
-        """All candidates that were the best when they were judged, the best last; it alone keeps its program."""
+        """All candidates that were the best when they were judged, the best last; only the last keeps its program."""
         self.to_gain: float | None = None
-        """The part of the fastest step, known or estimated, that another plan might save."""
+        """Fraction of the fastest step, simulated or estimated, that another plan might save."""
         self.estimates: dict[Candidate, float] = {}
         self.attempts: dict[Candidate, SolvedCandidate] = {}
         """The attempts behind `estimates`, which short steps have judged."""
@@ -91,7 +91,7 @@ class Race:
 
     @property
     def expected_seconds(self) -> float:
-        """Return the seconds of the fastest candidate that fits, or that fits by short steps."""
+        """Return the seconds of the fastest candidate that fits, according to its program or to short steps."""
         return min([self.best_seconds, *self.estimates.values()])
 
     @property
@@ -125,17 +125,17 @@ class Race:
         candidate = best.candidate
         try:
             with dropped_if_faulty(candidate):
-                found = chunked(self.bench.keeping(candidate.layout.keep), attempt.solved[0], best)
-                is_better = found is not None and found.fits and found.seconds < best.seconds
-                if found is not None and is_better:
-                    verify(found.module, found.candidate)
+                refined = chunked(self.bench.keeping(candidate.layout.keep), attempt.solved[0], best)
+                is_better = refined is not None and refined.fits and refined.seconds < best.seconds
+                if refined is not None and is_better:
+                    verify(refined.module, refined.candidate)
         except Refused as error:
             self._log(Note(candidate, None, str(error)))
             return best
-        if found is not None:
-            why = "" if found.fits else "does not fit"
-            self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-        return found if found is not None and is_better else best
+        if refined is not None:
+            why = "" if refined.fits else "does not fit"
+            self._log(Note(refined.candidate, refined.seconds, why, refined.exposed, *refined.tightest))
+        return refined if refined is not None and is_better else best
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Return whether a candidate was not tried yet and the user's decisions allow it."""
@@ -156,11 +156,11 @@ class Race:
         whole: list[SolvedCandidate] = []
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
             del self.estimates[candidate]
-            found = self.trials.whole(self.attempts.pop(candidate))
-            if isinstance(found, str):
-                self._log(Note(candidate, None, found))
+            solved = self.trials.whole(self.attempts.pop(candidate))
+            if isinstance(solved, str):
+                self._log(Note(candidate, None, solved))
             else:
-                whole.append(found)
+                whole.append(solved)
         self._judge(whole)
 
     def _consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
@@ -175,21 +175,21 @@ class Race:
             if self._is_over and not to_the_end:
                 break
             self.tried.update(chunk)
-            for candidate, found in zip(chunk, self.trials.solve(list(chunk)), strict=True):
-                if isinstance(found, str):
-                    self._log(Note(candidate, None, found))
+            for candidate, result in zip(chunk, self.trials.solve(list(chunk)), strict=True):
+                if isinstance(result, str):
+                    self._log(Note(candidate, None, result))
                 else:
-                    solved.append(found)
-                    self.allowance.spent += found.work
-        solved.sort(key=lambda each: each.optimistic)
+                    solved.append(result)
+                    self.allowance.spent += result.work
+        solved.sort(key=lambda attempt: attempt.optimistic)
         for at in range(0, len(solved), AT_ONCE):
-            # Solving was paid for, so the most promising candidates are finished in any case.
+            # Solving has already been paid for, so the most promising candidates are always finished.
             if self._is_over and at >= SURE and not to_the_end:
                 break
             if not solved[at].by_short_steps and self.best is None and self.estimates:
                 # Pipelines are compared with a finished program.
                 self._finish_estimated(1)
-            self._judge([each for each in solved[at : at + AT_ONCE] if not self._is_settled(each)])
+            self._judge([attempt for attempt in solved[at : at + AT_ONCE] if not self._is_settled(attempt)])
 
     def _judge(self, attempts: list[SolvedCandidate]) -> None:
         """Finish and simulate some candidates, and keep the best one."""
@@ -207,7 +207,7 @@ class Race:
                 self._take(attempt, judged)
 
     def _estimate(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
-        """Keep the estimate that short steps give."""
+        """Keep the estimate of a candidate that short steps give."""
         assert judged.peak is not None
         if judged.fits:
             if not self._is_worse(judged.seconds):
@@ -217,9 +217,9 @@ class Race:
         self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
 
     def _is_settled(self, attempt: SolvedCandidate) -> bool:
-        """Return whether a candidate is out of the race, by its estimate or as the repetition of another."""
+        """Return whether a candidate leaves the race, since its estimate is too slow or it repeats another one."""
         candidate = attempt.candidate
-        # All strategies in the same stages wait for the same transfers, and estimates do not count these.
+        # All strategies in the same stages wait for the same transfers, which estimates do not count.
         ratio = max(1.0, LIKE_OTHERS * self.least_ratios.get(candidate.layout.without_time, 0.0))
         if self._is_worse(estimate := ratio * attempt.optimistic):
             self._log(Note(candidate, estimate, "by an estimate"))
@@ -231,7 +231,7 @@ class Race:
         return first != candidate.name
 
     def _take(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
-        """Keep a program if it is the fastest that fits. The memory of slower programs is not looked at."""
+        """Keep a program if it is the fastest that fits. The memory of slower programs is not computed."""
         if judged.peak is None or judged.seconds >= self._limit:
             self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
             return
@@ -248,7 +248,7 @@ class Race:
         """
         Return the part of a step that another plan might save: exposed communication, or compute beyond the minimum.
 
-        The second term counts replicated computation, which has no exposed communication.
+        The second term counts replicated computation, which exposes no communication.
         """
         if not judged.seconds:
             return 0.0
@@ -268,7 +268,6 @@ class Race:
         return least >= min(self.worth, self.expected_seconds)
 
     def _log(self, note: Note) -> None:
-        """Keep a note and log it."""
         self.notes.append(note)
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""

@@ -1,4 +1,4 @@
-"""Candidates as plain records, which `plan.json` and an attribute hold: to be made again from there."""
+"""Records of candidates, which `plan.json` and an attribute of the function hold, so that plans can be made again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..stages.schedules import ScheduleName
 from .candidates import Candidate, Choice, Family, Layout, Mode
 
 _RARE = ("keep", "chunked", "chunks", "ranks")
-"""The fields of a layout that a record has where they are not the default."""
+"""The fields of a layout that a record omits if they have their default."""
 
 
 class ShardingPinRecord(TypedDict):
@@ -25,7 +25,7 @@ class ShardingPinRecord(TypedDict):
 
 
 class PresetPinRecord(TypedDict):
-    """A preset that is pinned."""
+    """A pinned preset."""
 
     preset: str
     axes: NotRequired[list[str]]
@@ -35,7 +35,7 @@ PinRecord: TypeAlias = ShardingPinRecord | PresetPinRecord
 
 
 class WeightsRecord(TypedDict):
-    """What the objective counted seconds by."""
+    """The factors of seconds in the objective."""
 
     contractions: float
     others: float
@@ -45,7 +45,7 @@ class WeightsRecord(TypedDict):
 
 
 class ChoiceRecord(TypedDict):
-    """How a strategy was found."""
+    """The way that a strategy was found."""
 
     name: str
     pins: list[PinRecord]
@@ -55,7 +55,7 @@ class ChoiceRecord(TypedDict):
 
 
 class CandidateRecord(TypedDict):
-    """A candidate, with all that is needed to make it again."""
+    """A candidate, with all that is needed to make the plan again."""
 
     mesh: dict[str, int]
     mode: Mode
@@ -87,8 +87,8 @@ class Chosen:
     The candidate that a search chose, with all that is needed to make it again from the step before any decision.
 
     Args:
-        pins: what every candidate had to obey.
-        own_mesh: the cluster's.
+        pins: pins that every candidate had to obey.
+        own_mesh: mesh of the cluster.
     """
 
     candidate: Candidate
@@ -96,12 +96,12 @@ class Chosen:
     own_mesh: Mesh
 
     def record(self) -> CandidateRecord:
-        """The record of it."""
+        """Return the record of the chosen candidate."""
         layout, choice = self.candidate.layout, self.candidate.choice
         rare: dict[str, Any] = {
             name: getattr(layout, name) for name in _RARE if getattr(layout, name) != getattr(Layout, name)
         }
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "mesh": _sizes(layout.mesh),
             **{name: getattr(layout, name) for name in ("mode", "parts", "stages", "fused")},
             "choice": {**asdict(choice), "pins": [_pin_record(pin) for pin in choice.pins]},
@@ -111,29 +111,29 @@ class Chosen:
             **rare,
         }
         if layout.ranks is not None:
-            found["ranks"] = list(layout.ranks)
-        return cast("CandidateRecord", found)
+            fields["ranks"] = list(layout.ranks)
+        return cast("CandidateRecord", fields)
 
     @staticmethod
     def read(record: CandidateRecord, mesh_name: str = "mesh") -> Chosen:
-        """What `record` wrote; KeyError, TypeError or ValueError where it is something else."""
+        """Read a record that `record` wrote; other records raise KeyError, TypeError or ValueError."""
         mesh, own_mesh = (_mesh(sizes, mesh_name) for sizes in (record["mesh"], record["own_mesh"]))
         rare: dict[str, Any] = {name: record.get(name) for name in ("schedule", *_RARE) if name in record}
         if "ranks" in rare:
             rare["ranks"] = tuple(rare["ranks"])
         layout = Layout(mesh, record["mode"], record["parts"], record["stages"], fused=record["fused"], **rare)
-        pins, given = (tuple(map(_read_pin, pins)) for pins in (record["choice"]["pins"], record["pins"]))
+        pins, all_pins = (tuple(map(_read_pin, pins)) for pins in (record["choice"]["pins"], record["pins"]))
         choice: dict[str, Any] = {**record["choice"], "pins": pins, "weights": Weights(**record["choice"]["weights"])}
-        return Chosen(Candidate(layout, Choice(**choice)), given, own_mesh)
+        return Chosen(Candidate(layout, Choice(**choice)), all_pins, own_mesh)
 
 
 def family_record(family: Family) -> FamilyRecord:
-    """The record of a family."""
+    """Return the record of a family."""
     return cast("FamilyRecord", {**asdict(family), "mesh": dict(family.mesh)})
 
 
 def read_family(record: FamilyRecord) -> Family:
-    """What `family_record` wrote."""
+    """Read a record that `family_record` wrote."""
     return Family(record["mode"], record["strategy"], tuple(record["mesh"].items()), record["balanced"])
 
 

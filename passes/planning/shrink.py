@@ -1,13 +1,13 @@
 """
-A step with fewer of its equal layers, to judge strategies by.
+A step with fewer of its equal layers, whose results are extrapolated to the whole step.
 
-The time of a step of n equal layers is close to linear in n, once a few are there for collectives to run beside. So
-two short steps, of k and k - 2 layers, say what the whole takes: `T(n) = T(k) + (n - k) (T(k) - T(k - 2)) / 2`
-(`extrapolated`). What is chosen by that is finished and simulated whole.
+The time of a step is close to linear in the number n of equal layers, as soon as collectives can overlap with some of
+them. Two short steps, of k = `KEPT` and k - d layers with d = `SHORTER`, therefore predict the whole step:
+`T(n) = T(k) + (n - k) (T(k) - T(k - d)) / d`, at least T(k) (`extrapolated`). Candidates that are chosen by this
+estimate are then finished and simulated whole.
 
-Layers in the middle of a run of equal ones (`equal_layers.py`) are taken out: what the next layer has from the last of
-them it gets from the last one kept before, and the gradient that goes back into the first of them comes from the one
-kept after.
+Layers in the middle of a run of equal layers (`equal_layers.py`) are removed. The layer after them takes its inputs
+from the last layer before them, and the layer before them takes its gradients from the layer after them.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions
 
 KEPT = 6
-"""How many equal layers the longer of the two short steps keeps."""
+"""Number of equal layers in the longer short step."""
 
 SHORTER = 4
-"""By how many fewer the other does: buckets often have the parameters of one, two or four layers."""
+"""Number of layers between the two short steps; buckets often have the parameters of one, two or four layers."""
 
 WORTHWHILE = 16
-"""From how many equal layers on short steps stand for the whole."""
+"""Least number of equal layers for judging by short steps."""
 
 
 def extrapolated(longer: float, shorter: float, left_out: int) -> float:
-    """What the whole takes, of which the longer step leaves so many layers out."""
+    """Return the prediction for the whole step, which has `left_out` more layers than the longer short step."""
     return max(longer + left_out * (longer - shorter) / SHORTER, longer)
 
 
 def equal_layers(module: ModuleOp) -> int:
-    """How many equal layers a module with one step function has in a row."""
+    """Return the number of equal layers in a row, in a module with one step function."""
     funcs = step_functions(module)
     if len(funcs) != 1:
         return 0
@@ -49,8 +49,8 @@ def equal_layers(module: ModuleOp) -> int:
 
 def short_steps(module: ModuleOp) -> tuple[ModuleOp, ModuleOp, int] | None:
     """
-    Two short steps, the longer first, and how many layers of the module that leaves out; None where they are not worth
-    it, or cannot be had.
+    Return two short steps, the longer first, and the number of layers that the longer one lacks, or None if too few
+    layers are equal or they cannot be removed.
     """
     count = equal_layers(module)
     if count < WORTHWHILE:
@@ -60,7 +60,7 @@ def short_steps(module: ModuleOp) -> tuple[ModuleOp, ModuleOp, int] | None:
 
 
 def shrunk(module: ModuleOp, kept: int) -> ModuleOp | None:
-    """A copy of a module with `kept` of its equal layers; None where they are tied together in another way."""
+    """Return a copy of a module with `kept` of its equal layers, or None if these cannot be reconnected."""
     copy = module.clone()
     (func,) = step_functions(copy)
     view = StepView(func, mesh_of_module(copy))
@@ -72,7 +72,7 @@ def shrunk(module: ModuleOp, kept: int) -> ModuleOp | None:
 
 
 class _Shrinker:
-    """Takes layers out of one function; one use."""
+    """Removes layers from one function; an instance is used once."""
 
     def __init__(self, func: FuncOp, view: StepView, layers: Layers, run: LayerRun, kept: int) -> None:
         self.func, self.view, self.layers = func, view, layers
@@ -82,7 +82,7 @@ class _Shrinker:
         self.places = {op: (self.first_out + n, i) for n, ops in enumerate(self.out) for i, op in enumerate(ops)}
 
     def run(self) -> bool:
-        """Rewire and erase; False where a value has no counterpart."""
+        """Reconnect the other layers and erase; return False if a value has no counterpart."""
         terminator = self.view.terminator
         for op in self.func.body.block.ops:
             if op in self.places or op is terminator:
@@ -103,7 +103,7 @@ class _Shrinker:
         return True
 
     def _counterpart(self, value: OpResult, user: Operation) -> SSAValue | None:
-        """The same value of the layer kept before those left out, or, for earlier layers, of the one kept after."""
+        """Return the same value of the last layer before the removed ones or, for earlier users, of the one after."""
         assert isinstance(value.op, ComputeOp)
         layer, place = self.places[value.op]
         at = self.layers.of.get(user)
@@ -112,27 +112,27 @@ class _Shrinker:
         return (self.before if at > layer else self.after)[place].results[value.index]
 
     def _drop_results(self) -> None:
-        """Return nothing of what is left out."""
+        """Drop the results that removed layers produce."""
         terminator = self.view.terminator
         attributes = [self.view.result_attributes(index) for index in range(len(terminator.arguments))]
         pairs = zip(terminator.arguments, attributes, strict=True)
-        kept = [(v, a) for v, a in pairs if not (isinstance(v, OpResult) and v.op in self.places)]
-        terminator.operands = [value for value, _ in kept]
-        self.func.res_attrs = ArrayAttr([DictionaryAttr(each) for _, each in kept])
+        pairs_left = [(v, a) for v, a in pairs if not (isinstance(v, OpResult) and v.op in self.places)]
+        terminator.operands = [value for value, _ in pairs_left]
+        self.func.res_attrs = ArrayAttr([DictionaryAttr(attribute) for _, attribute in pairs_left])
 
     def _drop_arguments(self) -> None:
-        """Take out the arguments that nobody has a use for any more, and count the others anew."""
+        """Drop the arguments that only removed layers used, and renumber the others."""
         block = self.func.body.block
         listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
         attributes = [dict(listed[i].data) if i < len(listed) else {} for i in range(len(block.args))]
         gone = {argument for argument in block.args if self._is_gone(argument)}
-        kept = [argument for argument in block.args if argument not in gone]
-        number = {argument.index: n for n, argument in enumerate(kept)}
-        self.func.arg_attrs = ArrayAttr([DictionaryAttr(attributes[argument.index]) for argument in kept])
+        remaining = [argument for argument in block.args if argument not in gone]
+        number = {argument.index: n for n, argument in enumerate(remaining)}
+        self.func.arg_attrs = ArrayAttr([DictionaryAttr(attributes[argument.index]) for argument in remaining])
         for argument in gone:
             block.erase_arg(argument)
         results = self.func.res_attrs.data if self.func.res_attrs is not None else ()
-        self.func.res_attrs = ArrayAttr([_renumbered(each, number) for each in results])
+        self.func.res_attrs = ArrayAttr([_renumbered(result, number) for result in results])
         inputs = [argument.type for argument in block.args]
         outputs = [value.type for value in self.view.terminator.operands]
         self.func.function_type = FunctionType.from_lists(inputs, outputs)
@@ -143,8 +143,8 @@ class _Shrinker:
 
 
 def _renumbered(attributes: DictionaryAttr, number: dict[int, int]) -> DictionaryAttr:
-    found: dict[str, Attribute] = dict(attributes.data)
-    target = found.get(train.UPDATES)
+    updated: dict[str, Attribute] = dict(attributes.data)
+    target = updated.get(train.UPDATES)
     if isinstance(target, IntegerAttr):
-        found[train.UPDATES] = IntegerAttr(number[target.value.data], i64)
-    return DictionaryAttr(found)
+        updated[train.UPDATES] = IntegerAttr(number[target.value.data], i64)
+    return DictionaryAttr(updated)

@@ -1,4 +1,4 @@
-"""A step on a layout, a strategy of it, and the program that comes of that."""
+"""A step on a layout, a strategy for it, and the program of that strategy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .candidates import Candidate
 @dataclass(frozen=True)
 class LaidOut:
     """
-    A step on a mesh, in its stages, if it has any, without a strategy.
+    A step on a mesh, in stages if it is a pipeline, without a strategy.
 
     Args:
-        stages: with the cluster of each, and how dims are divided there.
+        stages: for each stage its view, its cluster, and the division of its dims.
     """
 
     module: ModuleOp
@@ -38,18 +38,18 @@ class LaidOut:
     loops: dict[Batch, BatchLoop] = field(default_factory=dict[Batch, BatchLoop], init=False, repr=False, compare=False)
 
     def loop(self, batch: Batch) -> BatchLoop | None:
-        """How the step goes through the parts of a batch; None where it has no ops."""
+        """Return the loop over the parts of a batch, or None if the step has no ops."""
         if not self.stages:
             return None
         if batch not in self.loops:
             whole = self.stages[0][0].whole
-            found = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
-            self.loops[batch] = BatchLoop(batch.parts, found)
+            parts = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
+            self.loops[batch] = BatchLoop(batch.parts, parts)
         return self.loops[batch]
 
     @staticmethod
     def of(module: ModuleOp) -> LaidOut:
-        """The step that a module is."""
+        """Return the step that a module contains."""
         views = step_views(module)
         return LaidOut(module, tuple((v, c, Factors(v, ratios_of(v.func, v.mesh))) for v, c in views))
 
@@ -57,15 +57,15 @@ class LaidOut:
         self, strategies: Sequence[Strategy], source: LaidOut | None = None, counterparts: Counterparts | None = None
     ) -> ModuleOp:
         """
-        A copy of the module with the strategies of its stages.
+        Return a copy of the module with the strategies of its stages.
 
         Args:
-            source: of whose ops and values the strategies are: this one's, or those of a step with `counterparts`.
+            source: step whose ops and values the strategies refer to: this one, or one with `counterparts`.
         """
         module = self.module.clone()
         stages = (source or self).stages
-        for (view, _), (of, _, _), strategy in zip(step_views(module), stages, strategies, strict=True):
-            write_strategy(view, transferred(strategy, of, view, counterparts))
+        for (view, _), (original, _, _), strategy in zip(step_views(module), stages, strategies, strict=True):
+            write_strategy(view, transferred(strategy, original, view, counterparts))
         return module
 
 
@@ -77,7 +77,7 @@ class Solved:
     Args:
         step: whose ops and values the strategies refer to: the step on the candidate's layout, or, where `is_folded`,
             the short step that represents it.
-        found: by stage, the strategy and what it comes to for the whole step.
+        found: for each stage, its strategy and the seconds of the whole step.
     """
 
     candidate: Candidate
@@ -87,11 +87,11 @@ class Solved:
 
     @property
     def sums(self) -> tuple[StrategySums, ...]:
-        """By stage, what the strategy comes to."""
+        """Return the seconds of the strategy of each stage."""
         return tuple(sums for _, sums in self.found)
 
     def packed(self) -> PackedSolved:
-        """The same for another process, that unpacks it on a workbench of the same step."""
+        """Return a copy for another process, which unpacks it with a compiler of the same step."""
         stages = self.step.stages
         strategies = (packed(strategy, view) for (strategy, _), (view, _, _) in zip(self.found, stages, strict=True))
         ratios = tuple(ratios_of(view.func, view.mesh) for view, _, _ in stages)
@@ -100,24 +100,24 @@ class Solved:
 
     @cached_property
     def fingerprint(self) -> object:
-        """Equal for equal strategies on one layout."""
+        """Return a value that is equal for equal strategies on one layout."""
         decided = ((tuple(s.ops.values()), tuple(s.homes.values()), tuple(s.copies.values())) for s, _ in self.found)
         return self.candidate.layout, self.candidate.choice.balanced, hash(tuple(decided))
 
     def optimistic_seconds(self, slowest: float = 1.0) -> float:
         """
-        About the least that the step can take: much of what blocks may be hidden, and all that need not.
+        Return an estimate of the least seconds of the step, where some of the communication is hidden.
 
         Args:
-            slowest: what the device takes that is slowest at all ops together, as a part of what the slowest at each of
-                them does, which the sums count.
+            slowest: seconds of all ops on the slowest device, relative to the sum over ops of each op's slowest device,
+                which `sums` contain.
         """
-        stages = [self._optimistic(each, slowest) for each in self.sums]
+        stages = [self._optimistic(sums, slowest) for sums in self.sums]
         rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
         return max(stages) + BUBBLE_AT_BEST * rest
 
     def _optimistic(self, sums: StrategySums, slowest: float) -> float:
-        """The same of one stage. Where parts take turns, one computes while another is blocked."""
+        """Return the estimate of one stage. In duplex mode one part computes while another is blocked."""
         compute = slowest * sums.compute
         if self.candidate.layout.mode == "duplex":
             return max(compute, AT_BEST * sums.blocking, AT_BEST * sums.beside)
@@ -131,8 +131,8 @@ class PackedSolved:
     A solved candidate that another process can read.
 
     Args:
-        strategies: by stage.
-        ratios: by stage, the shares of devices by segment, where they are not even.
+        strategies: strategy of each stage.
+        ratios: for each stage, the shares of devices by segment, if they are not even.
     """
 
     candidate: Candidate
@@ -143,14 +143,14 @@ class PackedSolved:
 
 
 AT_BEST = 0.85
-"""The part of an estimate that a step may take at the least, since some of its terms may be hidden."""
+"""Fraction of an estimate that a step takes at least, since some of its terms may be hidden."""
 
 EXPOSED = 0.25
-"""The part of collectives beside compute, or of compute beside these, that has nothing beside it: gradients begin with
-the backward pass."""
+"""Exposed fraction of the collectives that may overlap compute, or of compute if that is shorter: gradients are sent
+during the backward pass only."""
 
 BUBBLE_AT_BEST = 0.8
-"""The part of a pipeline's filling and draining that counts in one: gradients of weights may fill it."""
+"""Fraction of a pipeline's fill and drain time that remains at least, since gradients of weights may fill the rest."""
 
 
 class Peak(NamedTuple):
@@ -175,10 +175,10 @@ class Peak(NamedTuple):
 @dataclass(frozen=True)
 class Finished:
     """
-    A candidate as a program.
+    A candidate that was compiled and simulated.
 
     Args:
-        spent: how the simulated step is spent.
+        spent: breakdown of the time of the simulated step.
     """
 
     candidate: Candidate
@@ -188,21 +188,21 @@ class Finished:
 
     @property
     def seconds(self) -> float:
-        """Of the simulated step."""
+        """Return the seconds of the simulated step."""
         return self.spent.seconds
 
     @property
     def exposed(self) -> float:
-        """Seconds in which the rank that computes longest does not."""
+        """Return the seconds of the step while the rank that computes longest is idle."""
         return self.spent.exposed
 
     @cached_property
     def tightest(self) -> Peak:
         """Return the peak of the rank that comes closest to its memory, or exceeds it by most."""
-        found = max(tightest_ranks(self.module), key=lambda each: each.excess)
-        return Peak(found.bytes, found.limit, found.lasting)
+        rank = max(tightest_ranks(self.module), key=lambda candidate: candidate.excess)
+        return Peak(rank.bytes, rank.limit, rank.lasting)
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has the memory that it needs."""
+        """Return whether every rank has the memory that it needs."""
         return self.tightest.fits

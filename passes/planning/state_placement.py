@@ -1,8 +1,8 @@
 """
-Where a plan keeps what lasts from step to step, and plans of other functions of the same model that keep it there too.
+The placement of a plan's lasting data, and plans of other functions of the same model that keep this placement.
 
-The forward pass for evaluation, and the step for a batch of another shape, work on the very parameters, buffers and
-states that training holds. So their homes are given, and the meshes and the stages; all else is searched as ever.
+The forward pass for evaluation, and the step for a batch of another shape, use the same parameters, buffers and states
+as training. Their homes, the meshes and the stages are therefore fixed, and the search decides everything else.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from .records import CandidateRecord
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
 PLANNED = "planned"
-"""The name of the mesh of the ranks that do not idle, where these are in stages."""
+"""Name of the mesh of the ranks that do not idle, if these are divided into stages."""
 
 _ROUNDS = 8
-"""How often boundaries are compared with those of the plan: each round may divide more dims that are tied."""
+"""Number of times that boundaries are compared with the plan's; each round may divide more dims that are tied."""
 
 StateKey = tuple[str, str]
 """The role of an argument, and its name."""
@@ -63,22 +63,22 @@ StateKey = tuple[str, str]
 @dataclass(frozen=True)
 class StatePlacement:
     """
-    Where a plan keeps what lasts.
+    The placement of the parameters, states and buffers of a plan.
 
     Args:
-        cluster: of the ranks that do not idle, on the mesh of the plan.
-        stages: the clusters of its stages; none where it is no pipeline.
-        shardings: of parameters, states, buffers, and of batch items with their shapes.
-        at: the stage of each of these.
-        shapes: of the same.
-        ratios: the attribute of the step; None for even shares.
-        parts: into how many the batch is cut.
-        schedule: of a pipeline.
-        held: the bytes on a device that has most of parameters, states and buffers.
+        cluster: cluster of the ranks that do not idle, on the mesh of the plan.
+        stages: clusters of the stages; empty without a pipeline.
+        shardings: homes of parameters, states, buffers and batch items.
+        at: stages of the same arguments.
+        shapes: shapes of the same arguments.
+        ratios: the attribute of the step, or None for even shares.
+        parts: number of parts of the batch.
+        schedule: schedule of a pipeline.
+        held: the most bytes of parameters, states and buffers on a device.
         fused: whether batch-norms are single ops.
-        keep: what part of activations is kept at most (`recompute`).
-        job: the cluster of the job where some of its ranks idle.
-        used: the ranks of that job that do not idle.
+        keep: largest fraction of activations that is kept (`recompute`).
+        job: cluster of the whole job, if some of its ranks idle.
+        used: ranks of the job that do not idle.
     """
 
     cluster: Cluster
@@ -98,21 +98,21 @@ class StatePlacement:
 
     @staticmethod
     def of(module: ModuleOp) -> StatePlacement:
-        """Those of a finished plan."""
+        """Return the placement of a finished plan."""
         (func,) = step_functions(module)
         stages, mesh = Stages(func), mesh_of_module(module)
         names = tuple(name for name in stages.names if name != IDLE)
         whole = StepView(func, mesh)
-        given = [each for each in whole.inputs if each.role in (*_KEPT, train.BATCH)]
-        keyed = {_key(each, stages.of_value(each.argument)): each for each in given}
-        homes = {key: sharding_of(each.argument) for key, each in keyed.items()}
-        at = {key: stages.of_value(each.argument) or 0 for key, each in keyed.items()}
+        inputs = [item for item in whole.inputs if item.role in (*_KEPT, train.BATCH)]
+        keyed = {_key(item, stages.of_value(item.argument)): item for item in inputs}
+        homes = {key: sharding_of(item.argument) for key, item in keyed.items()}
+        at = {key: stages.of_value(item.argument) or 0 for key, item in keyed.items()}
         clusters = {op.mesh.data: op for op in module.ops if isinstance(op, ClusterOp)}
         meshes = {op.sym_name.data: op.mesh for op in module.ops if isinstance(op, MeshOp)}
-        spatial = {name: Mesh(each.spatial, name) for name, each in meshes.items()}
+        spatial = {name: Mesh(mesh_op.spatial, name) for name, mesh_op in meshes.items()}
         times = [axis.size for axis in meshes[mesh.name].axes if axis.kind is AxisKind.TEMPORAL]
         times += [axis.size for name in names for axis in meshes[name].axes if axis.kind is AxisKind.TEMPORAL]
-        by_name = {name: clusters[name].cluster(each) for name, each in spatial.items() if name in clusters}
+        by_name = {name: clusters[name].cluster(own_mesh) for name, own_mesh in spatial.items() if name in clusters}
         cluster, job, used = by_name[mesh.name], None, tuple[int, ...]()
         if IDLE in stages.names:
             ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
@@ -121,16 +121,16 @@ class StatePlacement:
             cluster = by_name[names[0]] if len(names) == 1 else subcluster(job, alone, used)
             names = names if len(names) > 1 else ()
         held: dict[int, int] = {}
-        for key, each in keyed.items():
-            if each.role != train.BATCH:
+        for key, item in keyed.items():
+            if item.role != train.BATCH:
                 here = spatial[names[at[key]] if names else cluster.mesh.name]
-                held[at[key]] = held.get(at[key], 0) + local_bytes(each.argument, homes[key], here)
+                held[at[key]] = held.get(at[key], 0) + local_bytes(item.argument, homes[key], here)
         return StatePlacement(
             cluster,
             tuple(by_name[name] for name in names),
             homes,
             at,
-            {key: shape_of(each.argument) for key, each in keyed.items()},
+            {key: shape_of(item.argument) for key, item in keyed.items()},
             func.attributes.get(RATIOS),
             max(times, default=1),
             _schedule(func),
@@ -149,20 +149,20 @@ class StatePlacement:
             module: the forward pass, which is changed.
 
         Raises:
-            PassError: it cannot be, or does not fit in memory.
+            PassError: the forward pass cannot have this placement, or does not fit in memory.
         """
         self._place(module)
         return self._finish(module, 1)
 
     def plan_step(self, module: ModuleOp) -> ModuleOp:
         """
-        The plan of a step of another batch, in as many parts as that of the plan if its rows allow, else in fewer.
+        Return the plan of a step of another batch, in as many parts as the plan if its rows allow, else in fewer.
 
         Args:
-            module: is used up.
+            module: the step, which is changed.
 
         Raises:
-            PassError: there is none.
+            PassError: no number of parts is feasible.
         """
         if not self.fused and any(op.name in BATCH_NORMS for op in module.walk()):
             run_pipeline(self._context, module, SUM_BATCH_NORMS, verify_each=False)
@@ -178,7 +178,7 @@ class StatePlacement:
         raise first
 
     def _finish(self, module: ModuleOp, parts: int) -> ModuleOp:
-        """Make the program of a strategy, and leave the ranks idle that idle in the plan."""
+        """Make the program of a strategy, and leave the ranks idle that the plan leaves idle."""
         program = ProgramPipeline("pipeline" if self.stages else None, parts, self.schedule)
         run_pipeline(self._context, module, program.text, verify_each=False)
         if self.job is not None:
@@ -186,7 +186,7 @@ class StatePlacement:
         return module
 
     def _place(self, module: ModuleOp) -> None:
-        """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""
+        """Put a function on the meshes and stages of the plan, and find a strategy with the plan's homes."""
         try:
             self._placed(module)
         except DiagnosticException as error:
@@ -201,8 +201,8 @@ class StatePlacement:
         if self.stages:
             self._divide(func, module)
         for view, cluster in step_views(module):
-            kept = [(each, key) for each in view.inputs if (key := _key(each, view.stage)) in self.shardings]
-            homes = {each.argument: self.shardings[key] for each, key in kept if self._is_alike(view, each, key)}
+            kept = [(value, key) for value in view.inputs if (key := _key(value, view.stage)) in self.shardings]
+            homes = {value.argument: self.shardings[key] for value, key in kept if self._is_alike(view, value, key)}
             self._keep_boundaries(view, homes)
             limits = {argument.index: ShardingLimit(home) for argument, home in homes.items()}
             mine = sum(local_bytes(argument, home, view.mesh) for argument, home in homes.items())
@@ -210,18 +210,18 @@ class StatePlacement:
             search_within(view, cluster, Constraints(limits), budget)
 
     def _is_alike(self, view: StepView, given: Input, key: StateKey) -> bool:
-        """Whether an argument is one of the plan: an item of a batch may have another shape."""
-        if (found := self.shapes[key]) == shape_of(given.argument):
+        """Return whether an argument has the same shape as in the plan; only batch items may have another shape."""
+        if (shape := self.shapes[key]) == shape_of(given.argument):
             return True
         if given.role != train.BATCH:
-            fail(view.func, f"{given.name} has shape {list(shape_of(given.argument))}, but {list(found)} in the plan")
+            fail(view.func, f"{given.name} has shape {list(shape_of(given.argument))}, but {list(shape)} in the plan")
         return False
 
     def _divide(self, func: FuncOp, module: ModuleOp) -> None:
         """Divide the function into the stages of the plan."""
         view = StepView(func, self.cluster.mesh)
         layers = find_layers(view)
-        divide(view, layers, [each.mesh.name for each in self.stages], self._places(view, layers))
+        divide(view, layers, [stage.mesh.name for stage in self.stages], self._places(view, layers))
         add_stages(module, list(self.stages))
         stages = Stages(func)
         for given in view.inputs:
@@ -234,21 +234,19 @@ class StatePlacement:
                 )
 
     def _places(self, view: StepView, layers: Layers) -> list[int]:
-        """By layer its stage: a layer without anything to keep goes with the one before it."""
+        """Return the stage of each layer; a layer without lasting data goes to the stage of the layer before it."""
         stage_of = {
-            layers.homes[each.argument]: self.at[_key(each)]
-            for each in sorted(view.inputs, key=lambda each: each.argument.index)
-            if each.role in _KEPT and each.argument in layers.homes
+            layers.homes[item.argument]: self.at[_key(item)]
+            for item in sorted(view.inputs, key=lambda item: item.argument.index)
+            if item.role in _KEPT and item.argument in layers.homes
         }
-        found: list[int] = []
+        stage_of_layer: list[int] = []
         for layer in range(len(layers.names)):
-            found.append(stage_of.get(layer, found[-1] if found else 0))
-        return found
+            stage_of_layer.append(stage_of.get(layer, stage_of_layer[-1] if stage_of_layer else 0))
+        return stage_of_layer
 
     def _keep_boundaries(self, view: StepView, homes: Mapping[BlockArgument, Sharding]) -> None:
-        """
-        Let what the plan keeps be divided at its boundaries: fewer ops tie fewer dims together than the whole step did.
-        """
+        """Divide the plan's arguments at its boundaries: fewer ops tie fewer dims together than in the whole step."""
         for _ in range(_ROUNDS):
             factors = Factors(view, ratios_of(view.func, view.mesh))
             wanted: dict[int, Mapping[str, Attribute | None]] = {}
@@ -264,27 +262,27 @@ class StatePlacement:
 
 
 def _key(given: Input, stage: int | None = None) -> StateKey:
-    """Items of a batch are at several stages, each with a home of its own."""
+    """Return the key of an argument. Batch items are at several stages, each with its own home."""
     return given.role, f"{given.name} at {stage or 0}" if given.role == train.BATCH else given.name
 
 
 def _parts(wanted: int, rows: int) -> list[int]:
-    """Into how many parts rows may be split, the preferred number first."""
+    """Return the numbers of parts that the rows allow, the preferred number first."""
     fewer = [parts for parts in range(min(wanted, rows), 1, -1) if not rows % parts]
     return list(dict.fromkeys([*([wanted] if wanted <= rows else []), *fewer, 1]))
 
 
 def _kept_part(func: FuncOp) -> float:
-    """What part of activations the candidate keeps that a search has chosen; all where there was no search."""
+    """Return the fraction of activations that the chosen candidate keeps; 1 if no search chose one."""
     chosen = _chosen(func)
     return chosen.get("keep", 1.0) if chosen is not None else 1.0
 
 
 def _schedule(func: FuncOp) -> ScheduleName:
-    """That which a search has chosen; else one for any number of parts."""
+    """Return the schedule that a search chose, or one that suits any number of parts."""
     chosen = _chosen(func)
-    if chosen is not None and (given := chosen.get("schedule")) is not None:
-        return given
+    if chosen is not None and (schedule := chosen.get("schedule")) is not None:
+        return schedule
     if has_chunks(func):
         return "auto"
     return "1f1b" if SCHEDULE in func.attributes else "gpipe"
@@ -296,9 +294,9 @@ def _chosen(func: FuncOp) -> CandidateRecord | None:
 
 
 def _pieces(splits: Splits, dim: int, home: Sharding, mesh: Mesh) -> int:
-    """The largest number of pieces of a dim by which it is divided as at home."""
+    """Return the largest number of pieces of a dim that divides the dim as its home does."""
     size, count, spread = splits.sizes[dim], splits.counts[dim], home.dims[dim]
-    for pieces in (each for each in range(count, 0, -1) if not count % each):
+    for pieces in (number for number in range(count, 0, -1) if not count % number):
         counts = (*splits.counts[:dim], pieces, *splits.counts[dim + 1 :])
         if Splits(splits.sizes, counts, splits.ratios).dim(dim, spread.axes, mesh) == spread:
             return pieces

@@ -13,19 +13,19 @@ from .layouts import AXES
 
 def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[tuple[tuple[int, ...], Cluster]]:
     """
-    Return the parts of a cluster that a step may run on, the smallest first: their ranks, and a cluster of these.
+    Return the parts of a cluster that a step may run on, the smallest first: the ranks and the cluster of each.
 
-    A part leaves out all devices that are slower than some kind. It takes the fastest of the remaining hosts, or those
-    with the fastest network: all, a power of two, or all but the slowest. Further parts take devices of the fastest
-    host in the same way.
+    A part leaves out all devices that are slower than some kind. It takes the fastest of the remaining hosts, or the
+    hosts with the fastest network: all, a power of two, or all but the slowest. Further parts take devices of the
+    fastest host in the same way.
 
     Args:
-        seconds: by kind of device, the seconds that one takes for the step.
+        seconds: for each kind of device, the seconds that one device takes for the step.
     """
     found = {tuple(sorted(ranks)) for ranks in _choices(cluster, seconds)}
     found.discard(tuple(range(cluster.mesh.device_count)))
-    made = ((ranks, part_of_cluster(cluster, ranks)) for ranks in sorted(found, key=lambda ranks: (len(ranks), ranks)))
-    return [(ranks, part) for ranks, part in made if part is not None]
+    parts = ((ranks, part_of_cluster(cluster, ranks)) for ranks in sorted(found, key=lambda ranks: (len(ranks), ranks)))
+    return [(ranks, part) for ranks, part in parts if part is not None]
 
 
 def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequence[int]]:
@@ -68,7 +68,7 @@ def part_of_cluster(cluster: Cluster, ranks: tuple[int, ...]) -> Cluster | None:
     """Return some ranks as a cluster, or None if the links between them are unknown."""
     own = cluster.mesh
     if cluster.topology is None:
-        # The links along axes are the only ones that are known.
+        # Only the links along axes are known.
         is_run = ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
         mesh = submesh(own, ranks[0], len(ranks), own.name) if is_run else None
         if mesh is None and len(own.spatial) == 1:

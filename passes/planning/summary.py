@@ -1,4 +1,4 @@
-"""What a search over plans found, as the attribute `spmd.plan` of a function: written and read."""
+"""Write the result of a search over plans as the attribute `spmd.plan` of a function, and read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS = ("step", "exposed", "peak_bytes", "memory_bytes")
 
 
 class TriedRecord(TypedDict):
-    """What `plan.json` holds of a candidate."""
+    """The record of a candidate in `plan.json`."""
 
     name: str
     why: str
@@ -35,15 +35,15 @@ class TriedRecord(TypedDict):
 @dataclass(frozen=True)
 class Tried:
     """
-    What became of a candidate.
+    A candidate and its outcome.
 
     Args:
-        why: it was not chosen; empty if it was the best when it was tried.
-        step: seconds, simulated, or, where it was not finished, at the least by an estimate.
-        exposed: of these, seconds in which the busiest stage does not compute; None where it was not finished.
-        peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
-        memory_bytes: what that rank has.
-        family: what kind of candidate it is; None in what an older version wrote.
+        why: why it was not chosen; empty if it was the best when it was tried.
+        step: seconds of its step, simulated, or an estimate of the least if it has no program.
+        exposed: seconds of its step while the busiest stage is idle, or None without a program.
+        peak_bytes: peak of the rank that comes closest to its memory, or None if nobody computed it.
+        memory_bytes: memory of that rank.
+        family: kind of the candidate; records of older versions have None.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Tried:
 
     @property
     def fits(self) -> bool | None:
-        """Whether every rank has the memory that it needs; None where nobody looked."""
+        """Return whether every rank has the memory that it needs, or None if nobody computed it."""
         if self.peak_bytes is None or self.memory_bytes is None:
             return None
         return self.peak_bytes <= self.memory_bytes
@@ -69,7 +69,7 @@ class Tried:
 
     @staticmethod
     def from_dict(entry: TriedRecord) -> Tried:
-        """What `as_dict` wrote."""
+        """Read a record that `as_dict` wrote."""
         family = read_family(entry["family"]) if "family" in entry else None
         sizes = entry.get("peak_bytes"), entry.get("memory_bytes")
         return Tried(entry["name"], entry["why"], entry.get("step"), entry.get("exposed"), *sizes, family)
@@ -78,12 +78,12 @@ class Tried:
 @dataclass(frozen=True)
 class PlanSummary:
     """
-    What was chosen of what.
+    The chosen plan and the candidates of a search.
 
     Args:
-        step: the simulated seconds of the chosen plan.
-        bound: a proven lower bound of the step, seconds, of all plans of a family; None where none was asked for.
-        bound_of: what family.
+        step: simulated seconds of the chosen plan.
+        bound: proven lower bound, in seconds, of the step of all plans of a family, or None.
+        bound_of: name of this family.
     """
 
     chosen: str
@@ -94,11 +94,11 @@ class PlanSummary:
 
 
 def plan_attribute(chosen: str, step: float, bound: tuple[float, str] | None, notes: Sequence[Note]) -> DictionaryAttr:
-    """The attribute for what was found."""
-    found: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
+    """Return the attribute that describes the result of a search."""
+    entries: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
     if bound is not None:
-        found |= {"bound": FloatAttr(bound[0], 64), "bound_of": StringAttr(bound[1])}
-    return DictionaryAttr({**found, "candidates": plain_attribute([_tried_of(note).as_dict() for note in notes])})
+        entries |= {"bound": FloatAttr(bound[0], 64), "bound_of": StringAttr(bound[1])}
+    return DictionaryAttr({**entries, "candidates": plain_attribute([_tried_of(note).as_dict() for note in notes])})
 
 
 def _tried_of(note: Note) -> Tried:
@@ -108,14 +108,14 @@ def _tried_of(note: Note) -> Tried:
 
 
 def read_plan(func: FuncOp) -> PlanSummary | None:
-    """What `spmd.plan` of a function says; None where it has none."""
-    given = func.attributes.get(PLAN)
-    if not isinstance(given, DictionaryAttr):
+    """Read the attribute `spmd.plan` of a function; return None if it has none."""
+    plan = func.attributes.get(PLAN)
+    if not isinstance(plan, DictionaryAttr):
         return None
-    entries = entries_of(given.data.get("candidates")) or ()
-    tried = tuple(_tried(each.data) for each in entries if isinstance(each, DictionaryAttr))
-    step, bound = _number(given.data.get("step")), _number(given.data.get("bound"))
-    return PlanSummary(_text(given.data.get("chosen")), step or 0.0, bound, _text(given.data.get("bound_of")), tried)
+    entries = entries_of(plan.data.get("candidates")) or ()
+    tried = tuple(_tried(entry.data) for entry in entries if isinstance(entry, DictionaryAttr))
+    step, bound = _number(plan.data.get("step")), _number(plan.data.get("bound"))
+    return PlanSummary(_text(plan.data.get("chosen")), step or 0.0, bound, _text(plan.data.get("bound_of")), tried)
 
 
 def _tried(entry: Mapping[str, Attribute]) -> Tried:

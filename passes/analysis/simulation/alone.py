@@ -1,4 +1,4 @@
-"""How long the fragments and transfers of a pipeline take by themselves, for one part: the input of schedules."""
+"""Find the seconds of a pipeline's fragments and transfers by themselves, for one part: the input of schedules."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .simulate import Simulator
 
 def seconds_alone(simulator: Simulator) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """
-    The seconds of fragments and of transfers, by their labels; of ranks that differ those of the slowest.
+    Return the seconds of fragments and of transfers, by label; if ranks differ, the seconds of the slowest.
 
     Raises:
-        OpFailure: an op without a signature, or a resharding without a collective.
+        OpFailure: an op lacks a signature, or a resharding lacks a collective.
     """
-    known = Stages(simulator.func)
-    writers = {each.division.place.stage: each for each in simulator.writers}
+    stages = Stages(simulator.func)
+    writers = {writer.division.place.stage: writer for writer in simulator.writers}
     fragments: dict[str, float] = {}
     for op in simulator.func.body.block.ops:
         if isinstance(op, FragmentOp):
-            writer = writers[known.of_op(op)]
+            writer = writers[stages.of_op(op)]
             body = writer.body(op)
             fragments[op.label.data] = max(_seconds(body, column) for column in range(len(writer.division.classes)))
     crossing = {label: traffic.seconds for writer in simulator.writers for label, traffic in writer.crossing.items()}
@@ -32,12 +32,12 @@ def seconds_alone(simulator: Simulator) -> tuple[Mapping[str, float], Mapping[st
 
 
 def _seconds(instructions: Iterable[Instruction], column: int) -> float:
-    """Those of a class of ranks whose collectives go one after the other along each axis, and disturb nobody."""
+    """Return the seconds of one class of ranks whose collectives take turns on each axis and cause no interference."""
     now, free, over = 0.0, defaultdict[tuple[str, ...], float](float), dict[Traffic, float]()
-    for each in instructions:
-        match each:
+    for instruction in instructions:
+        match instruction:
             case Span():
-                now += each.ends[column][-1]
+                now += instruction.ends[column][-1]
             case Issue(traffic):
                 over[traffic] = free[traffic.axes] = max(now, free[traffic.axes]) + traffic.seconds
             case Await(traffic):

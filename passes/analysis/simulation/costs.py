@@ -20,19 +20,19 @@ from ..durations import communication_of
 from ..fusion import ALONE, Parts
 
 Seconds: TypeAlias = tuple[float, ...]
-"""By class."""
+"""Seconds, one number for each class of ranks."""
 
 Works: TypeAlias = tuple[OpWork, ...]
-"""By class; empty for all where there is none."""
+"""Work, one for each class of ranks; empty if no class has any."""
 
 
 class OpCosts:
     """
-    The seconds for which ops keep a compute stream busy, by class; found once for equal uses of an op.
+    The seconds that ops keep a compute stream busy, for each class; computed once for equal uses of an op.
 
     Args:
-        ranks: one of each class, of the cluster's mesh.
-        parts: of ops that are no kernels by themselves, what they do of those that they are in.
+        ranks: one rank of each class, numbered in the cluster's mesh.
+        parts: the parts of ops in kernels of several ops.
     """
 
     def __init__(self, cluster: Cluster, ranks: Sequence[int], parts: Parts = ALONE) -> None:
@@ -44,7 +44,7 @@ class OpCosts:
         self._known = _known(cluster, self.ranks)
 
     def __call__(self, op: Operation) -> Seconds:
-        """The time of `op`, of one that communicates before it does; nothing for one that does nothing."""
+        """Return the seconds of `op`, or the seconds before an op communicates; 0 for an op without work."""
         if isinstance(op, StartOp):
             starting = communication_of(op, self.cluster.mesh).start_seconds(self.cluster)
             packing = self._seconds(self.works(op))
@@ -52,16 +52,16 @@ class OpCosts:
         if not isinstance(op, ComputeOp) or (signature := op.signature) is None:
             return self._seconds(self.works(op))
         key = (op.use_key(), signature, self.parts.get(op))
-        if (found := self._known.get(key)) is None:
-            found = self._known[key] = self._seconds(self.works(op))
-        return found
+        if (seconds := self._known.get(key)) is None:
+            seconds = self._known[key] = self._seconds(self.works(op))
+        return seconds
 
     def after(self, op: Operation) -> Seconds:
-        """The time of what is left to do when `op` has communicated."""
+        """Return the seconds of the work that remains after `op` has communicated."""
         return self._seconds(self.works_after(op))
 
     def works_after(self, op: Operation) -> Works:
-        """What is left to do when `op` has communicated."""
+        """Return the work that remains after `op` has communicated."""
         match op:
             case WaitOp():
                 return self._copied(op.start.args[0], communication_of(op.start, self.cluster.mesh).joined)
@@ -71,7 +71,7 @@ class OpCosts:
                 return ()
 
     def works(self, op: Operation) -> Works:
-        """What `op` does, before it communicates; nothing where it only does that."""
+        """Return the work of `op` before it communicates; empty if it only communicates."""
         match op:
             case ComputeOp():
                 return self._computed(op)
@@ -94,7 +94,7 @@ class OpCosts:
                 return ()
 
     def _computed(self, op: ComputeOp) -> Works:
-        """Of an even split every rank is taken to have the largest part."""
+        """Return the work of an op. With an even split, every rank counts as having the largest part."""
         if (signature := op.signature) is None:
             fail(op, "has no signature; run search-strategy before predicting the time")
         mesh, uneven = self.cluster.mesh, is_uneven(signature)
@@ -103,11 +103,11 @@ class OpCosts:
         return tuple(op_work(op, signature, mesh, rank, keyed=self.keyed, part=part) for rank in ranks)
 
     def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Works:
-        """Reading or writing the local part of a value as often as that."""
+        """Return the work of reading or writing the local part of a value `times` times."""
         return self._copied(value, float(times * local_bytes(value, sharding, self.cluster.mesh)))
 
     def _copied(self, value: SSAValue, moved: float) -> Works:
-        """Reading or writing so many bytes of the dtype of a value."""
+        """Return the work of reading or writing `moved` bytes of a value's dtype."""
         return (copying(dtype_of(value), moved),) * len(self.ranks) if moved else ()
 
     def _seconds(self, works: Works) -> Seconds:
@@ -118,11 +118,11 @@ class OpCosts:
 
 @lru_cache(maxsize=8)
 def _known(cluster: Cluster, ranks: tuple[int, ...]) -> dict[tuple[object, Signature, KernelPart | None], Seconds]:
-    """By use, signature and part of an op, its seconds on some ranks: a step is simulated more than once."""
+    """Return a cache from use, signature and part of an op to its seconds, since a step is simulated several times."""
     return {}
 
 
 def is_over_space(op: CollectiveOp, cluster: Cluster) -> bool:
-    """Whether a collective is between ranks: over time a rank has all that it takes."""
+    """Return whether a collective communicates between ranks; over time, a rank has all operands itself."""
     axes = {axis for names in op.axes.data for axis in names}
     return any(axis.name in axes for axis in cluster.mesh.spatial)

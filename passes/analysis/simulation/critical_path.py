@@ -1,4 +1,4 @@
-"""Which ops and collectives the time of a step consists of: the chain of those that each waited for the one before."""
+"""Find the critical path of a step: the chain of ops and collectives that each waited for the previous one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .results import Simulation, ops_of
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of the path: ops or traffic, and from when to when, in seconds."""
+    """A part of the path: ops or traffic, with its start and end in seconds."""
 
     what: SpanRun | TrafficRun
     start: float
@@ -24,11 +24,10 @@ class Piece:
 
 def critical_path(simulation: Simulation) -> list[Piece]:
     """
-    The path from the begin of a step to its end.
+    Return the critical path from the begin of a step to its end.
 
-    Each piece ends when the next begins, so that together they take as long as the step. A span begins when its
-    stream has done what comes before it; traffic begins when the last of those who take part issues it, or when its
-    channel is free.
+    Each piece ends when the next begins, so that together they take as long as the step. A span begins when its stream
+    has finished earlier work; traffic begins when its last participant issues it, or when its channel is free.
     """
     return list(reversed(list(_backwards(simulation))))
 
@@ -54,12 +53,12 @@ def _backwards(simulation: Simulation) -> Iterator[Piece]:
 
 
 def seconds_by_op(simulation: Simulation, path: list[Piece]) -> Mapping[Operation, float]:
-    """How much of a path each op takes, the most first."""
-    found: defaultdict[Operation, float] = defaultdict(float)
+    """Return the seconds of a path that each op takes, the largest first."""
+    seconds: defaultdict[Operation, float] = defaultdict(float)
     for piece in path:
         if isinstance(piece.what, TrafficRun):
-            found[piece.what.traffic.op] += piece.end - piece.start
+            seconds[piece.what.traffic.op] += piece.end - piece.start
         else:
             for run in ops_of(piece.what, simulation.classes[piece.what.number].column):
-                found[run.op] += run.end - run.start
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+                seconds[run.op] += run.end - run.start
+    return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))

@@ -1,11 +1,11 @@
 """
-The events of a step: compute streams and channels that work at rates, which change when others begin or end.
+The events of a step: compute streams and channels that work at rates, which change when other work begins or ends.
 
-A class of ranks goes through its program. A span keeps its compute stream busy; traffic begins when all who take part
-have issued it and its channel is free. While a rank computes and communicates, each takes longer by the cluster's
-factor of interference; after a wait it goes on later by the cluster's delay. Traffic that meets at a port shares it. At
-every begin and end the work that is left of those concerned is taken at the rate so far, and what remains goes on at
-the new one.
+A class of ranks executes its program. A span keeps its compute stream busy; traffic begins when all participants have
+issued it and its channel is free. While a rank computes and communicates, both take longer by the cluster's factor of
+interference; after a wait the rank resumes later by the cluster's delay. Traffic through the same port shares it. At
+every begin and end, the work done so far by each affected activity is subtracted at its old rate, and the remaining
+work continues at its new rate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .programs import Await, End, Issue, Program, Span
 
 @dataclass(eq=False, slots=True)
 class SpanRun:
-    """A span on the compute stream of a class: `progress` has times, with the undisturbed seconds done by then."""
+    """A span on the compute stream of a class; `progress` lists times with the undisturbed seconds done by then."""
 
     number: int
     span: Span
@@ -40,9 +40,9 @@ class TrafficRun:
     Traffic in one channel.
 
     Args:
-        before: what the channel carried before it.
-        issued: by class, when it was issued.
-        taken: by class, when its compute stream had waited for it.
+        before: the previous traffic in the channel.
+        issued: for each class, the time when it issued the traffic.
+        taken: for each class, the time when its compute stream had waited for the traffic.
     """
 
     traffic: Traffic
@@ -58,7 +58,7 @@ class TrafficRun:
 
 @dataclass(eq=False, slots=True)
 class WaitRun:
-    """The compute stream of a class, held up by traffic."""
+    """A wait of the compute stream of a class for traffic."""
 
     number: int
     run: TrafficRun
@@ -67,12 +67,12 @@ class WaitRun:
 
 
 Entry = SpanRun | WaitRun
-"""What a compute stream did for a while."""
+"""A period of a compute stream."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A simulated run: by class what its compute stream did, in order, and all traffic, by its begin."""
+    """A simulated run: the periods of each class's compute stream in order, and all traffic in the order of begins."""
 
     entries: tuple[list[Entry], ...]
     traffic: list[TrafficRun]
@@ -80,7 +80,7 @@ class Execution:
 
 @dataclass(eq=False, slots=True)
 class _Activity:
-    """Work under way: `left` undisturbed seconds at the time `since`."""
+    """Work in progress: `left` undisturbed seconds at the time `since`."""
 
     what: SpanRun | TrafficRun | WaitRun
     left: float
@@ -90,12 +90,12 @@ class _Activity:
     share: float = 1.0
     version: int = 0
     later: float = 0.0
-    """Of traffic in its latency, the seconds that follow it."""
+    """While traffic is in its latency, the seconds of its bytes, which follow."""
 
 
 @dataclass(eq=False, slots=True)
 class _Queue:
-    """A channel: what was issued, in order, and what is under way."""
+    """A channel: the traffic issued, in order, and whether some is in progress."""
 
     runs: dict[tuple[Traffic, int], TrafficRun] = field(default_factory=dict[tuple[Traffic, int], TrafficRun])
     pending: deque[TrafficRun] = field(default_factory=deque[TrafficRun])
@@ -105,12 +105,12 @@ class _Queue:
 
 class Engine:
     """
-    One step; one use.
+    Simulates one step; an instance is used once.
 
     Args:
-        programs: by class.
-        columns: by class, its place among the classes of its program, to which the times of spans belong.
-        interference: by class.
+        programs: the program of each class.
+        columns: for each class, its index among the classes of its program, which selects the times of spans.
+        interference: the interference of each class.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Engine:
         self.entries: tuple[list[Entry], ...] = tuple([] for _ in programs)
         self.traffic: list[TrafficRun] = []
         self.computed = [0.0] * len(programs)
-        """By class, the undisturbed seconds since it last waited."""
+        """Undisturbed seconds of each class since it last waited."""
         self.computing: list[_Activity | None] = [None] * len(programs)
         self.talking: list[set[_Activity]] = [set() for _ in programs]
         self.flowing: list[_Activity] = []
@@ -135,7 +135,7 @@ class Engine:
         self.order = count()
 
     def run(self) -> Execution:
-        """Let every class go through its program."""
+        """Execute the programs of all classes."""
         for number in range(len(self.programs)):
             self._go_on(number)
         while self.events:
@@ -154,7 +154,7 @@ class Engine:
                 fail(instruction.traffic.op, "is waited for, but not all who take part begin it; run check-order")
 
     def _go_on(self, number: int) -> None:
-        """Take a class through its program up to the next instruction that takes time."""
+        """Execute the program of a class up to the next instruction that takes time."""
         program, column = self.programs[number], self.columns[number]
         while self.at[number] < len(program):
             instruction, part = program[self.at[number]]
@@ -207,7 +207,7 @@ class Engine:
         self._next(queue)
 
     def _next(self, queue: _Queue) -> None:
-        """Begin what is first in a queue, if all have issued it."""
+        """Begin the first traffic of a queue, if all members have issued it."""
         if queue.busy or not queue.pending:
             return
         run = queue.pending[0]
@@ -232,36 +232,36 @@ class Engine:
         self._disturb(filter(None, (self.computing[number] for number in run.channel.members)))
 
     def _flow(self, activity: _Activity, *, begins: bool) -> None:
-        """Share the ports anew when bytes begin to flow, or have."""
+        """Share the ports again when the bytes of an activity begin or end to flow."""
         if begins:
             self.flowing.append(activity)
         else:
             self.flowing.remove(activity)
-        rates = fair_rates([each.loads for each in self.flowing])
-        for each, rate in zip(self.flowing, rates, strict=True):
-            if each.share != rate:
-                each.share = rate
-                self._retime(each)
+        rates = fair_rates([flowing.loads for flowing in self.flowing])
+        for flowing, rate in zip(self.flowing, rates, strict=True):
+            if flowing.share != rate:
+                flowing.share = rate
+                self._retime(flowing)
 
     def _ended(self, activity: _Activity) -> None:
-        what = activity.what
-        if isinstance(what, SpanRun):
-            what.end = self.now
-            seconds = what.span.ends[self.columns[what.number]][-1]
-            what.progress.append((self.now, seconds))
-            self.computed[what.number] += seconds
-            self.computing[what.number] = None
-            self._disturb(self.talking[what.number])
-            self._go_on(what.number)
-        elif isinstance(what, WaitRun):
-            self._resume(what)
+        work = activity.what
+        if isinstance(work, SpanRun):
+            work.end = self.now
+            seconds = work.span.ends[self.columns[work.number]][-1]
+            work.progress.append((self.now, seconds))
+            self.computed[work.number] += seconds
+            self.computing[work.number] = None
+            self._disturb(self.talking[work.number])
+            self._go_on(work.number)
+        elif isinstance(work, WaitRun):
+            self._resume(work)
         elif activity.later:
             activity.left, activity.since, activity.later = activity.later, self.now, 0.0
             activity.rate = 0.0
             self._flow(activity, begins=True)
             self._retime(activity)
         else:
-            self._arrived(what, activity)
+            self._arrived(work, activity)
 
     def _arrived(self, run: TrafficRun, activity: _Activity) -> None:
         run.end = self.now
@@ -283,7 +283,7 @@ class Engine:
                 self._resume(wait)
 
     def _resume(self, wait: WaitRun) -> None:
-        """What was waited for is there, and the compute stream goes on."""
+        """Let the compute stream resume after the traffic it waited for has ended."""
         wait.end, number = self.now, wait.number
         self.computed[number] = 0.0
         if wait.start == self.now:
@@ -295,16 +295,15 @@ class Engine:
             self._retime(activity)
 
     def _rate(self, activity: _Activity) -> float:
-        """How many undisturbed seconds of an activity are done in a second."""
-        what = activity.what
-        if isinstance(what, SpanRun):
-            return 1.0 / self.interference[what.number].compute if self.talking[what.number] else 1.0
-        assert isinstance(what, TrafficRun), "a wait goes on at its own rate"
-        disturbed = (m for m in what.channel.members if self.computing[m] is not None)
+        """Return the undisturbed seconds of an activity that are done in one second."""
+        work = activity.what
+        if isinstance(work, SpanRun):
+            return 1.0 / self.interference[work.number].compute if self.talking[work.number] else 1.0
+        assert isinstance(work, TrafficRun), "a wait goes on at its own rate"
+        disturbed = (m for m in work.channel.members if self.computing[m] is not None)
         return activity.share / max((self.interference[m].communication for m in disturbed), default=1.0)
 
     def _retime(self, activity: _Activity) -> None:
-        """Go on at the rate that now holds."""
         rate = self._rate(activity)
         if rate == activity.rate:
             return

@@ -1,9 +1,9 @@
 """
-What a rank measured of a step, beside what is predicted of its class.
+Compare the measurements of a rank with the prediction for its class.
 
-A program starts on each channel what its IR has there, in that order. So the traffic of a rank and of its class are
-paired in order, where their kinds agree; and measured traffic gets the phase of its op, which the IR knows better than
-the program's text.
+A program starts its traffic on each channel in the order of its IR. Measured and predicted traffic are therefore paired
+in order, if their kinds agree. Measured traffic gets the phase of its op, since the IR knows the phase better than the
+program's text.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .results import Simulation
 @dataclass(frozen=True)
 class PredictedVsMeasured:
     """
-    A measured rank beside the class that it is of.
+    The measurements of a rank and the prediction for its class.
 
     Args:
-        number: of the class.
-        rank: the rank, its traffic with the phases of the ops.
-        pairs: predicted and measured traffic, in the order of the rank's.
-        apart: channels on which the two do not agree: with other numbers of collectives, or other kinds.
+        number: number of the class.
+        rank: the measured rank; its traffic has the phases of the ops.
+        pairs: predicted and measured traffic, in the order of the measurements.
+        apart: channels that cannot be paired, since their numbers or kinds of collectives differ.
     """
 
     number: int
@@ -37,31 +37,31 @@ class PredictedVsMeasured:
 
 
 def beside(simulation: Simulation, rank: MeasuredRank) -> PredictedVsMeasured | None:
-    """Pair a rank with what is predicted of it; None where the simulation has no such rank."""
-    number = next((each.number for each in simulation.classes if rank.rank in each.ranks), None)
+    """Pair the traffic of a rank with its prediction; return None if the simulation does not have the rank."""
+    number = next((rank_class.number for rank_class in simulation.classes if rank.rank in rank_class.ranks), None)
     if number is None:
         return None
     predicted: defaultdict[str, list[TrafficRun]] = defaultdict(list)
     for run in simulation.traffic(number):
         predicted[run.channel.name].append(run)
     measured: defaultdict[str, list[MeasuredTraffic]] = defaultdict(list)
-    for each in rank.traffic:
-        measured[each.channel].append(each)
+    for traffic_record in rank.traffic:
+        measured[traffic_record.channel].append(traffic_record)
     channels = dict.fromkeys((*predicted, *measured))
     apart = tuple(channel for channel in channels if not _agree(predicted[channel], measured[channel]))
     of_key = {
-        each.key: run
+        item.key: run
         for channel in channels
         if channel not in apart
-        for run, each in zip(predicted[channel], measured[channel], strict=True)
+        for run, item in zip(predicted[channel], measured[channel], strict=True)
     }
-    traffic = tuple(_with_phase(each, of_key) for each in rank.traffic)
-    pairs = tuple((of_key[each.key], each) for each in traffic if each.key in of_key)
+    traffic = tuple(_with_phase(item, of_key) for item in rank.traffic)
+    pairs = tuple((of_key[item.key], item) for item in traffic if item.key in of_key)
     return PredictedVsMeasured(number, replace(rank, traffic=traffic), pairs, apart)
 
 
 def _agree(predicted: Sequence[TrafficRun], measured: Sequence[MeasuredTraffic]) -> bool:
-    return [run.traffic.kind for run in predicted] == [each.kind for each in measured]
+    return [run.traffic.kind for run in predicted] == [item.kind for item in measured]
 
 
 def _with_phase(each: MeasuredTraffic, of_key: Mapping[str, TrafficRun]) -> MeasuredTraffic:

@@ -15,7 +15,7 @@ from ...step.blocks import layer_of
 
 
 def op_name(op: Operation) -> str:
-    """`h.3.attn.q  aten.mm`: the module, or else the value, and the op."""
+    """Return the name of an op, as `h.3.attn.q  aten.mm`: its module, or else its value, and its verb."""
     values = op.args if isinstance(op, StartOp) else (op.operands if isinstance(op, TransferOp) else op.results)
     hints = [value.name_hint for value in values if value.name_hint]
     where = layer_of(op) or (f"%{hints[0]}" if hints else "")
@@ -25,7 +25,7 @@ def op_name(op: Operation) -> str:
 
 
 def verb(op: Operation) -> str:
-    """What an op does: its name, that of the collective that a start begins, or of an op that has no row."""
+    """Return the kind of an op: its name, the collective that a start begins, or the overload of an opaque op."""
     if isinstance(op, StartOp):
         return f"spmd.{op.collective.value}"
     if isinstance(op, ForeachOp):
@@ -36,7 +36,7 @@ def verb(op: Operation) -> str:
 
 
 def category(op: Operation) -> str:
-    """The pass of the step that an op belongs to; one that does not compute goes with what it works on."""
+    """Return the phase of the step that an op belongs to; a communication belongs to the phase of its operand."""
     if is_update(op):
         return "update"
     if BACKWARD in op.attributes:
@@ -46,7 +46,7 @@ def category(op: Operation) -> str:
 
 
 def source_line(op: Operation) -> str:
-    """The line of the user's code that an op is from, as `model.py:12`; empty where not known."""
+    """Return the line of the user's code that an op comes from, as `model.py:12`, or an empty string."""
     return _line(op.location)
 
 

@@ -1,11 +1,11 @@
 """
-The traffic between ranks: its queues, and how it shares the ports of the network.
+Model the traffic between ranks: its queues, and how it shares the ports of the network.
 
-Collectives over the same axes between the same ranks go one after the other, and so do transfers from one stage to
-another. What goes at once through one port shares its bandwidth: all proceed at one rate until a port is full, then
-the others faster (max-min fairness). A collective in all of its groups at once fills its busiest port just so: what
-its groups take from one another is in its cost already. While latency passes no port is used. The tasks of one transfer
-take turns at its ports (`transfer_time.py`), and fill them for a part of the time that it takes.
+Collectives over the same axes between the same ranks take turns, and so do transfers from one stage to another. Traffic
+that passes a port at the same time shares its bandwidth: all rates grow equally until a port is full, then only the
+traffic that avoids this port gets faster (max-min fairness). A collective in all of its groups at once just fills its
+busiest port, since its cost already includes the contention between its groups. No port is used during latency. The
+tasks of one transfer take turns at its ports (`transfer_time.py`), and fill them for a part of its time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .places import Division, Place
 from .transfer_time import task_seconds
 
 TRANSFER = "transfer"
-"""The kind of traffic between stages; that within one is a kind of collective."""
+"""The kind of traffic between stages; traffic within a stage has the kind of its collective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class Traffic:
     A collective in all of its groups, or a transfer from one stage to another.
 
     Args:
-        kind: of collective, or `transfer`.
-        ends: the ranks of the place that it is in; of a transfer, of both places.
-        axes: of a collective, the axes of the mesh.
-        seconds: how long it takes where nothing disturbs it.
-        latency: how many of these pass before bytes flow.
-        sent: the bytes that the rank sends that sends most.
-        edges: of a transfer, between ranks of the job: sender, receiver, bytes.
+        kind: kind of collective, or `transfer`.
+        ends: the place of a collective, or both places of a transfer, with the classes of their ranks.
+        axes: axes of a collective; empty for a transfer.
+        seconds: undisturbed seconds.
+        latency: the part of these seconds before bytes flow.
+        sent: bytes that the rank sends that sends most.
+        edges: for a transfer, its senders, receivers and bytes, by ranks of the job.
     """
 
     op: Operation
@@ -56,7 +56,7 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class Channel:
-    """A queue of traffic between ranks of the classes `members`; its `name` says over which axes or stages."""
+    """A queue of traffic between ranks of the classes `members`; `name` contains its axes or stages."""
 
     name: str
     members: tuple[int, ...]
@@ -68,7 +68,7 @@ class Flow:
     Traffic in one channel.
 
     Args:
-        loads: the part of each port that it fills while it flows at full speed; only ports that others use too.
+        loads: the part of each port that it fills at full speed; only ports that other channels use, too.
     """
 
     channel: Channel
@@ -81,18 +81,18 @@ class Network:
     def __init__(self, traffic: Iterable[Traffic]) -> None:
         self._flows: dict[object, dict[int, Flow]] = {}
         between: dict[tuple[Division, ...], Channel] = {}
-        for each in dict.fromkeys(traffic):
-            if (key := _key(each)) not in self._flows:
-                self._flows[key] = _crossing(each, between) if each.edges else _grouped(each.ends[0], each.axes)
+        for item in dict.fromkeys(traffic):
+            if (key := _key(item)) not in self._flows:
+                self._flows[key] = _crossing(item, between) if item.edges else _grouped(item.ends[0], item.axes)
         self._flows = _contended(self._flows)
 
     def flow(self, traffic: Traffic, number: int) -> Flow:
-        """The flow that ranks of a class take part in."""
+        """Return the flow of traffic that ranks of a class take part in."""
         return self._flows[_key(traffic)][number]
 
 
 def _key(traffic: Traffic) -> object:
-    """What traffic of equal flows has in common."""
+    """Return a key that is equal for traffic with equal flows."""
     return traffic if traffic.edges else (traffic.ends[0].first, traffic.axes)
 
 
@@ -102,28 +102,28 @@ def _crossing(traffic: Traffic, between: dict[tuple[Division, ...], Channel]) ->
     name = f"stage {source.place.stage} to {target.place.stage}"
     channel = between.setdefault(traffic.ends, Channel(name, members))
     times = _port_seconds(source.place, traffic.edges)
-    # Ports that wait for their turn are busy for a part of the time.
+    # Ports whose tasks wait for their turn are busy for only a part of the time.
     most = max(traffic.seconds - traffic.latency, *times.values(), 0.0) or 1.0
     flow = Flow(channel, {port: seconds / most for port, seconds in times.items()})
     return dict.fromkeys(members, flow)
 
 
 def _grouped(division: Division, axes: tuple[str, ...]) -> dict[int, Flow]:
-    """The flows of a collective: one for the groups of each set of classes."""
+    """Return the flows of a collective by class: the groups of the same classes share one flow."""
     place = division.place
-    alike: defaultdict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    by_classes: defaultdict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     for group in place.cluster.mesh.groups(axes):
-        alike[tuple(sorted(division.class_of[rank] for rank in group))].append(group)
-    loads = {classes: _port_seconds(place, _rings(place, groups)) for classes, groups in alike.items()}
+        by_classes[tuple(sorted(division.class_of[rank] for rank in group))].append(group)
+    loads = {classes: _port_seconds(place, _rings(place, groups)) for classes, groups in by_classes.items()}
     total: defaultdict[str, float] = defaultdict(float)
-    for each in loads.values():
-        for port, seconds in each.items():
+    for by_port in loads.values():
+        for port, seconds in by_port.items():
             total[port] += seconds
     most = max(total.values(), default=0.0) or 1.0
     flows: dict[int, Flow] = {}
-    for classes, each in loads.items():
+    for classes, by_port in loads.items():
         members = tuple(dict.fromkeys(classes))
-        flow = Flow(Channel(" ".join(axes), members), {port: seconds / most for port, seconds in each.items()})
+        flow = Flow(Channel(" ".join(axes), members), {port: seconds / most for port, seconds in by_port.items()})
         flows |= dict.fromkeys(members, flow)
     return flows
 
@@ -134,40 +134,40 @@ def _rings(place: Place, groups: Iterable[Sequence[int]]) -> Iterable[tuple[int,
 
 
 def _port_seconds(place: Place, edges: Iterable[tuple[int, int, float]]) -> dict[str, float]:
-    """For how long each port is busy with what ranks of the job send one another."""
-    found: defaultdict[str, float] = defaultdict(float)
+    """Return the seconds that each port is busy when ranks of the job send bytes along edges."""
+    busy: defaultdict[str, float] = defaultdict(float)
     for sender, receiver, sent in edges:
         route = place.routes.between(sender, receiver)
         for port, bandwidth in zip(route.ports, route.capacities, strict=True):
-            found[port] += sent / bandwidth
-    return found
+            busy[port] += sent / bandwidth
+    return busy
 
 
 def _contended(flows: Mapping[object, Mapping[int, Flow]]) -> dict[object, dict[int, Flow]]:
-    """The flows with those ports alone that several channels use, and one of those that all load alike."""
+    """Return the flows with only the ports that several channels use, and one of several ports with equal loads."""
     loads: defaultdict[str, dict[Flow, float]] = defaultdict(dict)
     for flow in dict.fromkeys(flow for by_class in flows.values() for flow in by_class.values()):
         for port, load in flow.loads.items():
             loads[port][flow] = load
-    alike = {
+    distinct = {
         tuple(by_flow.items()): port for port, by_flow in loads.items() if len({flow.channel for flow in by_flow}) > 1
     }
-    kept = set(alike.values())
-    made: dict[Flow, Flow] = {}
-    found: dict[object, dict[int, Flow]] = {}
+    shared = set(distinct.values())
+    reduced: dict[Flow, Flow] = {}
+    result: dict[object, dict[int, Flow]] = {}
     for key, by_class in flows.items():
-        found[key] = {}
+        result[key] = {}
         for number, flow in by_class.items():
-            if flow not in made:
-                made[flow] = replace(flow, loads={port: load for port, load in flow.loads.items() if port in kept})
-            found[key][number] = made[flow]
-    return found
+            if flow not in reduced:
+                reduced[flow] = replace(flow, loads={port: load for port, load in flow.loads.items() if port in shared})
+            result[key][number] = reduced[flow]
+    return result
 
 
 def fair_rates(loads: Sequence[Mapping[str, float]]) -> list[float]:
-    """How fast flows with these loads proceed at once, 1 being undisturbed."""
+    """Return the rates of flows with these loads that run at the same time; 1 is undisturbed."""
     rates = [1.0] * len(loads)
-    left = dict.fromkeys((port for each in loads for port in each), 1.0)
+    left = dict.fromkeys((port for load_of in loads for port in load_of), 1.0)
     free = set(range(len(loads)))
     while free:
         wanted: defaultdict[str, float] = defaultdict(float)
@@ -187,7 +187,7 @@ def fair_rates(loads: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 def transfer_traffic(op: TransferOp, known: Stages, divisions: Sequence[Division]) -> Traffic:
-    """What a transfer sends for one part of the loop; where that differs, for the part that takes longest."""
+    """Return the traffic of a transfer for one part of the loop; if parts differ, for the slowest part."""
     by_stage = {division.place.stage: division for division in divisions}
     source, target = by_stage[known.of_value(op.operand)], by_stage[known.of_value(op.result)]
     place, unit = source.place, element_bytes(op.operand)

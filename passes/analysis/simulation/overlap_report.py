@@ -1,5 +1,5 @@
 """
-How much of a simulated step's communication runs beside computation: `ir.overlap` of the compute stream of a rank.
+Report how much communication of a simulated step overlaps with computation (`ir.overlap`).
 
 Source: HiDup 6.6, table 4.
 """
@@ -14,7 +14,7 @@ from .results import Simulation
 
 
 def overlaps(simulation: Simulation, number: int) -> Overlaps:
-    """Of a class of ranks, the overlap by phase and channel; the phase of traffic is that of what is sent."""
+    """Return the overlap for a class of ranks, by phase and channel; traffic has the phase of its op."""
     computed: defaultdict[str, list[Span]] = defaultdict(list)
     for run in simulation.ops(number):
         computed[category(run.op)].append((run.start, run.end))

@@ -1,8 +1,8 @@
 """
-The instructions of each class of ranks, read from the scheduled IR.
+Read the instructions of each class of ranks from the scheduled IR.
 
-Ops that compute one after the other are one span, and the body of a fragment is read once, however often it runs. A
-collective is issued, and waited for where it is not a `spmd.start`; a transfer is issued on both sides of it.
+Consecutive ops that compute are one span, and the body of a fragment is read once, however often it runs. A collective
+is issued, and awaited at once unless it is a `spmd.start`; the sender and the receiver issue a transfer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Span:
     Ops that a compute stream runs one after the other.
 
     Args:
-        ends: by class, the seconds from the begin of the span to the end of each op.
+        ends: for each class, the seconds from the begin of the span to the end of each op.
     """
 
     ops: tuple[Operation, ...]
@@ -42,14 +42,14 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Issue:
-    """Have a collective or transfer begin when all who take part have issued it."""
+    """Issue a collective or transfer, which begins when all participants have issued it."""
 
     traffic: Traffic
 
 
 @dataclass(frozen=True, eq=False)
 class Await:
-    """Hold up the compute stream until a collective or transfer is over."""
+    """Block the compute stream until a collective or transfer ends."""
 
     traffic: Traffic
 
@@ -57,10 +57,10 @@ class Await:
 @dataclass(frozen=True, eq=False)
 class End:
     """
-    The fixed cost of a step, and by how much its last rank ends later, counted as time of `op`.
+    The fixed cost of a step, and the delay of its last rank, counted as time of `op`.
 
     Args:
-        overhead: by class, the first of these in seconds.
+        overhead: fixed cost in seconds, for each class.
     """
 
     op: Operation
@@ -69,25 +69,25 @@ class End:
 
 Instruction: TypeAlias = Span | Issue | Await | End
 Program: TypeAlias = list[tuple[Instruction, int]]
-"""Instructions, each with the part of the loop that it is for (0 outside of loops)."""
+"""Instructions, each with its part of the loop (0 outside of loops)."""
 
 
 def writers_of(func: FuncOp, divisions: Sequence[Division]) -> list[ProgramWriter]:
-    """What writes the programs of every place, under any schedule of the function."""
-    known = Stages(func)
-    crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
+    """Return writers for the programs of all places, under any schedule of the function."""
+    stages = Stages(func)
+    crossing = {op.label.data: transfer_traffic(op, stages, divisions) for op in transfers(func)}
     parts = fused_parts(func)
-    return [ProgramWriter(func, each, crossing, parts) for each in divisions]
+    return [ProgramWriter(func, division, crossing, parts) for division in divisions]
 
 
 def written_programs(func: FuncOp, writers: Sequence[ProgramWriter]) -> list[Program]:
-    """The programs under the schedule that the function has now."""
+    """Return the programs under the current schedule of the function."""
     by_stage = {program.stage: program.entries for program in stage_programs(func)}
-    return [each.program(by_stage[each.division.place.stage]) for each in writers]
+    return [writer.program(by_stage[writer.division.place.stage]) for writer in writers]
 
 
 class ProgramWriter:
-    """Writes the program of one place; reads bodies of fragments once, which no schedule changes."""
+    """Writes the program of one place; it reads bodies of fragments once, since no schedule changes them."""
 
     def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic], parts: Parts) -> None:
         self.division, self.crossing = division, crossing
@@ -98,46 +98,46 @@ class ProgramWriter:
         self.issued: dict[Operation, Traffic] = {}
 
     def program(self, entries: Iterable[ScheduledOp]) -> Program:
-        """What a stage's program comes to."""
-        found: Program = []
+        """Return the program of a stage with these entries."""
+        program: Program = []
         pending: list[Operation] = []
-        for each in entries:
-            op = each.op
+        for entry in entries:
+            op = entry.op
             if not isinstance(op, FragmentOp | TransferOp):
                 pending.append(op)
                 continue
-            found += ((begun, 0) for begun in self.instructions(pending))
+            program += ((instruction, 0) for instruction in self.instructions(pending))
             pending = []
             if isinstance(op, FragmentOp):
-                parts = range(self.cluster.mesh.axis(op.axis.data).size) if each.part is None else (each.part,)
-                found += ((inner, part) for part in parts for inner in self.body(op))
+                parts = range(self.cluster.mesh.axis(op.axis.data).size) if entry.part is None else (entry.part,)
+                program += ((inner, part) for part in parts for inner in self.body(op))
             else:
-                kind = Issue if each.action is Action.START else Await
-                found.append((kind(self.crossing[op.label.data]), each.part or 0))
-        found += ((begun, 0) for begun in self.instructions(pending))
+                kind = Issue if entry.action is Action.START else Await
+                program.append((kind(self.crossing[op.label.data]), entry.part or 0))
+        program += ((instruction, 0) for instruction in self.instructions(pending))
         assert self.end is not None, "a step returns"
-        return [*found, (End(self.end, tuple(device.overhead for device in self.costs.devices)), 0)]
+        return [*program, (End(self.end, tuple(device.overhead for device in self.costs.devices)), 0)]
 
     def body(self, op: FragmentOp) -> list[Instruction]:
-        """The instructions of a fragment."""
+        """Return the instructions of a fragment."""
         if op not in self.bodies:
             self.bodies[op] = self.instructions(op.body.block.ops)
         return self.bodies[op]
 
     def instructions(self, ops: Iterable[Operation]) -> list[Instruction]:
-        """The instructions of ops in a row."""
-        found: list[Instruction] = []
+        """Return the instructions of consecutive ops."""
+        instructions: list[Instruction] = []
         pending: list[tuple[Operation, Seconds]] = []
         for op in ops:
             if any(seconds := self.costs(op)):
                 pending.append((op, seconds))
             if communicates := list(self.communication(op)):
-                found += [*_span(pending), *communicates]
+                instructions += [*_span(pending), *communicates]
                 pending = [(op, after)] if any(after := self.costs.after(op)) else []
-        return [*found, *_span(pending)]
+        return [*instructions, *_span(pending)]
 
     def communication(self, op: Operation) -> Iterator[Instruction]:
-        """What an op has others do, or waits for."""
+        """Yield the instructions that issue or await the communication of an op."""
         match op:
             case StartOp():
                 yield Issue(self.collective(op))
@@ -153,17 +153,17 @@ class ProgramWriter:
                 pass
 
     def collective(self, op: CollectiveOp | StartOp) -> Traffic:
-        """What a collective op communicates."""
+        """Return the traffic of a collective op."""
         mesh = self.cluster.mesh
-        what = communication_of(op, mesh)
-        seconds = what.seconds(self.cluster)
+        work = communication_of(op, mesh)
+        seconds = work.seconds(self.cluster)
         if isinstance(op, StartOp):
-            seconds -= what.start_seconds(self.cluster)
-        latency, _ = self.cluster.collective_costs(what.kind, what.axes, what.method)
-        sent = sent_bytes(what.kind, mesh.parts(what.axes), what.whole_bytes)
-        found = Traffic(op, what.kind.value, (self.division,), what.axes, seconds, min(latency, seconds), sent)
-        self.issued[op] = found
-        return found
+            seconds -= work.start_seconds(self.cluster)
+        latency, _ = self.cluster.collective_costs(work.kind, work.axes, work.method)
+        sent = sent_bytes(work.kind, mesh.parts(work.axes), work.whole_bytes)
+        traffic = Traffic(op, work.kind.value, (self.division,), work.axes, seconds, min(latency, seconds), sent)
+        self.issued[op] = traffic
+        return traffic
 
 
 def _span(timed: Sequence[tuple[Operation, Seconds]]) -> Iterator[Span]:

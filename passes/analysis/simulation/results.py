@@ -1,4 +1,4 @@
-"""The results of a simulation: how long a step takes, on which streams, and what is waited for."""
+"""The results of a simulation: the seconds of a step, the use of its streams, and its waits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .places import Place
 @dataclass(frozen=True)
 class RankClass:
     """
-    Ranks that do the same.
+    Ranks that behave the same.
 
     Args:
-        number: among all classes.
-        column: among those of its place.
-        ranks: of the job.
-        members: the same ranks, of the mesh of the place.
+        number: number of the class, among all classes.
+        column: index of the class, among the classes of its place.
+        ranks: its ranks, numbered in the job.
+        members: the same ranks, numbered in the mesh of the place.
     """
 
     number: int
@@ -36,18 +36,18 @@ class RankClass:
 
     @property
     def stage(self) -> int | None:
-        """The stage of a pipeline."""
+        """Return the stage of a pipeline, or None."""
         return self.place.stage
 
     @property
     def device(self) -> Device:
-        """Its kind of device."""
+        """Return the kind of device of the ranks."""
         return self.place.cluster.device(self.members[0])
 
 
 @dataclass(frozen=True)
 class OpRun:
-    """An op on a compute stream, in seconds from the begin of the step; `part` is that of the loop."""
+    """An op on a compute stream, in seconds from the begin of the step; `part` is the part of the loop."""
 
     op: Operation
     part: int
@@ -69,7 +69,7 @@ class Simulation:
         Return the seconds from the begin of the step until all ranks that compute have ended, and all that they receive
         has arrived. The next step does not wait for ranks that only receive its loss.
         """
-        classes = [each.number for each in self.classes]
+        classes = [rank_class.number for rank_class in self.classes]
         working = [number for number in classes if next(self.spans(number), None) is not None] or classes
         ends = (entry.end for number in working for entry in self.execution.entries[number])
         idle = set(classes).difference(working)
@@ -77,59 +77,59 @@ class Simulation:
         return max((*ends, *arrivals), default=0.0)
 
     def compute_seconds(self, number: int) -> float:
-        """How long the compute stream of a class works."""
+        """Return the seconds that the compute stream of a class works."""
         return sum(run.end - run.start for run in self.spans(number))
 
     def exposed_seconds(self, number: int) -> float:
-        """How long the compute stream of a class does not, for it waits for others or is done."""
+        """Return the seconds that the compute stream of a class is idle, because it waits or has ended."""
         return self.seconds - self.compute_seconds(number)
 
     def busy_seconds(self, number: int) -> Mapping[str, float]:
-        """By stream of a class, how long it is busy; a channel is called after its axes or stages."""
-        found: defaultdict[str, float] = defaultdict(float, {COMPUTE: self.compute_seconds(number)})
+        """Return the busy seconds of each stream of a class; a channel is named after its axes or stages."""
+        seconds: defaultdict[str, float] = defaultdict(float, {COMPUTE: self.compute_seconds(number)})
         for run in self.traffic(number):
-            found[run.channel.name] += run.end - run.start
-        return found
+            seconds[run.channel.name] += run.end - run.start
+        return seconds
 
     def sent_bytes(self, number: int) -> Mapping[str, float]:
-        """By kind of traffic, what each rank of a class sends; of transfers, the rank that sends most."""
-        found: defaultdict[str, float] = defaultdict(float)
+        """Return the bytes that each rank of a class sends, by kind of traffic; for transfers, the busiest rank's."""
+        sent: defaultdict[str, float] = defaultdict(float)
         for run in self.traffic(number):
             traffic = run.traffic
             if len(traffic.ends) == 1 or number in traffic.ends[0].numbers:
-                found[traffic.kind] += traffic.sent
-        return found
+                sent[traffic.kind] += traffic.sent
+        return sent
 
     def waited(self, number: int) -> Mapping[Traffic, float]:
-        """How long the compute stream of a class waits for each collective or transfer, largest first."""
-        found: defaultdict[Traffic, float] = defaultdict(float)
+        """Return the seconds that a class's compute stream waits for each collective or transfer, largest first."""
+        waits: defaultdict[Traffic, float] = defaultdict(float)
         for entry in self.execution.entries[number]:
             if isinstance(entry, WaitRun):
-                found[entry.run.traffic] += entry.end - entry.start
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+                waits[entry.run.traffic] += entry.end - entry.start
+        return dict(sorted(waits.items(), key=lambda pair: -pair[1]))
 
     def busiest(self, stage: int | None) -> RankClass:
-        """The class of a stage that computes longest."""
+        """Return the class of a stage that computes longest."""
         return max((each for each in self.classes if each.stage == stage), key=lambda c: self.compute_seconds(c.number))
 
     def spans(self, number: int) -> Iterator[SpanRun]:
-        """What the compute stream of a class works on, in order."""
+        """Return the spans on the compute stream of a class, in order."""
         return (entry for entry in self.execution.entries[number] if isinstance(entry, SpanRun))
 
     def traffic(self, number: int) -> list[TrafficRun]:
-        """What a class takes part in, by its begin."""
+        """Return the traffic that a class takes part in, in the order of begins."""
         return self._traffic.get(number, [])
 
     @cached_property
     def _traffic(self) -> dict[int, list[TrafficRun]]:
-        found: dict[int, list[TrafficRun]] = {}
+        by_class: dict[int, list[TrafficRun]] = {}
         for run in self.execution.traffic:
             for number in run.channel.members:
-                found.setdefault(number, []).append(run)
-        return found
+                by_class.setdefault(number, []).append(run)
+        return by_class
 
     def ops(self, number: int) -> Iterator[OpRun]:
-        """The ops on the compute stream of a class, in order."""
+        """Yield the ops on the compute stream of a class, in order."""
         column = self.classes[number].column
         for run in self.spans(number):
             yield from ops_of(run, column)
@@ -140,7 +140,7 @@ COMPUTE = "compute"
 
 
 def ops_of(run: SpanRun, column: int) -> Iterator[OpRun]:
-    """The ops of a span: each ends when so much of the span is done."""
+    """Yield the ops of a span: each ends when the span has progressed to the op's end."""
     start, progress, at = run.start, run.progress, 1
     for op, done in zip(run.span.ops, run.span.ends[column], strict=True):
         while at < len(progress) - 1 and progress[at][1] < done:
@@ -155,11 +155,11 @@ def ops_of(run: SpanRun, column: int) -> Iterator[OpRun]:
 @dataclass(frozen=True)
 class TimeSpent:
     """
-    How a step is spent, in seconds.
+    The seconds of a step, and how they are spent.
 
     Args:
-        seconds: of all step functions, one after the other.
-        compute: of these, those in which the rank works that computes longest.
+        seconds: seconds of all step functions, one after the other.
+        compute: the seconds that the busiest rank of each function computes.
     """
 
     seconds: float
@@ -167,11 +167,11 @@ class TimeSpent:
 
     @property
     def exposed(self) -> float:
-        """Seconds in which that rank does not compute."""
+        """Return the seconds while this rank does not compute."""
         return self.seconds - self.compute
 
 
 def time_spent(simulations: Sequence[Simulation]) -> TimeSpent:
-    """How the simulated step functions of a module are spent."""
-    compute = (max(found.compute_seconds(each.number) for each in found.classes) for found in simulations)
-    return TimeSpent(sum(found.seconds for found in simulations), sum(compute))
+    """Return how the simulated step functions of a module spend their time."""
+    compute = (max(run.compute_seconds(each.number) for each in run.classes) for run in simulations)
+    return TimeSpent(sum(run.seconds for run in simulations), sum(compute))

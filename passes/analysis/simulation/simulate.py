@@ -1,4 +1,4 @@
-"""Runs a scheduled step function on a cluster, as discrete events."""
+"""Simulate a scheduled step function on a cluster by discrete events."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def simulate(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False)
     Simulate one step.
 
     Args:
-        places: its stages in order, or the one place of a step without stages.
-        every_rank: simulate each rank by itself, instead of one of each class of ranks that do the same.
+        places: stages in order, or the one place of a step without stages.
+        every_rank: whether to simulate each rank by itself, instead of one of each class of equivalent ranks.
 
     Raises:
-        OpFailure: an op without a signature, a resharding without a collective, or a wait that never ends.
+        OpFailure: an op lacks a signature, a resharding lacks a collective, or a wait never ends.
     """
     return Simulator(func, places, every_rank=every_rank).run()
 
 
 class Simulator:
-    """Simulates a step under one schedule after the other, which the function has when `run` is called."""
+    """Simulates a step under several schedules in turn: `run` uses the schedule that the function has then."""
 
     def __init__(self, func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) -> None:
         self.func = func
@@ -49,14 +49,14 @@ class Simulator:
         )
 
     def run(self) -> Simulation:
-        """One step; the errors are those of `simulate`."""
+        """Simulate one step; raise the same errors as `simulate`."""
         programs = written_programs(self.func, self.writers)
-        issues = (each for program in programs for each, _ in program if isinstance(each, Issue))
-        network = Network(each.traffic for each in issues)
+        issues = (instruction for program in programs for instruction, _ in program if isinstance(instruction, Issue))
+        network = Network(issue.traffic for issue in issues)
         pairs = zip(programs, self.divisions, strict=True)
         by_class = [program for program, division in pairs for _ in division.classes]
-        interference = [each.place.cluster.interference for each in self.classes]
-        engine = Engine(by_class, [each.column for each in self.classes], network, interference)
+        interference = [rank_class.place.cluster.interference for rank_class in self.classes]
+        engine = Engine(by_class, [rank_class.column for rank_class in self.classes], network, interference)
         return Simulation(self.func, self.classes, engine.run())
 
 
@@ -65,7 +65,7 @@ def simulate_module(module: ModuleOp, cluster: Cluster | None = None, *, every_r
     Simulate every step function of a module; see `simulate`.
 
     Args:
-        cluster: of all ranks, in place of the module's own. Stages have their parts of it.
+        cluster: cluster of all ranks, in place of the module's own; stages use parts of it.
     """
     whole = cluster if cluster is not None else cluster_of_module(module)
     found: dict[FuncOp, list[Cluster]] = {}
@@ -80,26 +80,26 @@ def simulate_module(module: ModuleOp, cluster: Cluster | None = None, *, every_r
 
 @lru_cache(maxsize=8)
 def _routes(cluster: Cluster) -> Routes:
-    """The ways between the ranks of a cluster, which one step after the other is simulated on."""
+    """Return the routes between the ranks of a cluster, cached since many steps are simulated on it."""
     return Routes(cluster)
 
 
 def places_of(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list[Place]:
     """
-    The places of a function.
+    Return the places of a function.
 
     Args:
-        clusters: of its stages, in order, or of the function where it has none.
+        clusters: clusters of its stages in order, or of a function without stages.
         whole: the cluster of all ranks of the job.
     """
     module, routes = func.parent_op(), _routes(whole)
     ops = module.ops if isinstance(module, ModuleOp) else ()
     meshes = {op.sym_name.data: op for op in ops if isinstance(op, MeshOp)}
     starts = accumulate((cluster.mesh.device_count for cluster in clusters), initial=0)
-    found: list[Place] = []
+    places: list[Place] = []
     for stage, (cluster, first) in enumerate(zip(clusters, starts, strict=False)):
         ranks = tuple(range(first, first + cluster.mesh.device_count))
         if (mesh := meshes.get(cluster.mesh.name)) is not None:
             ranks = mesh.ranks
-        found.append(Place(stage if Stages(func).names else None, cluster, ranks, routes))
-    return found
+        places.append(Place(stage if Stages(func).names else None, cluster, ranks, routes))
+    return places

@@ -1,11 +1,11 @@
 """
-How long a step is predicted to take: its simulation, as the compute stream of one rank sees it.
+Predict how long a step takes: its simulation, as the compute stream of one rank sees it.
 
-A device has a compute stream, and a communication stream for each group of axes. Ops take their streams in program
-order: an op that computes takes its time on the compute stream; a collective holds up both; a fragment takes its time
-once for every part of its axis; `spmd.start` hands its collective to the communication stream and goes on, and
-`spmd.wait` holds up the compute stream until that collective is over. Every stage of a pipeline goes through its own
-ops and, in the place of its fragments, through its schedule.
+A device has a compute stream, and a communication stream for each group of axes. Ops use their streams in program
+order. An op that computes takes its time on the compute stream, a collective blocks both streams, and a fragment takes
+its time once for every part of its axis. `spmd.start` hands its collective to the communication stream and continues;
+`spmd.wait` blocks the compute stream until this collective ends. Every stage of a pipeline runs its own ops and, in
+place of its fragments, its schedule.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Timeline:
     """
     The predicted timeline of one step, in seconds and bytes, on the ranks that compute longest.
 
-    seconds                from the first op to the last
-    compute_seconds        how long the compute stream works
-    communication_seconds  how long collectives run, summed
-    exposed_seconds        how long the compute stream waits for collectives, transfers and other ranks
-    collective_bytes       by kind of collective, what each rank sends
+    seconds                seconds from the first op to the last
+    compute_seconds        seconds that the compute stream works
+    communication_seconds  sum of the seconds of collectives
+    exposed_seconds        seconds that the compute stream waits for collectives, transfers and other ranks
+    collective_bytes       bytes that each rank sends, by kind of collective
     """
 
     seconds: float
@@ -58,30 +58,30 @@ class Timeline:
 
 def predict(func: FuncOp, cluster: Cluster) -> Timeline:
     """
-    The timeline of a step function without stages on `cluster`.
+    Return the timeline of a step function without stages on `cluster`.
 
-    OpFailure where an op has no signature, or a resharding no collective yet.
+    Raises OpFailure if an op lacks a signature or a resharding lacks a collective.
     """
     return timeline(simulate(func, places_of(func, [cluster], cluster)), None)
 
 
 def predict_pipeline(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list[Timeline]:
     """
-    The timelines of the stages of a function, from the begin of the step.
+    Return the timelines of the stages of a function, from the begin of the step.
 
     Args:
-        clusters: of the stages, in order.
-        whole: of all ranks of the job, whose links lead from stage to stage.
+        clusters: clusters of the stages, in order.
+        whole: cluster of all ranks of the job, whose links connect the stages.
 
     Raises:
-        OpFailure: an op without a signature, or a resharding without a collective.
+        OpFailure: an op lacks a signature, or a resharding lacks a collective.
     """
     simulation = simulate(func, places_of(func, clusters, whole))
     return [timeline(simulation, stage) for stage in range(len(clusters))]
 
 
 def timeline(simulation: Simulation, stage: int | None) -> Timeline:
-    """A stage's part of a simulation, from the begin of the step until that stage has ended."""
+    """Return the timeline of a stage, from the begin of the step until the stage has ended."""
     number = simulation.busiest(stage).number
     computed = [
         TimelineEvent(_name(run.op), layer_of(run.op), run.start, run.end, COMPUTE) for run in simulation.ops(number)
@@ -91,9 +91,9 @@ def timeline(simulation: Simulation, stage: int | None) -> Timeline:
         for run in simulation.traffic(number)
         if run.traffic.kind != TRANSFER
     ]
-    numbers = [each.number for each in simulation.classes if each.stage == stage]
-    ends = [entry.end for each in numbers for entry in simulation.execution.entries[each]]
-    arrived = [run.end for each in numbers for run in simulation.traffic(each) if run.traffic.kind != TRANSFER]
+    numbers = [rank_class.number for rank_class in simulation.classes if rank_class.stage == stage]
+    ends = [entry.end for member in numbers for entry in simulation.execution.entries[member]]
+    arrived = [run.end for member in numbers for run in simulation.traffic(member) if run.traffic.kind != TRANSFER]
     seconds, busy = max((*ends, *arrived), default=0.0), simulation.compute_seconds(number)
     talking = sum(event.end - event.start for event in sent)
     kinds = {CollectiveKind(k): v for k, v in simulation.sent_bytes(number).items() if k != TRANSFER}
@@ -103,8 +103,8 @@ def timeline(simulation: Simulation, stage: int | None) -> Timeline:
 
 def longest(timelines: Sequence[Timeline]) -> Mapping[str, float]:
     """
-    The seconds of a step and how they are spent: computing, on the stage that computes most, and waiting for
-    collectives, transfers and other stages there. Idle ranks do not count.
+    Return the seconds of a step and how the stage that computes most spends them: computing, or waiting for
+    collectives, transfers and other stages. Idle ranks do not count.
     """
     working = [timeline for timeline in timelines if timeline.compute_seconds] or timelines
     seconds = max(timeline.seconds for timeline in working)

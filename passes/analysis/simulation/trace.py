@@ -1,9 +1,9 @@
 """
-A simulated step as a trace that Perfetto and Chrome open (the JSON of the Trace Event Format).
+Write a simulated step as a trace for Perfetto and Chrome (the JSON of the Trace Event Format).
 
-A process is a class of ranks, its threads are the compute stream, what that waits for, and its channels. A slice is an
-op or traffic, in microseconds; an arrow leads from where traffic is started to what waited for it, and from the stage
-that sends to the one that receives; a counter shows the memory that is held.
+A process is a class of ranks; its threads are the compute stream, its waits and its channels. A slice is an op or
+traffic, in microseconds. An arrow leads from the start of traffic to the op that waited for it, and from the sending
+stage to the receiving stage. A counter shows the memory in use.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _WAITING = "waiting"
 
 
 def trace(simulation: Simulation) -> dict[str, Any]:
-    """The trace as a JSON object; events are in the order of time, with names of processes and threads first."""
+    """Return the trace as a JSON object; names of processes and threads come first, then events in order of time."""
     writer = _TraceWriter(simulation)
-    names = [event for each in simulation.classes for event in writer.names(each)]
-    slices = [event for each in simulation.classes for event in writer.events(each)]
+    names = [event for rank_class in simulation.classes for event in writer.names(rank_class)]
+    slices = [event for rank_class in simulation.classes for event in writer.events(rank_class)]
     ordered = sorted(slices, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
     other = {"step_seconds": simulation.seconds, "function": simulation.func.sym_name.data}
     return {"traceEvents": [*names, *ordered], "displayTimeUnit": "ms", "otherData": other}
 
 
 def class_name(each: RankClass) -> str:
-    """`ranks 0-3 (stage 1, h100)`."""
+    """Return the name of a class, as `ranks 0-3 (stage 1, h100)`."""
     runs: list[list[int]] = []
     for rank in each.ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -71,9 +71,9 @@ class _TraceWriter:
         self._arguments: dict[Operation, Event] = {}
 
     def names(self, each: RankClass) -> Iterator[Event]:
-        """The names of a class and of its streams."""
+        """Yield the names of a class and of its streams."""
         channels = dict.fromkeys(run.channel.name for run in self.simulation.traffic(each.number))
-        # A thread's number is its own among those of all processes, as in a system.
+        # The number of a thread is unique among all processes, as in an operating system.
         first = len(self.threads)
         yield self._named(each, first, "process_name", name=class_name(each))
         yield self._named(each, first, "process_sort_index", sort_index=each.number)
@@ -86,7 +86,7 @@ class _TraceWriter:
         return {"ph": "M", "pid": each.number, "tid": thread, "ts": 0.0, "name": what, "args": args}
 
     def events(self, each: RankClass) -> Iterator[Event]:
-        """What a class does."""
+        """Yield the slices, arrows and counters of a class."""
         starts: dict[tuple[Operation, int], float] = {}
         computing = self.threads[each.number, COMPUTE]
         for run in self.simulation.ops(each.number):
@@ -95,8 +95,8 @@ class _TraceWriter:
                 starts[run.op, run.part] = (run.start + run.end) / 2
         for entry in self.simulation.execution.entries[each.number]:
             if isinstance(entry, WaitRun):
-                what = entry.run
-                yield self._slice(each, _WAITING, what.traffic.op, "exposed", entry.start, entry.end, what.part)
+                sent = entry.run
+                yield self._slice(each, _WAITING, sent.traffic.op, "exposed", entry.start, entry.end, sent.part)
         for run in self.simulation.traffic(each.number):
             yield self._slice(each, run.channel.name, run.traffic.op, run.traffic.kind, run.start, run.end, run.part)
             yield from self._arrow(each, run, starts.get((run.traffic.op, run.part)))
@@ -118,9 +118,9 @@ class _TraceWriter:
         }
 
     def _arrow(self, each: RankClass, run: TrafficRun, started: float | None) -> Iterator[Event]:
-        """From a start to the op after its wait; of a transfer, from the slice of who sends to that of who receives."""
+        """Yield an arrow from a start to the op after its wait, or from the sender's slice to the receiver's slice."""
         number = each.number
-        # Perfetto takes whole numbers alone: those of a run, one for each class and one for all.
+        # Perfetto accepts only integers as ids: each run has one for every class and one for all classes.
         first = (self.arrows[run] + 1) * (len(self.simulation.classes) + 1)
         common: Event = {"cat": run.traffic.kind, "name": run.traffic.kind, "pid": number}
         if run.traffic.kind == TRANSFER:
@@ -136,7 +136,7 @@ class _TraceWriter:
             yield {**mine, "ph": "f", "ts": run.taken[number] * _MICROSECONDS}
 
     def _described(self, op: Operation, each: RankClass) -> Event:
-        """What a click on a slice shows."""
+        """Return the details of an op that a click on its slice shows."""
         if op not in self._arguments:
             self._arguments[op] = dict(_description(op, each, self.parts.get(op)))
         return self._arguments[op]
@@ -144,10 +144,10 @@ class _TraceWriter:
 
 def from_to(start: float, end: float) -> Event:
     """
-    Begin and duration of a slice, in microseconds.
+    Return the begin and the duration of a slice, in microseconds.
 
-    Perfetto takes both to whole nanoseconds and drops a slice that then begins before the one before it ends. So slices
-    begin and end a quarter into nanoseconds, where cutting and rounding agree, and end one earlier.
+    Perfetto truncates both to whole nanoseconds and drops a slice that then begins before the previous one ends. Slices
+    therefore begin and end a quarter into a nanosecond, where truncation and rounding agree, and end one earlier.
     """
     first, last = math.floor(start * _NANOSECONDS), math.floor(end * _NANOSECONDS)
     return {"ts": (first + 0.25) / 1e3, "dur": max(last - first - 0.75, 0.0) / 1e3}

@@ -200,7 +200,7 @@ def test_bytes_are_dearer_in_a_bucket_by_an_eighth():
 
 
 def test_prices_are_of_one_sort():
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="exclude each other"):
         Pricing(bucketed=True, latency_free=True)
 
 
