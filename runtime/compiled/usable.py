@@ -1,4 +1,4 @@
-"""Whether Inductor can compile for a device here."""
+"""Whether Inductor can compile for a device on this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ADVICE = "leave out compile=True (--compile) to run without it"
 
 def verify_inductor(device: torch.device) -> None:
     """
-    Check that there is what Inductor needs, before it is first used.
+    Check that the tools which Inductor needs are installed, before its first use.
 
     Raises:
-        PlanError: there is no C++ compiler, or for a GPU no Triton.
+        PlanError: the C++ compiler is missing, or Triton for a GPU.
     """
     try:
         get_cpp_compiler()
