@@ -1,8 +1,8 @@
 """
 The graph of a function of tensors, and its compilation by Inductor.
 
-Tracing uses tensors without memory, and computes no numbers. Shapes and strides are constants, because a program has
-the same in every step. A process compiles equal graphs (of equal layers, for example) once; Inductor's own cache keeps
+Tracing uses tensors without memory, so it is cheap. Shapes and strides are constants, because a program has the same
+in every step. A process compiles equal graphs (of equal layers, for example) once; Inductor's own cache keeps
 the results on disk from run to run.
 """
 
