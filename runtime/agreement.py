@@ -1,4 +1,4 @@
-"""Comparing weights, seeds and batches that the ranks of a job must have in common, by digests."""
+"""Comparison, by digests, of weights, seeds and batches that must be equal on all ranks of a job."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def verify_replicas(executor: Executor) -> None:
     Check that parameters and buffers are the same on all ranks that hold the same part; every rank must call this.
 
     Raises:
-        PlanError: on every rank, where any differs.
+        PlanError: on every rank, if any of them differ.
     """
     plan, rank = executor.plan, executor.comm.rank
     values = [value for value in plan.inputs if value.role in ("param", "buffer")]
@@ -273,10 +273,10 @@ def _difference(rows: tuple[int, int] | None, one: int, other: int, names: Itera
     if rows is None:
         return (
             f"global batches: items {items} of ranks {one} and {other} differ; step() takes the whole batch, the same "
-            "on every rank: load it alike on all, or let each rank load its own rows, by step.loader(dataset), or "
-            "marked by step.local(rows)"
+            "on every rank: load the same batch on all ranks, or let each rank load its own rows, by "
+            "step.loader(dataset), or marked by step.local(rows)"
         )
     return (
         f"rows: ranks {one} and {other} both compute on rows {rows[0]} to {rows[1]} of the batch, and items {items} of "
-        "what they were given differ; take the indices from step.sampler, or the batches from step.loader"
+        "their batches differ; take the indices from step.sampler, or the batches from step.loader"
     )

@@ -58,7 +58,7 @@ def batch_rows(plan: Plan, rank: int, plans: Sequence[Plan] = ()) -> tuple[int, 
         details = "; ".join(f"{value.name!r} has {list(value.shape)} as {value.sharding or 'whole'}" for value in items)
         raise PlanError(
             f"plan {plan.name!r} gives rank {rank} different rows of the items of a batch: {details or 'none'};"
-            " hand it the global batch"
+            " pass the global batch to step()"
         )
     count, start, stop = ranges.pop()
     return count, range(start, stop)
@@ -86,7 +86,7 @@ def part_of_batch(value: Value, batch: Batch | LocalRows, mesh: Mesh, rank: int)
     if isinstance(batch, LocalRows) and shape:
         rows = slices[0]
         shape, slices = (rows.stop - rows.start, *shape[1:]), (slice(None), *slices[1:])
-        wanted = f"the rows {rows.start} to {rows.stop} of the batch that are of rank {rank}"
+        wanted = f"the rows {rows.start} to {rows.stop} of the batch that belong to rank {rank}"
     both_floats = item.is_floating_point() and value.torch_dtype.is_floating_point
     if tuple(item.shape) != shape or not (both_floats or item.dtype == value.torch_dtype):
         raise PlanError(

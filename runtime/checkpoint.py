@@ -50,13 +50,13 @@ _UNFINISHED = ".unfinished"
 @dataclass(frozen=True)
 class Notes:
     """
-    The contents of a checkpoint besides tensors.
+    The contents of a checkpoint other than tensors.
 
     Args:
         step: the number of finished steps.
         seed: seed of the random numbers of all steps.
         rates: the learning rates, by group of parameters.
-        loaders: the positions of the loaders that the step made, in their order.
+        loaders: the positions of the step's loaders, in the order of their creation.
     """
 
     step: int
@@ -312,7 +312,7 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
 
 
 def _write_file(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a file and flush it to the disk."""
+
     make(path)
     _flush(path)
 

@@ -132,7 +132,6 @@ class _CheckpointWriter(FileSystemWriter):
         self._turn = turn
 
     def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Write this rank's part to the disk."""
         with self._turn.of_others(waits=False):
             try:
                 return super().write_data(*args, **kwargs)
@@ -149,7 +148,6 @@ class _CheckpointReader(FileSystemReader):
         self._turn = turn
 
     def read_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Read this rank's part from the disk."""
         with self._turn.of_others(waits=False):
             return super().read_data(*args, **kwargs)
 

@@ -63,7 +63,6 @@ class _Part(NamedTuple):
         return _Part(seed, stream, start or (0,) * len(size), size, whole or size, on)
 
     def generator(self) -> torch.Generator:
-        """Return torch's generator for this part."""
         seed = self.seed.seed if isinstance(self.seed, SeedTable) else int(self.seed)
         part = Stream.of(seed, self.stream).seed_of_part(self.whole, self.start)
         return torch.Generator(self.device).manual_seed(part)
@@ -76,7 +75,6 @@ class _Part(NamedTuple):
         return signed(stream.base), signed(stream.gamma)
 
     def empty(self, dtype: torch.dtype) -> torch.Tensor:
-        """Allocate the part."""
         return torch.empty(tuple(self.size), dtype=dtype, device=self.device)
 
 

@@ -172,7 +172,7 @@ class Executor:
             place = self._index.get((value.role, value.name, value.state))
             trained = self.plan.inputs[place] if place is not None else None
             if place is None or trained is None or _part(trained, self.main) != _part(value, program):
-                raise PlanError(f"plan {program.plan.name!r} has {value}, the plan that is trained {trained}")
+                raise PlanError(f"plan {program.plan.name!r} has {value}, but the plan that is trained has {trained}")
             places[number] = place
         return replace(program, places=tuple(places))
 
@@ -299,7 +299,7 @@ class Executor:
         return self._rates[key].fill_(rate)
 
     def _seed_of_step(self) -> torch.Tensor | SeedTable:
-        """Return the seed of the random numbers of this step."""
+
         seed = step_seed(self._seed, self._steps)
         if self._streams is None:
             return torch.tensor(seed)

@@ -108,7 +108,8 @@ def make_groups(
     for layout in job:
         if len(layout.ranks) != layout.mesh.device_count or not set(layout.ranks) <= set(range(world)):
             raise ValueError(
-                f"mesh {layout.mesh} of {layout.mesh.device_count} ranks is on {list(layout.ranks)} of a job of {world}"
+                f"mesh {layout.mesh} has {layout.mesh.device_count} ranks, but is placed on ranks "
+                f"{list(layout.ranks)} of a job of {world} ranks"
             )
         for axes in dict.fromkeys(layout.groups):
             for group in layout.mesh.groups(axes):

@@ -114,7 +114,7 @@ def _reduce_scatter(levels: _Levels, request: Request) -> Pending:
 
 def _all_to_all(levels: _Levels, request: Request) -> Pending:
     if request.moves_boundaries():
-        raise ValueError(f"{request} moves the boundaries of a dim, which it cannot by the method {HIERARCHICAL!r}")
+        raise ValueError(f"{request} moves the boundaries of a dim, but the method {HIERARCHICAL!r} cannot")
     inside, across, me = levels.inside, levels.across, levels.whole.part
     pieces, dims, sizes = _outgoing(levels, request), request.concat_dims(), request.gathered_sizes(levels.whole)
     # The shapes of the pieces from each sender to each receiver, and their numbers of elements.

@@ -116,11 +116,11 @@ class FiniteLosses:
         where = [f"rank {rank} ({host}): {fault}" for rank, (host, fault, _) in enumerate(everyone) if fault]
         if where:
             more = f"; and {len(where) - _LISTED} more ranks" if len(where) > _LISTED else ""
-            return f"it was given numbers that are not finite, {'; '.join(where[:_LISTED])}{more}; mend the data"
+            return f"its batch has numbers that are not finite, {'; '.join(where[:_LISTED])}{more}; mend the data"
         broken = sorted({name for _, _, names in everyone for name in names})
         weights = f" (after it {', '.join(broken[:_LISTED])} are not finite)" if broken else ""
         return (
-            f"all that the ranks were given is finite, so the step itself made it{weights}; lower the learning "
+            f"the batches of all ranks are finite, so the step itself produced it{weights}; lower the learning "
             "rate, clip gradients (clip_norm=), or look at divisions and logarithms in the model"
         )
 

@@ -160,7 +160,7 @@ class Plan:
         if not self.ranks:
             object.__setattr__(self, "ranks", tuple(range(self.mesh.device_count)))
         if len(self.ranks) != self.mesh.device_count:
-            raise ValueError(f"plan {self.name!r} puts mesh {self.mesh} on the ranks {list(self.ranks)}")
+            raise ValueError(f"plan {self.name!r}: mesh {self.mesh} does not fit its ranks {list(self.ranks)}")
         for value in (*self.inputs, *self.outputs):
             value.spread.verify(self.mesh, value.shape)
         for result in self.outputs:

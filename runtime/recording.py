@@ -203,7 +203,6 @@ class _Storages:
         return empty.set_(self._held[place.storage], place.offset, place.shape, place.stride)
 
     def run(self, call: _RecordedCall) -> None:
-        """Repeat a call."""
         args, kwargs = tree_map(self._real, call.args), tree_map(self._real, call.kwargs)
         results = (value for value in tree_iter(call.func(*args, **kwargs)) if isinstance(value, torch.Tensor))
         for place, result in zip(call.outputs, results, strict=True):
@@ -215,7 +214,6 @@ class _Storages:
                 self.tensor(place).copy_(result)
 
     def free(self, storage: Storage) -> None:
-        """Release a storage."""
         self._held.pop(storage, None)
 
     def _real(self, value: object) -> object:

@@ -271,7 +271,9 @@ class Channels:
         transfer = self.transfer(label)
         mine = self._mine(transfer, transfer.source, part, "sent by")
         if tuple(value.shape) != (expected := _shape(mine)):
-            raise ValueError(f"transfer {label!r} sends {list(expected)} from here, found {list(value.shape)}")
+            raise ValueError(
+                f"transfer {label!r} sends shape {list(expected)} from this rank, found {list(value.shape)}"
+            )
         if self._device.type != "cuda":
             self._carry(self._hops(transfer, part, lambda task: value[_inside(task, mine)].contiguous()))
             return

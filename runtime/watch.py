@@ -222,7 +222,6 @@ class Watch:
             self.claim(Verdict((rank,), self.judge.gone(rank, self._rank, how)))
 
     def _is_dead(self, rank: int) -> bool:
-        """Whether a rank of this machine is known to be dead."""
         if rank in self._buried:
             return True
         poll = select.poll()

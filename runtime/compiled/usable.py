@@ -23,8 +23,8 @@ def verify_inductor(device: torch.device) -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
         raise PlanError(
-            "compile=True needs a C++ compiler, with which Inductor builds its kernels, and none was found: install "
-            f"g++ or clang++, or name one by the environment variable CXX; {ADVICE}"
+            "compile=True needs a C++ compiler to build the kernels of Inductor, and found none: install "
+            f"g++ or clang++, or name a compiler in the environment variable CXX; {ADVICE}"
         ) from error
     if device.type == "cuda" and not has_triton():
         raise PlanError(f"compile=True needs Triton for the kernels of {device}, which is not installed; {ADVICE}")

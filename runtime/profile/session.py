@@ -288,7 +288,7 @@ class _Session:
 
     def _leave_out(self, task: ProfileTask, found: str, most: float) -> None:
         """Leave out a task, and all larger tasks of its series."""
-        self._journal.left_out[task.name] = f"{found}, of {most:.2g} s that there are for it"
+        self._journal.left_out[task.name] = f"{found}, but the limit is {most:.2g} s"
         self._too_slow.add(task.series)
 
     def _look_around(self, now: float) -> None:
