@@ -1,4 +1,4 @@
-"""Comparing weights, seeds and batches that the ranks of a job must have in common, by digests."""
+"""Comparison, by digests, of weights, seeds and batches that must be equal on all ranks of a job."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .recording import named_tensors
 LOG = logging.getLogger("shardwright")
 
 SAMPLED = 1 << 16
-"""Of how many elements, evenly spaced, the digest of a batch item is."""
+"""The number of elements, evenly spaced, in the digest of a batch item."""
 
 _LISTED = 3
-"""How many of several names a message gives."""
+"""The most names that a message lists."""
 
 
 def world_size() -> int:
-    """How many ranks the job has; 1 without a process group."""
+    """Return the number of ranks in the job; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 Given = TypeVar("Given")
 
 _Row: TypeAlias = tuple[str, tuple[int, ...], str]
-"""Of a tensor: its name, shape and dtype."""
+"""A tensor's name, shape and dtype."""
 
 
 def of_all_ranks(mine: Given) -> list[Given]:
-    """By rank, what each gives; every rank must call this."""
+    """Gather one value from every rank, in rank order; every rank must call this."""
     if world_size() == 1:
         return [mine]
     everyone: list[Any] = [None] * world_size()
@@ -52,10 +52,10 @@ def of_all_ranks(mine: Given) -> list[Given]:
 
 def verify_alike(what: str, mine: Hashable) -> None:
     """
-    Check that all ranks were given the same; every rank must call this.
+    Check that all ranks were given the same value; every rank must call this.
 
     Raises:
-        PlanError: on every rank, if any differs; the message names the values of all ranks.
+        PlanError: on every rank, if any value differs; the message names the values of all ranks.
     """
     everyone = of_all_ranks(mine)
     if len(set(everyone)) > 1:
@@ -63,11 +63,11 @@ def verify_alike(what: str, mine: Hashable) -> None:
 
 
 def _listed(values: Sequence[object]) -> str:
-    """Which ranks have which value."""
+    """Group equal values, with the ranks that have each of them."""
     ranks: dict[object, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return ", ".join(f"{value} on {_ranks(those)}" for value, those in ranks.items())
+    return ", ".join(f"{value} on {_ranks(holders)}" for value, holders in ranks.items())
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -75,16 +75,16 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def share_random_state() -> None:
-    """Give every rank the state of torch's random numbers that rank 0 has; every rank must call this."""
+    """Set the state of torch's random numbers on every rank to rank 0's state; every rank must call this."""
     torch.set_rng_state(torch.from_numpy(from_rank_0(torch.get_rng_state().numpy())))
 
 
 def from_rank_0(mine: Given, *, patient: Patience = "") -> Given:
     """
-    What rank 0 gives; every rank must call this.
+    Broadcast the value of rank 0 and return it; every rank must call this.
 
     Args:
-        patient: the bound of the wait, if rank 0 may take long to have it.
+        patient: bound of the wait, for a value that rank 0 may take long to compute.
     """
     if world_size() == 1:
         return mine
@@ -96,13 +96,13 @@ def from_rank_0(mine: Given, *, patient: Patience = "") -> Given:
 
 
 _made: tuple[ReferenceType[dist.ProcessGroup], ReferenceType[dist.ProcessGroup]] | None = None
-"""The group of all ranks, and the one of gloo that was made for it; torch keeps them for as long as the job lasts."""
+"""The world group and the gloo group created for it, as weak references; torch keeps both as long as the job lasts."""
 
 
 def _host_group() -> dist.ProcessGroup | None:
     """
-    The group of all ranks that what is not on a GPU travels over: the job's own where it has gloo, otherwise one of
-    gloo. NCCL would hold the GPU while rank 0 plans, and abort the job where that takes longer than its timeout.
+    Return a group of all ranks for objects in host memory: the world group if it has gloo, otherwise a new gloo group.
+    NCCL would hold the GPU while rank 0 plans, and would abort the job if planning took longer than its timeout.
     """
     global _made
     world = dist.group.WORLD
@@ -117,15 +117,15 @@ def _host_group() -> dist.ProcessGroup | None:
 
 def share_weights(model: nn.Module, device: torch.device) -> bool:
     """
-    Give the module of every rank the values that rank 0's has, as DDP does; every rank must call this.
+    Copy the weights of rank 0's module to the module of every rank, as DDP does; every rank must call this.
 
-    Nothing is sent where all have the same.
+    Ranks that already have equal weights send nothing.
 
     Args:
-        device: of this rank, over which they travel.
+        device: device of this rank, over which the weights travel.
 
     Returns:
-        Whether any had others.
+        Whether any rank had different weights.
 
     Raises:
         PlanError: the modules differ in the names, shapes or dtypes of their parameters and buffers.
@@ -134,10 +134,10 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
         return False
     tensors = _distinct(named_tensors(model))
     everyone = of_all_ranks([(name, *_form(tensor), digest(tensor)) for name, tensor in tensors.items()])
-    if all(each == everyone[0] for each in everyone):
+    if all(rows == everyone[0] for rows in everyone):
         return False
-    for rank, each in enumerate(everyone):
-        _verify_same_forms([row[:3] for row in everyone[0]], [row[:3] for row in each], rank)
+    for rank, rows in enumerate(everyone):
+        _verify_same_forms([row[:3] for row in everyone[0]], [row[:3] for row in rows], rank)
     with torch.no_grad():
         for tensor in tensors.values():
             whole = tensor.detach().to(device).contiguous()
@@ -149,7 +149,7 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
 
 
 def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every tensor under the first of its names."""
+    """Return each tensor once, under the first of its names."""
     first: dict[int, str] = {}
     return {name: tensor for name, tensor in tensors.items() if first.setdefault(id(tensor), name) == name}
 
@@ -163,7 +163,7 @@ def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) 
         return
     only = [row for row in first if row not in other], [row for row in other if row not in first]
     details = (", ".join(f"{name} {list(shape)} {dtype}" for name, shape, dtype in rows[:_LISTED]) for rows in only)
-    here, there = (each or "nothing more" for each in details)
+    here, there = (text or "nothing more" for text in details)
     raise PlanError(
         f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build the same model on all ranks"
     )
@@ -171,10 +171,10 @@ def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) 
 
 def digest(tensor: torch.Tensor, most: int | None = None) -> str:
     """
-    A digest of the numbers of a tensor.
+    Return a digest of the numbers of a tensor.
 
     Args:
-        most: of so many elements at most, evenly spaced; None for all.
+        most: upper bound on the number of elements in the digest, which are evenly spaced; all elements if None.
     """
     flat = tensor.detach().reshape(-1)
     if most is not None and flat.numel() > most:
@@ -188,36 +188,36 @@ def verify_replicas(executor: Executor) -> None:
     Check that parameters and buffers are the same on all ranks that hold the same part; every rank must call this.
 
     Raises:
-        PlanError: on every rank, where any differs.
+        PlanError: on every rank, if any of them differ.
     """
     plan, rank = executor.plan, executor.comm.rank
-    kept = [value for value in plan.inputs if value.role in ("param", "buffer")]
-    mine = {(value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in kept}
-    known: dict[tuple[str, str], tuple[str, int]] = {}
-    for other, found in enumerate(of_all_ranks(mine)):
-        for (name, part), numbers in found.items():
-            first, holder = known.setdefault((name, part), (numbers, other))
+    values = [value for value in plan.inputs if value.role in ("param", "buffer")]
+    mine = {(value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in values}
+    holders: dict[tuple[str, str], tuple[str, int]] = {}
+    for other, digests in enumerate(of_all_ranks(mine)):
+        for (name, part), numbers in digests.items():
+            first, holder = holders.setdefault((name, part), (numbers, other))
             if first != numbers:
                 raise PlanError(
                     f"the ranks {holder} and {other} initialized the weights {name!r} differently: seed the random "
                     "generators that the model uses outside torch, or build the module and pass it, so that all ranks "
-                    "get those of rank 0"
+                    "get the weights of rank 0"
                 )
 
 
 @dataclass
 class GivenAlike:
     """
-    Compares what the ranks are given for a step, for the first steps of a job.
+    Compares the inputs of all ranks in the first steps of a job.
 
-    Ranks that were given the global batch must have been given the same, and of those that were given their own rows
-    those that compute on the same rows.
+    Ranks that pass the global batch must all pass the same batch. Ranks that pass their own rows must pass the same
+    items if they compute on the same rows.
 
     Args:
-        plan, rank: of this rank's stage, and its place there.
-        plans: of all stages.
-        steps: how many are compared.
-        what: one of them is called.
+        plan, rank: plan of this rank's stage, and this rank's place in the stage.
+        plans: plans of all stages.
+        steps: the number of steps to compare.
+        what: name of a step in messages.
     """
 
     plan: Plan
@@ -229,10 +229,10 @@ class GivenAlike:
 
     def verify(self, batch: Batch | LocalRows, rates: Sequence[float] = ()) -> None:
         """
-        Compare what is given for the next step; every rank must call this.
+        Compare the inputs of the next step; every rank must call this.
 
         Raises:
-            PlanError: on every rank, where anything differs.
+            PlanError: on every rank, if anything differs.
         """
         self.done += 1
         if self.done > self.steps or world_size() == 1:
@@ -255,10 +255,10 @@ def given(
     plan: Plan, rank: int, plans: Sequence[Plan], batch: Batch | LocalRows
 ) -> tuple[tuple[int, int] | None, dict[str, str]]:
     """
-    What `rank` of a plan was given for a step: which rows, None for those of the global batch, and digests by item.
+    Return the rows that `rank` of a plan has in its batch (None for the global batch) and the digests of the items.
 
     Args:
-        plans: of all stages.
+        plans: plans of all stages.
     """
     items = {name: digest(item, SAMPLED) for name, item in items_of(batch).items() if isinstance(item, torch.Tensor)}
     if not isinstance(batch, LocalRows):
@@ -268,15 +268,15 @@ def given(
 
 
 def _difference(rows: tuple[int, int] | None, one: int, other: int, names: Iterable[str]) -> str:
-    """What ranks that were to be given the same were given, and what to do."""
+    """Describe which inputs of two ranks differ, and the remedy."""
     items = ", ".join(map(repr, names))
     if rows is None:
         return (
             f"global batches: items {items} of ranks {one} and {other} differ; step() takes the whole batch, the same "
-            "on every rank: load it alike on all, or let each rank load its own rows, by step.loader(dataset), or "
-            "marked by step.local(rows)"
+            "on every rank: load the same batch on all ranks, or let each rank load its own rows, by "
+            "step.loader(dataset), or marked by step.local(rows)"
         )
     return (
         f"rows: ranks {one} and {other} both compute on rows {rows[0]} to {rows[1]} of the batch, and items {items} of "
-        "what they were given differ; take the indices from step.sampler, or the batches from step.loader"
+        "their batches differ; take the indices from step.sampler, or the batches from step.loader"
     )

@@ -1,13 +1,13 @@
 """
-Checkpoints: folders with what a step holds, under single-device names, written by all ranks, atomically.
+Checkpoints: folders with the state of a step, under single-device names, written by all ranks, atomically.
 
-    runs/step-00000042/manifest.json     what is in the folder: sizes and SHA-256 of its files, and what is no tensor
+    runs/step-00000042/manifest.json     the sizes and SHA-256 of the files, and the data other than tensors
     runs/step-00000042/.metadata, *.distcp     tensors, by torch.distributed.checkpoint
-    runs/step-00000042/extra.pt          what the user adds, read with `weights_only`
+    runs/step-00000042/extra.pt          the user's additions, read with `weights_only`
 
-A checkpoint is written under another name, and renamed when every rank has written and flushed its files. Nothing that
-is read can name code. What imports torch.distributed.checkpoint is in `checkpoint_tensors`, imported on first use: a
-process that starts without it does so a second sooner.
+A checkpoint is written under another name, and renamed when every rank has written and flushed its files. No file of
+a checkpoint can name code to run. `checkpoint_tensors` imports torch.distributed.checkpoint and is itself imported on
+first use: a process that starts without it starts a second sooner.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Read = TypeVar("Read")
 LOG = logging.getLogger("shardwright")
 
 VERSION = 1
-"""Of the form of the manifest."""
+"""The version of the manifest's format."""
 
 MANIFEST, EXTRA = "manifest.json", "extra.pt"
 _MOST_BYTES = 2**24
-"""A manifest has a line or two for each rank."""
+"""An upper bound on the size of a manifest, which has a line or two for each rank."""
 
 _NAME = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".unfinished"
@@ -50,13 +50,13 @@ _UNFINISHED = ".unfinished"
 @dataclass(frozen=True)
 class Notes:
     """
-    The contents of a checkpoint besides tensors.
+    The contents of a checkpoint other than tensors.
 
     Args:
-        step: how many steps were made.
-        seed: from which the random numbers of steps are drawn.
+        step: the number of finished steps.
+        seed: seed of the random numbers of all steps.
         rates: the learning rates, by group of parameters.
-        loaders: the positions of the loaders that the step made, in their order.
+        loaders: the positions of the step's loaders, in the order of their creation.
     """
 
     step: int
@@ -66,13 +66,13 @@ class Notes:
 
     @property
     def name(self) -> str:
-        """Of the checkpoint's folder."""
+        """The name of the checkpoint's folder."""
         return f"step-{self.step:08d}"
 
 
 def packed(extra: object) -> bytes:
     """
-    What the user adds, as it is written.
+    Return the user's additions as the bytes of a file.
 
     Raises:
         CheckpointError: `torch.load(weights_only=True)` could not read it.
@@ -102,13 +102,13 @@ def write(
     Write a checkpoint; every rank must call this.
 
     Args:
-        folder: on a disk that all ranks share.
-        parts: by name; what several ranks hold alike is written once.
-        given: other files by name, what the user adds among them; those of rank 0 are written.
-        keep: how many checkpoints stay, the newest; None: all.
+        folder: a folder on a disk that all ranks share.
+        parts: this rank's parts by name; a part that several ranks hold is written once.
+        given: other files by name, including the user's additions; only the files of rank 0 are written.
+        keep: the number of checkpoints to keep, the newest ones; all if None.
 
     Raises:
-        CheckpointError: on all ranks; then no checkpoint of this step is there.
+        CheckpointError: on all ranks; then no checkpoint of this step exists.
     """
     name = notes.name
     unfinished = folder / f".{name}{_UNFINISHED}"
@@ -116,8 +116,8 @@ def write(
 
     def begin() -> None:
         if is_first:
-            for left in folder.glob(f".*{_UNFINISHED}"):
-                _delete(left)
+            for leftover in folder.glob(f".*{_UNFINISHED}"):
+                _delete(leftover)
             unfinished.mkdir(parents=True)
 
     def tensors() -> dict[str, list[object]]:
@@ -146,19 +146,19 @@ def write(
 
     ranks.agree(begin)
     written = ranks.gather(ranks.agree(tensors))
-    ranks.agree(lambda: commit({name: entry for each in written for name, entry in each.items()}))
+    ranks.agree(lambda: commit({name: entry for files in written for name, entry in files.items()}))
     return folder / name
 
 
 def _remove(checkpoint: Path) -> None:
-    """Delete a checkpoint: first its name, so that none is ever there in part."""
+    """Rename a checkpoint and then delete it, so that no partial checkpoint ever has its name."""
     hidden = checkpoint.with_name(f".{checkpoint.name}.old{_UNFINISHED}")
     checkpoint.rename(hidden)
     _delete(hidden)
 
 
 def _delete(path: Path) -> None:
-    """Delete a folder; of a link to one the link."""
+    """Delete a folder, or a link to a folder but not its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -166,14 +166,14 @@ def _delete(path: Path) -> None:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """The names of the checkpoints in a folder, the newest first."""
-    found = (path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder.is_dir() else ()
-    return sorted(found, key=lambda name: int(name.removeprefix("step-")), reverse=True)
+    """Return the names of the checkpoints in a folder, the newest first."""
+    names = (path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder.is_dir() else ()
+    return sorted(names, key=lambda name: int(name.removeprefix("step-")), reverse=True)
 
 
 @dataclass(frozen=True)
 class CompleteCheckpoint:
-    """A checkpoint whose files are as they were written."""
+    """A checkpoint whose files are unchanged since they were written."""
 
     path: Path
     notes: Notes
@@ -183,16 +183,16 @@ class CompleteCheckpoint:
 
 def newest_whole(folder: Path, ranks: Ranks) -> CompleteCheckpoint | None:
     """
-    The newest checkpoint of which no file is missing or changed; every rank must call this.
+    Return the newest checkpoint with no missing or changed file; every rank must call this.
 
     Raises:
-        CheckpointError: there are checkpoints, and none is intact.
+        CheckpointError: checkpoints exist, and none is intact.
     """
     (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [], patient="")
     faults: list[str] = []
     for name in names:
-        found = ranks.gather(_fault(folder / name, ranks))
-        fault = next(filter(None, found), "")
+        faults_of_ranks = ranks.gather(_fault(folder / name, ranks))
+        fault = next(filter(None, faults_of_ranks), "")
         if not fault:
             try:
                 return ranks.agree(partial(_whole, folder / name))
@@ -208,7 +208,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> CompleteCheckpoint | None:
 
 def read(whole: CompleteCheckpoint, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     """
-    Read this rank's parts, which may lie otherwise than those that were written; every rank must call this.
+    Read this rank's parts, which may be split differently from the written parts; every rank must call this.
 
     Raises:
         CheckpointError: on all ranks; the parts may have been changed.
@@ -238,26 +238,26 @@ def _content(name: str, read: Callable[[], Read]) -> Read:
         return read()
     except CheckpointError:
         raise
-    # A pickle that was made up can raise anything.
+    # A forged pickle can raise anything.
     except Exception as error:
         raise CheckpointError(f"{name} cannot be read: {description(error).splitlines()[0]}") from error
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest; CheckpointError says that it was changed, or which field is wrong."""
+    """Return the manifest; raise a CheckpointError if it was changed or a field of it is wrong."""
     try:
-        found = json.loads(read_text(path / MANIFEST, _MOST_BYTES))
-        if found["sha256"] != _text_digest({**found, "sha256": ""}):
+        manifest = json.loads(read_text(path / MANIFEST, _MOST_BYTES))
+        if manifest["sha256"] != _text_digest({**manifest, "sha256": ""}):
             raise CheckpointError(f"{MANIFEST} was changed after it was written")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be read: {error}") from error
-    if (step := _verified(found)["step"]) != int(path.name.removeprefix("step-")):
+    if (step := _verified(manifest)["step"]) != int(path.name.removeprefix("step-")):
         raise CheckpointError(f"{MANIFEST}: step is {step}, but the folder is {path.name}")
-    return found
+    return manifest
 
 
 def _verified(manifest: Any) -> Mapping[str, Any]:
-    """Return a manifest after a check of its fields; CheckpointError names a wrong one."""
+    """Return a manifest after a check of its fields; raise a CheckpointError that names a wrong field."""
     if fault := fault_of(manifest, _FIELDS):
         raise CheckpointError(f"{MANIFEST}: {fault}")
     return manifest
@@ -277,7 +277,7 @@ _FIELDS: Shape = {
 
 
 def _fault(path: Path, ranks: Ranks) -> str:
-    """What is wrong with a checkpoint, as far as this rank looks; empty where nothing is."""
+    """Return the fault in this rank's share of the files of a checkpoint; empty if there is none."""
     try:
         files = sorted(_manifest(path)["files"].items())
         for name, (size, digest) in files[ranks.rank :: ranks.count]:
@@ -305,14 +305,14 @@ def _text_digest(manifest: Mapping[str, object]) -> str:
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Files, by name, on the disk."""
+    """Write files to the disk and return their paths."""
     for name, content in files.items():
         _write_file(folder / name, lambda path: path.write_bytes(content))
     return [folder / name for name in files]
 
 
 def _write_file(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a file, and have it on the disk."""
+
     make(path)
     _flush(path)
 

@@ -1,4 +1,4 @@
-"""The ranks that write or read a checkpoint together: an error on one is raised on all, and late ranks are named."""
+"""The ranks that write or read a checkpoint together: all ranks raise the error of any rank, and name late ranks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ METADATA = ".metadata"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; the message names the file, and what to do."""
+    """A checkpoint that cannot be written or read; the message names the file, and the remedy."""
 
 
 @dataclass
 class CheckpointWait:
-    """What a rank that writes or reads a checkpoint with others waits for; empty if it does not wait."""
+    """The reason why a rank that writes or reads a checkpoint waits; an empty string if it does not wait."""
 
     waits: bool = False
 
@@ -33,7 +33,7 @@ class CheckpointWait:
 
     @contextmanager
     def of_others(self, waits: bool = True) -> Generator[None, None, None]:
-        """Inside, this rank waits; or does not."""
+        """Mark this rank as waiting for other ranks, or with `waits=False` as working, inside the context."""
         before, self.waits = self.waits, waits
         try:
             yield
@@ -44,14 +44,14 @@ class CheckpointWait:
 @dataclass(frozen=True)
 class Ranks:
     """
-    The ranks that write or read together.
+    The ranks that write or read a checkpoint together.
 
-    What they do first, when nobody is at work with a file yet, they do with `patient=""`: a rank that does not come is
-    found as soon as one that does not come to a step.
+    They use `patient=""` for their first exchange, before any rank works with a file: a missing rank is then detected
+    as soon as in a training step.
 
     Args:
-        group: of gloo, which this alone uses; None without a process group.
-        turn: whether this one is at work.
+        group: gloo group that only checkpoints use, or None without a process group.
+        turn: state that tells the watch whether this rank works or waits.
     """
 
     group: dist.ProcessGroup | None
@@ -61,7 +61,7 @@ class Ranks:
 
     @staticmethod
     def connect() -> Ranks:
-        """All ranks of the job; every rank must call this."""
+        """Create the group of all ranks of the job; every rank must call this."""
         if not dist.is_initialized():
             return Ranks(None)
         group = ACTIVITY.wait("a checkpoint", lambda: dist.new_group(backend="gloo", timeout=ACTIVITY.timeout))
@@ -69,7 +69,7 @@ class Ranks:
         return Ranks(group, dist.get_rank(), dist.get_world_size())
 
     def gather(self, mine: Returned, patient: Patience = "save") -> list[Returned]:
-        """By rank, what each gives."""
+        """Gather one value from every rank, in rank order."""
         if self.group is None:
             return [mine]
         everyone: list[Any] = [None] * self.count
@@ -77,34 +77,34 @@ class Ranks:
         return everyone
 
     def wait(self, done: Callable[[], Returned], patient: Patience = "save") -> Returned:
-        """What `done` returns, which waits for other ranks."""
+        """Return the result of `done`, which waits for other ranks."""
         with self.turn.of_others():
-            # What a thread beside training waits for is no place where a rank is.
+            # The watch reports only waits of the main thread, not of a thread that saves during training.
             if threading.current_thread() is not threading.main_thread():
                 return done()
             return ACTIVITY.wait(self.turn, done, patient=patient)
 
     def agree(self, what: Callable[[], Returned], patient: Patience = "save") -> Returned:
         """
-        Do something on every rank.
+        Run a function on every rank, and return its result on this rank.
 
         Raises:
-            CheckpointError: on all ranks, where it failed on one.
+            CheckpointError: on all ranks, if it failed on any.
         """
-        # Of whatever kind the failure is: the other ranks wait for this one.
+        # Catch every kind of failure: the other ranks wait for this rank's answer.
         try:
             done, message = what(), ""
         except CheckpointError as error:
             done, message = None, str(error)
         except Exception as error:
             done, message = None, description(error)
-        told = self.gather(message, patient)
-        if failed := [(rank, message) for rank, message in enumerate(told) if message]:
+        messages = self.gather(message, patient)
+        if failed := [(rank, message) for rank, message in enumerate(messages) if message]:
             rank, message = failed[0]
             raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)
         return cast("Returned", done)
 
 
 def description(error: BaseException) -> str:
-    """What an error is called, and its message."""
+    """Return the class name and the message of an error."""
     return f"{type(error).__name__}: {error}"

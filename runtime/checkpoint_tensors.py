@@ -1,7 +1,7 @@
 """
 The tensors of a checkpoint: written and read in pieces by torch.distributed.checkpoint.
 
-Nothing that is read can name code: its pickle is read by an unpickler that knows a few classes.
+No file of a checkpoint can name code to run: a restricted unpickler reads the pickle and accepts only a few classes.
 """
 
 from __future__ import annotations
@@ -49,46 +49,46 @@ def load(folder: Path, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
 
 def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """
-    Shape and dtype of each tensor by its name.
+    Return shape and dtype of each tensor by its name.
 
     Args:
-        files: the names of the files of the checkpoint.
+        files: names of the files of the checkpoint.
 
     Raises:
-        CheckpointError: the description is none, or names something that no description has.
+        CheckpointError: the metadata is malformed, or names a file or class that no checkpoint contains.
     """
     metadata = _CheckpointReader(folder, CheckpointWait()).read_metadata()
-    if other := {each.relative_path for each in metadata.storage_data.values()} - set(files):
+    if other := {stored.relative_path for stored in metadata.storage_data.values()} - set(files):
         raise CheckpointError(f"{METADATA} has tensors in {other.pop()!r:.80}, which is no file of the checkpoint")
-    found = metadata.state_dict_metadata
+    entries = metadata.state_dict_metadata
     return {
-        name: (tuple(each.size), each.properties.dtype)
-        for name, each in found.items()
-        if isinstance(each, TensorStorageMetadata)
+        name: (tuple(entry.size), entry.properties.dtype)
+        for name, entry in entries.items()
+        if isinstance(entry, TensorStorageMetadata)
     }
 
 
 @contextmanager
 def _own_failure(ranks: Ranks) -> Generator[None, None, None]:
-    """Inside, each rank raises a CheckpointError with what failed on it, without a text where others failed."""
+    """Inside, raise a CheckpointError that describes this rank's failure, or is empty if only other ranks failed."""
     with warnings.catch_warnings():
-        # It is as it should be that there is no process group.
+        # A single process has no process group, and torch would warn of its absence.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             yield
         except CheckpointException as error:
-            # All ranks raise it for what failed on some.
+            # All ranks raise this exception, even a rank that did not fail.
             failure, _ = error.failures.get(ranks.rank, (None, None))
             raise CheckpointError(description(failure) if failure is not None else "") from error
 
 
 class _Box(torch.Tensor):
-    """A part as torch.distributed.checkpoint asks for it: where it lies, and what it holds."""
+    """A part in the form that torch.distributed.checkpoint asks for: its data, and its place in the full tensor."""
 
     part: LocalShard
 
     def size(self, dim: int | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The size of the full tensor, which is compared with what was written."""
+        """Return the size of the full tensor, which torch compares with the size in the checkpoint."""
         whole = torch.Size(_sizes(self.part.shape))
         return whole if dim is None else whole[dim]
 
@@ -111,7 +111,7 @@ class _Box(torch.Tensor):
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape of one dim at least: a number is written as a vector of one."""
+    """Return a shape with at least one dim: a scalar is written as a vector of one element."""
     return shape or (1,)
 
 
@@ -125,48 +125,46 @@ def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, object]:
 
 
 class _CheckpointWriter(FileSystemWriter):
-    """Says when this rank is at work."""
+    """A writer that tells the watch when this rank is at work."""
 
     def __init__(self, path: Path, turn: CheckpointWait) -> None:
         super().__init__(path, sync_files=True)
         self._turn = turn
 
     def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Write this rank's part."""
         with self._turn.of_others(waits=False):
             try:
                 return super().write_data(*args, **kwargs)
             except RuntimeError as error:
-                # torch fails to end a file that it could not write: on a full disk, say.
+                # After a failed write, for example on a full disk, torch fails again when it closes the file.
                 raise error.__context__ if isinstance(error.__context__, OSError) else error
 
 
 class _CheckpointReader(FileSystemReader):
-    """Says when this rank is at work; reads the description of the files without what a pickle can do besides."""
+    """A reader that tells the watch when this rank is at work, and reads the metadata with the restricted unpickler."""
 
     def __init__(self, path: Path, turn: CheckpointWait) -> None:
         super().__init__(path)
         self._turn = turn
 
     def read_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Read this rank's part."""
         with self._turn.of_others(waits=False):
             return super().read_data(*args, **kwargs)
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """
-        The description.
+        Read the metadata of the checkpoint with the restricted unpickler.
 
         Raises:
-            CheckpointError: it names something that no description has.
+            CheckpointError: the file is not metadata, or names a class outside `_KNOWN`.
         """
         with (Path(self.path) / METADATA).open("rb") as file:
-            found = _Unpickler(file).load()
-        if not isinstance(found, Metadata):
+            metadata = _Unpickler(file).load()
+        if not isinstance(metadata, Metadata):
             raise CheckpointError(f"{self.path}/{METADATA} is not the metadata of a checkpoint")
-        assert found.storage_meta is not None
-        found.storage_meta.load_id = self.load_id
-        return found
+        assert metadata.storage_meta is not None
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
 
 
 class _Unpickler(pickle.Unpickler):
@@ -193,4 +191,4 @@ _KNOWN: Sequence[tuple[str, str]] = (
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),
 )
-"""The classes in the description of one of our checkpoints."""
+"""The classes in the metadata of a checkpoint that this package wrote."""

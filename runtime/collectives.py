@@ -5,21 +5,21 @@ The collectives, by kind and method.
 kind            method             how
 ==============  =================  ================================================================
 all_reduce      native             the library's; small tensors of a bucket travel as one message
-all_gather      direct             each sends its part to every other (`exchange`)
-                padded             the library's: large tensors in equal parts by themselves, the others
-                                   in one message, parts padded to the largest (`rows.py`)
+all_gather      direct             each rank sends its part to every other rank (`exchange`)
+                padded             the library's: each large tensor with equal parts by itself, the other
+                                   tensors in one message, parts padded to the largest (`rows.py`)
                 grouped_broadcast  each part is broadcast by its owner, without padding
-reduce_scatter  direct             each sends every other its part, which reduces what arrives
-                padded             as that of all_gather
+reduce_scatter  direct             each rank sends every other rank its part, and reduces the parts it receives
+                padded             as for all_gather
                 grouped_broadcast  each part is reduced to its owner, without padding
-all_to_all      direct             each sends every other its part
+all_to_all      direct             each rank sends every other rank its part
                 native             the library's, by element counts
 broadcast       native             the library's
-all but that    hierarchical       over the last axis and the others in turn (`hierarchical.py`)
+all others      hierarchical       over the last axis and the other axes in turn (`hierarchical.py`)
 ==============  =================  ================================================================
 
-Every function starts its work and returns at once; none changes its operands (but a donated all-reduce). What it has
-the library do on several tensors is one launch of NCCL.
+Every function starts its work and returns at once. Operands are not changed, except by a donated all-reduce. With
+NCCL, the library calls for several tensors become one launch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .rows import RowLayout
 
 
 def _renamed(new: str, old: str) -> Callable[..., dist.Work]:
-    """A function of torch.distributed under the first of two names that it has; newer versions warn of old ones."""
+    """Return a function of torch.distributed by its new name, or its old one: new versions warn of the old names."""
     return getattr(dist, new, None) or getattr(dist, old)
 
 
@@ -59,35 +59,35 @@ _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
 def _launch(
     group: RankGroup, function: Callable[..., Waitable | None], operands: Sequence[Sequence[object]]
 ) -> list[Waitable | None]:
-    """Have the library do the same on several operands; NCCL does it in one launch."""
+    """Call a library function on several operands; NCCL does all calls in one launch."""
     if group.backend != "nccl" or len(operands) == 1:
-        return [function(*each, group=group.handle, async_op=True) for each in operands]
+        return [function(*args, group=group.handle, async_op=True) for args in operands]
     with _coalescing_manager(group.handle, async_ops=True) as launched:
-        for each in operands:
-            function(*each, group=group.handle, async_op=True)
+        for args in operands:
+            function(*args, group=group.handle, async_op=True)
     return [launched]
 
 
 def _all_reduce(group: RankGroup, request: Request) -> Pending:
     messages, results = _to_reduce(request.tensors, request.donated())
     op = _REDUCE[request.reduction]
-    works = _launch(group, dist.all_reduce, [(each, op) for each in messages])
+    works = _launch(group, dist.all_reduce, [(tensor, op) for tensor in messages])
     return Pending(works, lambda: results)
 
 
 def _to_reduce(
     tensors: Sequence[torch.Tensor], donated: Collection[int] = ()
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What to reduce in place, the small tensors of a bucket in one message; and where each tensor then is."""
+    """Return the messages to reduce in place (a bucket's small tensors as one), and each tensor's place in them."""
     results, small = list(tensors), list[int]()
     for i, tensor in enumerate(tensors):
         if len(tensors) > 1 and tensor.nbytes < ALONE_FROM_BYTES:
             small.append(i)
         elif not (i in donated and tensor.is_contiguous()):
             results[i] = tensor.clone(memory_format=torch.contiguous_format)
-    messages = [each for i, each in enumerate(results) if i not in small]
+    messages = [tensor for i, tensor in enumerate(results) if i not in small]
     if small:
-        # A copy, of a single one too.
+        # `cat` copies even a single tensor.
         messages.append(torch.cat([tensors[i].reshape(-1) for i in small]))
         for i, view in zip(small, unflatten(messages[-1], [tensors[i].shape for i in small]), strict=True):
             results[i] = view
@@ -95,12 +95,12 @@ def _to_reduce(
 
 
 def _assemblies(group: RankGroup, request: Request) -> list[Assembly]:
-    """What an all-gather makes, with this rank's parts in place."""
-    made: list[Assembly] = []
+    """Return the buffers of an all-gather's results, with this rank's parts in place."""
+    assemblies: list[Assembly] = []
     for tensor, dim, sizes in zip(request.tensors, request.dims(), request.gathered_sizes(group), strict=True):
-        made.append(Assembly(tensor, dim, sizes))
-        made[-1].put(group.part, tensor)
-    return made
+        assemblies.append(Assembly(tensor, dim, sizes))
+        assemblies[-1].put(group.part, tensor)
+    return assemblies
 
 
 def _all_gather_direct(group: RankGroup, request: Request) -> Pending:
@@ -130,13 +130,13 @@ def _all_gather_padded(group: RankGroup, request: Request) -> Pending:
     dims, sizes = request.dims(), request.gathered_sizes(group)
     whole = [piece_shape(t.shape, d, sum(s)) for t, d, s in zip(request.tensors, dims, sizes, strict=True)]
     layout = RowLayout(group, whole, dims, sizes, request.tensors[0].itemsize)
-    made = layout.to_gather(request.tensors)
-    works = _launch(group, _all_gather_single, [(each.received, each.sent) for each in made])
-    return Pending(works, lambda: layout.gathered(made))
+    rows = layout.to_gather(request.tensors)
+    works = _launch(group, _all_gather_single, [(row.received, row.sent) for row in rows])
+    return Pending(works, lambda: layout.gathered(rows))
 
 
 def _outgoing(group: RankGroup, request: Request) -> list[list[torch.Tensor]]:
-    """For each part, the pieces of the operands that are its."""
+    """Return, for each part of the group, the pieces of the operands that belong to it."""
     split = [
         tensor.split(sizes, dim)
         for tensor, sizes, dim in zip(request.tensors, request.scattered_sizes(group), request.dims(), strict=True)
@@ -159,7 +159,7 @@ def _reduce_scatter_direct(group: RankGroup, request: Request) -> Pending:
 
 
 def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """The reduction of at least two pieces, in group order."""
+    """Reduce at least two pieces, in group order."""
     combine = _COMBINE[reduction]
     result = combine(pieces[0], pieces[1]).contiguous()
     for piece in pieces[2:]:
@@ -170,32 +170,32 @@ def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
 def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
     shapes = [tensor.shape for tensor in request.tensors]
     layout = RowLayout(group, shapes, request.dims(), request.scattered_sizes(group), request.tensors[0].itemsize)
-    made, op = layout.to_scatter(request.tensors), _REDUCE[request.reduction]
-    works = _launch(group, _reduce_scatter_single, [(each.received, each.sent, op) for each in made])
-    return Pending(works, lambda: layout.scattered(made))
+    rows, op = layout.to_scatter(request.tensors), _REDUCE[request.reduction]
+    works = _launch(group, _reduce_scatter_single, [(row.received, row.sent, op) for row in rows])
+    return Pending(works, lambda: layout.scattered(rows))
 
 
 def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
     op, works = _REDUCE[request.reduction], list[dist.Work | None]()
     rows = [_to_reduce(row) for row in _outgoing(group, request)]
     for root, (messages, _) in zip(group.ranks, rows, strict=True):
-        works += [dist.reduce(each, root, op, group.handle, async_op=True) for each in messages if each.numel()]
+        works += [dist.reduce(tensor, root, op, group.handle, async_op=True) for tensor in messages if tensor.numel()]
     _, mine = rows[group.part]
     return Pending(works, lambda: mine)
 
 
 def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
-    """The result of an all-to-all: this rank's part of the split dim, all of the other."""
-    made: list[Assembly] = []
+    """Return the buffers of an all-to-all's results: this rank's part of the split dim, all of the concatenated dim."""
+    assemblies: list[Assembly] = []
     for mine, dim, sizes in zip(
         _outgoing(group, request)[group.part],
         request.concat_dims(),
         request.gathered_sizes(group),
         strict=True,
     ):
-        made.append(Assembly(mine, dim, sizes))
-        made[-1].put(group.part, mine)
-    return made
+        assemblies.append(Assembly(mine, dim, sizes))
+        assemblies[-1].put(group.part, mine)
+    return assemblies
 
 
 def _all_to_all_direct(group: RankGroup, request: Request) -> Pending:
@@ -271,23 +271,23 @@ USUAL: dict[str, dict[str, str]] = {
         "broadcast": "native",
     },
 }
-"""The method of each kind where none is asked for, by backend."""
+"""The default method of each kind, by backend."""
 
 
 def begin(group: RankGroup, request: Request) -> Pending:
     """
-    Start a collective. A group of one does nothing.
+    Start a collective. A group of one rank does nothing.
 
     Raises:
-        ValueError: there is no such method on this backend.
+        ValueError: the backend has no such method.
     """
     if group.size == 1:
         return Pending([], lambda: list(request.tensors))
     method = request.method or USUAL[group.backend][request.kind]
-    known = METHODS[request.kind]
-    if method not in known or (method == "direct" and group.backend != "gloo"):
+    methods = METHODS[request.kind]
+    if method not in methods or (method == "direct" and group.backend != "gloo"):
         raise ValueError(
-            f"{request} has no method {method!r} on {group.backend}; expected one of {', '.join(known)}"
+            f"{request} has no method {method!r} on {group.backend}; expected one of {', '.join(methods)}"
             + ("" if group.backend == "gloo" else " (direct is for gloo alone)")
         )
-    return known[method](group, request)
+    return methods[method](group, request)

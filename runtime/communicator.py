@@ -2,9 +2,9 @@
 `Communicator`: the collectives of a generated program, over the axes of a mesh.
 
 Synchronous methods return their result; `start` and `wait` are the two halves of the same collectives. On a
-CPU the library's threads move the bytes meanwhile. On CUDA the stream of NCCL does, and `wait` makes the current stream
-wait for it; the CPU never blocks. What packs and unpacks messages runs on the current stream, so that all memory comes
-from its pool; only a hierarchical collective, whose phases wait for one another, has a stream beside it.
+CPU the library's threads move the bytes meanwhile. On CUDA the stream of NCCL moves them, and `wait` makes the current
+stream wait for that stream; the CPU never blocks. Messages are packed and unpacked on the current stream, so that all
+memory comes from its pool; only a hierarchical collective, whose phases wait for one another, has a separate stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .sequence import Sequence as CheckedSequence
 from .step_recorder import RECORDING
 from .transfers import Arrival, Channels
 
-# The options of `start` by kind, and the names that `Request` has for them.
+# The options of `start` by kind, and their names in `Request`.
 _OPTIONS: dict[str, dict[str, str]] = {
     "all_reduce": {"reduction": "reduction", "donate": "donate", "method": "method"},
     "all_gather": {"dim": "dim", "sizes": "sizes", "method": "method"},
@@ -47,7 +47,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Token:
-    """A collective under way: what `start` returns and `wait` takes."""
+    """A collective in flight, returned by `start` and passed to `wait`."""
 
     request: Request
     pending: Pending
@@ -55,26 +55,26 @@ class Token:
 
 class Communicator:
     """
-    The process groups of this rank, and the collectives over them; in a pipeline, those of its stage.
+    The process groups of this rank, and the collectives over them; in a pipeline, the groups of its stage.
 
-    Every rank of the job must make it, and those of a mesh call the same collectives in the same order. Results
-    are contiguous. Operands are never changed (but see `all_reduce`), and must not change between `start`
-    and `wait`. Where a dim is split, `sizes` are the sizes of the parts in group order; None means those of
-    an even split.
+    Every rank of the job must construct one, and the ranks of a mesh must call the same collectives in the same order.
+    Results are contiguous. Operands are never changed (except in `all_reduce`), and must not change between `start`
+    and `wait`. `sizes` are the sizes of the parts of a split dim, in group order; an even split is the default.
 
     Args:
-        mesh: places the ranks.
-        groups: the tuples of axes that collectives will run along.
-        device: where the tensors are.
-        job: all meshes of the job, this one too, in the same order on every rank; None where this one has all ranks.
-        channels: to the other stages, if there are any.
-        handles: process groups to use again, to which new ones are added; the same on every rank.
-        timeout: of collectives along some of the axes; those along all have the one that the job was
-            started with.
-        checked: before each collective, compare it over all ranks (slow; to find mismatched programs).
+        mesh: mesh that places the ranks.
+        groups: tuples of axes that collectives will run along.
+        device: device of the tensors.
+        job: all meshes of the job, including this one, in the same order on every rank, or None if this mesh has all
+            ranks.
+        channels: channels to the other stages, if there are any.
+        handles: process groups to reuse; new groups are added to them. They are the same on every rank.
+        timeout: timeout of collectives along some of the axes; collectives along all axes have the timeout that the
+            job was started with.
+        checked: compare each collective over all ranks before it starts (slow; to find mismatched programs).
 
     Raises:
-        ValueError: the job has another number of ranks than the mesh.
+        ValueError: the numbers of ranks of the job and of the mesh differ.
     """
 
     def __init__(
@@ -98,31 +98,31 @@ class Communicator:
             job = [RankLayout(mesh, tuple(range(world)), tuple(groups))]
         if checked:
             job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
-        # Each group that is made waits for all ranks.
+        # The creation of each group waits for all ranks.
         self._groups = ACTIVITY.wait("the groups of all ranks", lambda: make_groups(job, timeout, handles, self.device))
         self.rank = next(layout.ranks.index(me) for layout in job if me in layout.ranks)
-        """The rank in the mesh, which in a pipeline is not that in the job."""
+        """The rank in the mesh, which differs from the rank in the job in a pipeline."""
         self._sequence = CheckedSequence(mesh, self._groups[_everywhere(mesh)]) if checked else None
         self._channels = channels
         self._streams: dict[Axes, torch.cuda.Stream] = {}
 
     def group(self, axes: Axes) -> RankGroup:
         """
-        The group of this rank along `axes`.
+        Return the group of this rank along `axes`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no such group exists.
         """
         if (group := self._groups.get(axes)) is None:
-            known = ", ".join(str(list(axes)) for axes in self._groups)
+            existing = ", ".join(str(list(axes)) for axes in self._groups)
             raise ValueError(
-                f"no process group along axes {list(axes)}; there are groups along {known or 'none'}: "
+                f"no process group along axes {list(axes)}; there are groups along {existing or 'none'}: "
                 "name it when making the communicator"
             )
         return group
 
     def part(self, axes: Axes) -> int:
-        """Which part this rank holds of a dim split along `axes`."""
+        """Return the index of this rank's part of a dim split along `axes`."""
         return self.mesh.part(self.rank, axes)
 
     def all_reduce(
@@ -134,13 +134,13 @@ class Communicator:
         donate: bool = False,
         method: str | None = None,
     ) -> torch.Tensor:
-        """The reduction of `x` over the group. With `donate` a contiguous `x` may be overwritten with it."""
+        """Reduce `x` over the group. With `donate` the result may overwrite a contiguous `x`."""
         return self._now(Request("all_reduce", (x,), axes, reduction=reduction, method=method, donate=donate))
 
     def all_gather(
         self, x: torch.Tensor, dim: int, axes: Axes, sizes: Sizes | None = None, method: str | None = None
     ) -> torch.Tensor:
-        """The parts of the group, joined along `dim`. None for `sizes`: all are of the size of `x`."""
+        """Join the parts of the group along `dim`. Without `sizes`, all parts have the size of `x`."""
         return self._now(Request("all_gather", (x,), axes, dim=dim, sizes=sizes, method=method))
 
     def reduce_scatter(
@@ -152,7 +152,7 @@ class Communicator:
         reduction: str = "sum",
         method: str | None = None,
     ) -> torch.Tensor:
-        """This rank's part along `dim` of the reduction of `x` over the group."""
+        """Reduce `x` over the group and return this rank's part along `dim`."""
         request = Request("reduce_scatter", (x,), axes, dim=dim, sizes=sizes, reduction=reduction, method=method)
         return self._now(request)
 
@@ -167,10 +167,10 @@ class Communicator:
         method: str | None = None,
     ) -> torch.Tensor:
         """
-        Split `x` along `split_dim`, send each part to its rank, and join what arrives along `concat_dim`.
+        Split `x` along `split_dim`, send each part to its rank, and join the received parts along `concat_dim`.
 
-        None for `concat_sizes`: all parts are of the size of `x` along `concat_dim`. With one dim for both, and both
-        sizes, the boundaries of the parts along it move.
+        Without `concat_sizes`, all parts have the size of `x` along `concat_dim`. With one dim for both, and both
+        sizes, the boundaries of the parts along the dim move.
         """
         request = Request(
             "all_to_all",
@@ -185,18 +185,18 @@ class Communicator:
         return self._now(request)
 
     def broadcast(self, x: torch.Tensor, axes: Axes, root: int = 0) -> torch.Tensor:
-        """The `x` of the part `root` of the group; on the other ranks `x` gives the shape and dtype."""
+        """Return the `x` of the part `root` of the group; on the other ranks `x` gives the shape and dtype."""
         return self._now(Request("broadcast", (x,), axes, root=root))
 
     def slice(self, x: torch.Tensor, dim: int, axes: Axes, sizes: Sizes | None = None) -> torch.Tensor:
-        """This rank's part of `x` along `dim`, a view."""
+        """Return this rank's part of `x` along `dim`, a view."""
         part = self.part(axes)
         if sizes is None:
             sizes = even_sizes(x.shape[dim], self.mesh.parts(axes))
         return x.narrow(dim, sum(sizes[:part]), sizes[part])
 
     def partial(self, x: torch.Tensor, axes: Axes) -> torch.Tensor:
-        """Values whose sum over `axes` is `x`: itself on part 0, zeros elsewhere."""
+        """Return values whose sum over `axes` is `x`: `x` itself on part 0, zeros elsewhere."""
         return x if self.part(axes) == 0 else torch.zeros_like(x)
 
     def start(self, kind: str, tensors: Sequence[torch.Tensor], axes: Axes, **options: Any) -> Token:
@@ -207,10 +207,10 @@ class Communicator:
             kind: the name of a synchronous method that communicates.
             tensors: the operands.
             axes: the mesh axes.
-            options: the method's other arguments. A dim, or sizes, may be given per tensor, as a tuple.
+            options: the other arguments of the method. A dim, or sizes, may differ per tensor, as a tuple.
 
         Raises:
-            ValueError: an unknown kind or option, or operands that do not fit the sizes.
+            ValueError: the kind or an option is unknown, or operands do not fit the sizes.
         """
         names = _OPTIONS.get(kind)
         if names is None:
@@ -224,22 +224,22 @@ class Communicator:
             return Token(request, self._begin(group, request))
 
     def wait(self, token: Token) -> tuple[torch.Tensor, ...]:
-        """The results of a collective, one per tensor that `start` was given."""
+        """Return the results of a collective, one per tensor that `start` received."""
         request = token.request
         with named_range(f"wait for {request.kind}", request.over):
             return ACTIVITY.wait(request, token.pending.wait)
 
     def send(self, label: str, part: int, value: torch.Tensor) -> None:
         """
-        Begin to send this rank's part of a value to another stage, without waiting for anybody.
+        Begin to send this rank's part of a value to another stage, without waiting for other ranks.
 
         Args:
-            label: of the transfer.
-            part: of the temporal axes, counted over all of them.
-            value: must not change any more, or only after `finish_transfers`; its memory is let go when it is sent.
+            label: label of the transfer.
+            part: index of the part over all temporal axes together.
+            value: the value, which must not change before `finish_transfers`; its memory is released when it is sent.
 
         Raises:
-            ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
+            ValueError: this rank sends no such transfer, or `value` has an unexpected shape.
         """
         channels = self._connected(label)
         with named_range("send", label):
@@ -249,7 +249,7 @@ class Communicator:
 
     def receive(self, label: str, part: int) -> Arrival:
         """
-        Begin to receive this rank's part of a value from another stage, as early as there is memory for it.
+        Begin to receive this rank's part of a value from another stage, as early as memory for it is available.
 
         Raises:
             ValueError: this rank receives no such transfer.
@@ -261,12 +261,12 @@ class Communicator:
         return arrival if recorder is None else recorder.received(channels.transfer(label), part, arrival)
 
     def arrived(self, arrival: Arrival) -> torch.Tensor:
-        """What `receive` began to receive, once it is here."""
+        """Wait for a value that `receive` began to receive, and return it."""
         with named_range("wait for transfer", "stages"):
             return ACTIVITY.wait("a transfer from another stage", arrival.wait)
 
     def finish_transfers(self) -> None:
-        """Wait until all that was begun has been sent: after every step, for steps number their messages alike."""
+        """Wait until every transfer is sent; call this after every step, because all steps use the same numbers."""
         if self._channels is not None:
             finish, recorder = self._channels.finish, RECORDING.recorder
             wait = finish if recorder is None else lambda: recorder.waiting(finish)
@@ -285,7 +285,7 @@ class Communicator:
             return ACTIVITY.wait(request, lambda: self._begin(group, request, now=True).wait())[0]
 
     def _begin(self, group: RankGroup, request: Request, *, now: bool = False) -> Pending:
-        """Begin a collective; `now` says that it is waited for at once."""
+        """Begin a collective; with `now` the caller waits for it at once."""
         if RECORDING.recorder is None or group.size == 1:
             return self._begun(group, request, now)
         return RECORDING.recorder.collective(request, group.ranks, lambda: self._begun(group, request, now), now)
@@ -302,35 +302,35 @@ class Communicator:
         return group
 
     def _beside(self, request: Request) -> Pending:
-        """On CUDA, a collective in phases on a stream of its own."""
-        # Torch's streams are a pool of 32 that comes around: one that is drawn and not used is lost to others.
+        """Begin a collective in phases on a separate CUDA stream."""
+        # Torch has a pool of 32 streams and reuses them in turn: a stream that is drawn and not used is lost to others.
         if request.axes not in self._streams:
             self._streams[request.axes] = torch.cuda.Stream(self.device)
         stream = self._streams[request.axes]
-        # What was freed of the stream's memory may be in use on the current stream until here.
+        # The current stream may use freed memory of this stream up to this point.
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            # On CUDA this queues work and blocks nobody: the stream waits, not the CPU.
+            # On CUDA this queues work without blocking the CPU: only the stream waits.
             results = self._in_turn(request).wait()
             done = torch.cuda.Event()
             done.record(stream)
         return Pending([UntilEvent(done, self.device)], lambda: list(results))
 
     def _in_turn(self, request: Request) -> Pending:
-        """A collective in phases."""
+        """Begin a collective in phases on the current stream."""
         across, inside = self.group(request.axes[:-1]), self.group(request.axes[-1:])
         return begin_hierarchical(across, inside, self.group(request.axes), request)
 
 
 @dataclass(frozen=True)
 class UntilEvent:
-    """A handle as torch's: makes the current stream wait for an event."""
+    """A handle like torch's that makes the current stream wait for an event."""
 
     event: torch.cuda.Event
     device: torch.device
 
     def wait(self) -> None:
-        """Make it wait."""
+        """Make the current stream wait for the event."""
         torch.cuda.current_stream(self.device).wait_event(self.event)
 
     def is_completed(self) -> bool:
@@ -339,7 +339,7 @@ class UntilEvent:
 
 
 def _in_phases(request: Request) -> bool:
-    """Whether a collective is several, each of which waits for the one before."""
+    """Whether a collective consists of several phases that wait for one another."""
     return request.method == HIERARCHICAL and request.kind in PHASED and len(request.axes) > 1
 
 

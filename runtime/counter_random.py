@@ -1,18 +1,18 @@
 """
-Random tensors that do not depend on how they are spread: each element is drawn by its place in the full tensor.
+Random tensors that do not depend on their sharding: each element is drawn by its place in the full tensor.
 
-These functions take the place of `aten.random_*` in a generated program. A rank draws its part alone, and any parts
-together are what one device draws (`ir.counter` says from which bits). What they have in common:
+These functions replace `aten.random_*` in a generated program. A rank draws its part alone, and the parts together
+equal the tensor that one device would draw (`ir.counter` defines the bits). Common parameters:
 
-- `seed`: of the step, an int64 of no dims, in the memory of the host, or on a GPU what its streams begin with
-  (`SeedTable`); `stream`: which of its streams;
-- `size`: the shape of the part; `start`: the index of its first element in the tensor of shape `whole`. Without them
-  the part is the full tensor;
-- `like`: a tensor of the shape of the part, whose numbers do not matter;
-- `independent`: draw from torch's own generator, seeded by seed, stream and start. That is the same on ranks that
-  hold the same part, but another spread gives other numbers.
+- `seed`: seed of the step, an int64 scalar tensor in host memory, or on a GPU the first states of all streams
+  (`SeedTable`); `stream`: the number of the stream;
+- `size`: shape of the part; `start`: index of its first element in the tensor of shape `whole`. Without `start` and
+  `whole`, the part is the full tensor;
+- `like`: a tensor with the shape of the part, whose numbers do not matter;
+- `independent`: draw from torch's own generator, seeded by seed, stream and start. Ranks that hold the same part draw
+  the same numbers, but another sharding gives other numbers.
 
-Masks, integers and uniform numbers are the same bits on every device. Normal and exponential ones are computed in
+Masks, integers and uniform numbers have the same bits on every device. Normal and exponential numbers are computed in
 float64, where devices may differ in the last bit.
 """
 
@@ -28,10 +28,10 @@ from ..ir.counter import LAST_SHIFT, MIX, Stream, blocks_of_row, limit_of, signe
 from .seed_table import SeedTable
 
 _CHUNK = {"cpu": 1 << 15, "cuda": 1 << 22}
-"""Blocks that are made at a time, by device: what a CPU's cache holds; elsewhere 64 MB of memory, no more."""
+"""Blocks computed at a time, by device: as many as fit a CPU's cache; on other devices, at most 64 MB of memory."""
 
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-"""The bits of a uniform number: as many as a dtype can represent below one."""
+"""The number of random bits of a uniform number: as many as the dtype can represent below one."""
 
 Shape = Sequence[int]
 Device = torch.device | str | None
@@ -39,7 +39,7 @@ Seed = torch.Tensor | SeedTable
 
 
 class _Part(NamedTuple):
-    """A part of a random tensor: where its bits come from."""
+    """A part of a random tensor, with the source of its bits."""
 
     seed: Seed
     stream: int
@@ -58,25 +58,23 @@ class _Part(NamedTuple):
         device: Device,
         like: torch.Tensor | None = None,
     ) -> _Part:
-        """A part whose place may be left out, on the device of `like` where there is that."""
+        """Return a part with defaults for its place; it is on the device of `like` if `like` is given."""
         on = like.device if like is not None else torch.device(device or "cpu")
         return _Part(seed, stream, start or (0,) * len(size), size, whole or size, on)
 
     def generator(self) -> torch.Generator:
-        """Torch's generator for this part."""
         seed = self.seed.seed if isinstance(self.seed, SeedTable) else int(self.seed)
         part = Stream.of(seed, self.stream).seed_of_part(self.whole, self.start)
         return torch.Generator(self.device).manual_seed(part)
 
     def base_and_gamma(self) -> tuple[torch.Tensor, torch.Tensor] | tuple[int, int]:
-        """What the bits of its stream are made from."""
+        """Return base and gamma, the two constants that determine the bits of the stream."""
         if isinstance(self.seed, SeedTable):
             return self.seed.of(self.stream)
         stream = Stream.of(int(self.seed), self.stream)
         return signed(stream.base), signed(stream.gamma)
 
     def empty(self, dtype: torch.dtype) -> torch.Tensor:
-        """Memory for it."""
         return torch.empty(tuple(self.size), dtype=dtype, device=self.device)
 
 
@@ -97,10 +95,10 @@ def random_dropout(
         The result, and a boolean tensor that is true where an element is kept.
     """
     part = _Part.of(seed, stream, input.shape, start, whole, None, input)
-    kept = _below(part, 1 - p, independent)
+    mask = _below(part, 1 - p, independent)
     # Torch multiplies by int8 three times as fast as by bool.
-    out = input * kept.view(torch.int8)
-    return out.mul_(1 / (1 - p) if p < 1 else 0.0), kept
+    out = input * mask.view(torch.int8)
+    return out.mul_(1 / (1 - p) if p < 1 else 0.0), mask
 
 
 def random_bernoulli(
@@ -116,7 +114,7 @@ def random_bernoulli(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """One with probability `p`, which may be a tensor of probabilities, else zero."""
+    """Draw one with probability `p`, which may be a tensor of probabilities, and otherwise zero."""
     given = p if isinstance(p, torch.Tensor) else like
     part = _Part.of(seed, stream, size, start, whole, device, given)
     if not isinstance(p, torch.Tensor):
@@ -141,7 +139,7 @@ def random_uniform(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """Numbers from `low` up to `high`."""
+    """Draw uniform numbers from `low` up to `high`."""
     part = _Part.of(seed, stream, size, start, whole, device, like)
     if independent:
         return part.empty(dtype).uniform_(low, high, generator=part.generator())
@@ -163,13 +161,13 @@ def random_normal(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """Normal numbers."""
+    """Draw normal numbers."""
     part = _Part.of(seed, stream, size, start, whole, device, like)
     if independent:
         return part.empty(dtype).normal_(mean, std, generator=part.generator())
 
     def write(bits: torch.Tensor, out: torch.Tensor) -> None:
-        # Half way between two numbers, and so never one, of which the inverse is infinite.
+        # The midpoint between two numbers is never one, whose inverse error function is infinite.
         out.copy_(bits >> 12).add_(0.5).mul_(2.0**-51).erfinv_()
 
     return _filled(part, 1, torch.float64, write).mul_(math.sqrt(2) * std).add_(mean).to(dtype)
@@ -188,7 +186,7 @@ def random_exponential(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """Exponential numbers of rate `lambd`."""
+    """Draw exponential numbers of rate `lambd`."""
     part = _Part.of(seed, stream, size, start, whole, device, like)
     if independent:
         return part.empty(dtype).exponential_(lambd, generator=part.generator())
@@ -209,7 +207,7 @@ def random_integers(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """Integers from `low` to below `high`."""
+    """Draw integers from `low` to below `high`."""
     part = _Part.of(seed, stream, size, start, whole, device, like)
     if independent:
         return part.empty(dtype).random_(low, high, generator=part.generator())
@@ -217,7 +215,7 @@ def random_integers(
 
 
 def _below(part: _Part, probability: float, independent: bool) -> torch.Tensor:
-    """True with `probability`."""
+    """Draw booleans that are true with `probability`."""
     if independent:
         return part.empty(torch.bool).bernoulli_(probability, generator=part.generator())
     limit = limit_of(probability)
@@ -227,7 +225,7 @@ def _below(part: _Part, probability: float, independent: bool) -> torch.Tensor:
 
 
 def _unit(part: _Part, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers from zero up to one."""
+    """Draw uniform numbers from zero up to one."""
     digits = _DIGITS[dtype]
     lanes = 1 if digits > 32 else 2
 
@@ -241,22 +239,22 @@ def _filled(
     part: _Part, lanes: int, dtype: torch.dtype, write: Callable[[torch.Tensor, torch.Tensor], object]
 ) -> torch.Tensor:
     """
-    A part of which `write` makes the rows, some at a time: from their bits, as signed numbers, into their memory.
+    Draw a part, several rows at a time: `write(bits, out)` turns signed random integers into the numbers of the rows.
 
     Args:
-        lanes: how many numbers are made of 64 bits, one or two.
+        lanes: how many numbers 64 bits give, one or two.
     """
-    made = part.empty(dtype)
-    if not made.numel():
-        return made
-    (base, gamma), width = part.base_and_gamma(), made.shape[-1] if made.dim() else 1
+    result = part.empty(dtype)
+    if not result.numel():
+        return result
+    (base, gamma), width = part.base_and_gamma(), result.shape[-1] if result.dim() else 1
     first = part.start[-1] if part.start else 0
     blocks = range(first // lanes, -(-(first + width) // lanes))
     skipped = first - blocks.start * lanes
     rows = _row_numbers(part) * blocks_of_row(part.whole, lanes) + 1
     starts = (rows * gamma + base).unsqueeze(-1)
     steps = torch.arange(blocks.start, blocks.stop, device=part.device) * gamma
-    out = made.view(-1, width)
+    out = result.view(-1, width)
     count = max(_CHUNK.get(part.device.type, _CHUNK["cuda"]) // len(blocks), 1)
     state = torch.empty((min(count, len(out)), len(blocks)), dtype=torch.int64, device=part.device)
     shifted = torch.empty_like(state)
@@ -266,11 +264,11 @@ def _filled(
         _mix(bits, shifted[: len(rows_here)])
         numbers = bits if lanes == 1 else bits.view(torch.int32)
         write(numbers[:, skipped : skipped + width], rows_here)
-    return made
+    return result
 
 
 def _row_numbers(part: _Part) -> torch.Tensor:
-    """The number, in the full tensor, of every row of a part."""
+    """Return the index, in the full tensor, of every row of a part."""
     numbers = torch.zeros(1, dtype=torch.int64, device=part.device)
     for start, size, whole in zip(part.start[:-1], part.size[:-1], part.whole[:-1], strict=True):
         here = torch.arange(start, start + size, device=part.device)
@@ -279,7 +277,7 @@ def _row_numbers(part: _Part) -> torch.Tensor:
 
 
 def _mix(state: torch.Tensor, shifted: torch.Tensor) -> None:
-    """`ir.counter.mix`, in place; torch shifts copies of the sign in, which are taken out."""
+    """Apply `ir.counter.mix` in place; torch shifts arithmetically, so the copies of the sign bit are masked out."""
     for shift, factor in MIX:
         torch.bitwise_right_shift(state, shift, out=shifted)
         state.bitwise_xor_(shifted.bitwise_and_((1 << 64 - shift) - 1)).mul_(signed(factor))

@@ -1,11 +1,11 @@
 """
 The pieces of a cross-entropy over classes that may be split over devices.
 
-Torch's log-softmax needs all classes of a row in one place, and its gradient too. Here each device has some of the
-classes: it sums exponentials, and the sums are added up over devices; the gradient of its scores needs nothing else
-from others. Scores are ``[rows, classes]``; everything else is one number per row.
+Torch's log-softmax and its gradient need all classes of a row on one device. Here each device has some of the classes:
+it sums exponentials, and the sums are added up over devices; the gradient of its scores needs no other data of other
+devices. Scores are ``[rows, classes]``; all other tensors have one number per row.
 
-On CPUs a few rows at a time are worked on, which stay in the cache from one operation to the next.
+CPUs process a few rows at a time, which stay in the cache from one operation to the next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 
 _BLOCK = 1 << 17
-"""How many scores are worked on at a time on a CPU."""
+"""The number of scores that a CPU processes at a time."""
 
 
 def _blocks(scores: torch.Tensor) -> Iterator[slice]:
@@ -25,7 +25,7 @@ def _blocks(scores: torch.Tensor) -> Iterator[slice]:
 
 
 def sum_exp(scores: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """The sum over classes of ``exp(scores - shift)``."""
+    """Return the sum over classes of ``exp(scores - shift)``."""
     sums = torch.empty_like(shift)
     for rows in _blocks(scores):
         torch.sum(torch.sub(scores[rows], shift[rows].unsqueeze(1)).exp_(), 1, out=sums[rows])
@@ -41,11 +41,11 @@ def cross_entropy_backward(
     part: tuple[int, int, int] | None = None,
 ) -> torch.Tensor:
     """
-    The gradient with respect to the scores of ``logsumexp(scores) - scores[target]``, times `grad` of each row.
+    Return the gradient with respect to the scores of ``logsumexp(scores) - scores[target]``, times `grad` of each row.
 
     Args:
-        target: the class of each row; one that is none of all classes counts as none.
-        part: where these classes start and stop among how many; None where they are all.
+        target: the class of each row; an index outside all classes adds nothing.
+        part: first class and end of this device's classes, and the number of all classes; all classes if None.
     """
     result = torch.empty_like(scores, memory_format=torch.contiguous_format)
     for rows in _blocks(scores):

@@ -1,4 +1,4 @@
-"""Ending a job: whatever goes wrong, one rank prints one message, and all exit with an error code."""
+"""Ending a job: on any failure, one rank prints one message, and all ranks exit with an error code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .watch import Watch, job_store
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 _MOST_BETWEEN_LOOKS = 0.5
-"""Seconds between two looks at who has come."""
+"""The longest pause between two checks for missing ranks, in seconds."""
 
 _MISSING = (
     "check what they do before parallelize, whether torchrun was started on every machine, or raise start of "
@@ -39,27 +39,27 @@ _MEMORY = (
 
 def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
     """
-    Begin to watch over the job of this process; every rank must call this.
+    Start a watch over the job of this process; every rank must call this.
 
     Returns:
-        None where there is nobody else, or no TCP store to hear of them by.
+        The watch, or None if this rank is alone or the job has no TCP store to communicate through.
     """
     if dist.get_world_size() == 1 or (store := job_store()) is None:
         return None
-    # Whoever made the process group may have done so long before.
+    # The process group may have been created long before.
     await_ranks(name, store, dist.get_rank(), dist.get_world_size(), bounds)
     return Watch(name, bounds, store)
 
 
 def verify_launcher(name: str, seconds: float) -> None:
     """
-    Check that torchrun listens, which holds the job's store: ranks that had only begun when it was killed did not die.
+    Check that torchrun, which holds the job's store, still listens; otherwise starting ranks would be reported as dead.
 
     Args:
-        seconds: for which nothing has to listen there until it counts as gone.
+        seconds: torchrun counts as gone after its port has refused connections for this time.
 
     Raises:
-        SystemExit: it is gone; the first rank of this machine has reported it.
+        SystemExit: torchrun is gone; the first rank of this machine has reported it.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
@@ -75,7 +75,7 @@ def verify_launcher(name: str, seconds: float) -> None:
 
 
 def _refuses(address: str, port: int) -> bool:
-    """Whether nothing listens on a port; what else may be wrong with it shows later."""
+    """Whether a port refuses connections; other faults of the connection are found later."""
     try:
         socket.create_connection((address, port), timeout=_MOST_BETWEEN_LOOKS).close()
     except OSError as error:
@@ -85,24 +85,24 @@ def _refuses(address: str, port: int) -> bool:
 
 def await_ranks(name: str, store: Store, rank: int, world: int, bounds: FaultBounds) -> None:
     """
-    Wait until all ranks of a job have come.
+    Wait until all ranks of a job have arrived.
 
     Raises:
-        SystemExit: some have not once the time is up, or have ended; the first rank that notices has reported it.
+        SystemExit: some ranks ended or did not arrive in time; the first rank that noticed has reported them.
     """
     prefix = f"shardwright/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    keys = [f"{prefix}/here/{each}" for each in range(world)]
+    keys = [f"{prefix}/here/{other}" for other in range(world)]
     counter, told = f"{prefix}/come", f"{prefix}/told"
     store.set(keys[rank], "here")
     come, began = store.add(counter, 1), time.monotonic()
-    # torch logs a wait that takes too long, each rank by itself.
+    # Poll with short waits: torch logs a wait that takes too long, on each rank.
     while come < world:
         waited = time.monotonic() - began
-        # At first the launcher may have others to start.
+        # A launcher may need this time to start its other ranks.
         ended = ended_ranks() if waited > bounds.gone else set[int]()
         if ended or waited >= bounds.start or store.check([told]):
             if store.add(f"{prefix}/noticed", 1) == 1:
-                missing = sorted(ended) or [each for each, key in enumerate(keys) if not store.check([key])]
+                missing = sorted(ended) or [other for other, key in enumerate(keys) if not store.check([key])]
                 how = "ended before all had come" if ended else f"did not arrive within {bounds.start:g} s"
                 text = f"ranks {', '.join(map(str, missing))} of the job {how}: {_MISSING}"
                 print(f"{name}: rank {rank}: {text}", file=sys.stderr, flush=True)
@@ -115,7 +115,7 @@ def await_ranks(name: str, store: Store, rank: int, world: int, bounds: FaultBou
 
 
 def report_errors_once(watch: Watch) -> None:
-    """From now on an error that ends the script of this rank is reported by one rank of the job, and ends them all."""
+    """Make one rank report an error that ends this rank's script, and end all ranks; effective from now on."""
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -128,16 +128,16 @@ def report_errors_once(watch: Watch) -> None:
 
 
 Show: TypeAlias = "Callable[[type[BaseException], BaseException, TracebackType | None], object]"
-"""As `sys.excepthook`."""
+"""The type of `sys.excepthook`."""
 
 
 def fail(watch: Watch, error: BaseException, shown: Show | None = None) -> None:
     """
-    Report the error of this rank, unless another rank is the cause or has reported its own, and end the others.
+    Report the error of this rank, unless another rank is the cause or has reported its own, and end the other ranks.
 
     Args:
-        shown: what shows an error with its traceback, where its message is not all that there is to say; None for
-            nothing.
+        shown: function that prints an error with its traceback, for errors whose message does not explain them; no
+            traceback is printed if None.
     """
     if ACTIVITY.phase == "failed":
         return
@@ -154,13 +154,13 @@ def fail(watch: Watch, error: BaseException, shown: Show | None = None) -> None:
 
 
 def explains_itself(error: BaseException) -> bool:
-    """Whether the message of an error is all that there is to say."""
+    """Whether the message of an error is a sufficient explanation without a traceback."""
     ours = type(error).__module__.split(".", maxsplit=1)[0] == _PACKAGE
     return ours or is_out_of_memory(error) or isinstance(error, KeyboardInterrupt) or is_lost_peer(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory for a tensor, on the host or on a device."""
+    """Whether an error is a failure to allocate a tensor on the host or on a device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     words = ("not enough memory", "can't allocate memory", "out of memory")
@@ -169,10 +169,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def error_text(error: BaseException, where: str = "") -> str:
     """
-    An error in one line.
+    Return an error in one line.
 
     Args:
-        where: it happened, as `Here.place`.
+        where: where the error happened, as in `RankActivity.place`.
     """
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
@@ -185,7 +185,7 @@ def error_text(error: BaseException, where: str = "") -> str:
 
 
 def stay_on_loopback() -> None:
-    """Where all ranks are on this machine, listen on its loopback interface alone, unless the user says otherwise."""
+    """Listen on the loopback interface if all ranks are on this machine, unless the user chose another interface."""
     local, world = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     if sys.platform == "linux" and local is not None and local == world:
         for library in ("GLOO", "NCCL"):

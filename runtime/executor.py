@@ -25,22 +25,22 @@ from .stages import Stage, StepFunction, my_stage
 from .step_recorder import RECORDING
 
 LOSS_SCALE = "loss_scale"
-"""The name of the state of a step, and of the metric, that its loss is scaled by."""
+"""The name of the loss scale, both as a state of a step and as a metric."""
 
 _LASTING = ("param", "state", "buffer", "step_count")
-"""The roles of what lasts from step to step."""
+"""The roles of values that persist from step to step."""
 
 
 @dataclass(frozen=True)
 class RankProgram:
     """
-    A program of which one rank runs its stage, and where it finds what it works on.
+    A program with the stage that this rank runs, and the storage of its inputs.
 
     Args:
-        plans: of all stages.
-        plan, function: of this rank's.
-        comm: connects this rank.
-        places: by input, its place among what the executor holds.
+        plans: plans of all stages.
+        plan, function: plan and step function of this rank's stage.
+        comm: communicator of this rank.
+        places: index of each input in the executor's list of tensors.
     """
 
     plans: tuple[Plan, ...]
@@ -51,28 +51,28 @@ class RankProgram:
 
     @staticmethod
     def of(stages: Sequence[Stage], comm: Communicator, first: int = 0) -> RankProgram:
-        """A program whose inputs have places of their own, from `first` on."""
+        """Return a program whose inputs have consecutive places, starting at `first`."""
         plan, function = my_stage(stages)
         places = tuple(range(first, first + len(plan.inputs)))
         return RankProgram(tuple(stage.plan for stage in stages), plan, function, comm, places)
 
     @cached_property
     def counted(self) -> frozenset[int]:
-        """The inputs whose next value the program gives."""
+        """The indices of the inputs whose next value is an output of the program."""
         return frozenset(result.updates for result in self.plan.outputs if result.updates is not None)
 
 
 class Executor:
     """
-    One rank's run of a program, and of others of the same model that work on what it holds.
+    Runs a program on one rank, and other programs of the same model that share its persistent values.
 
     Args:
-        stages: of the program, one or more; this rank runs the one that it is a rank of.
-        comm: connects this rank (`stages.connect`).
+        stages: one or more stages of the program; this rank runs the stage of its mesh.
+        comm: communicator of this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
-    what else the last step returned, by name, on every rank the full tensor. `main` is the program that `step` runs by
-    default.
+    the other outputs of the last step, by name, as full tensors on every rank. `main` is the program that `step` runs
+    by default.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
@@ -85,12 +85,12 @@ class Executor:
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in self.plan.inputs]
         self._index = {(value.role, value.name, value.state): i for i, value in enumerate(self.plan.inputs)}
         self._seed, self._steps = 0, 0
-        # On a GPU, what changes from step to step is where kernels read it, so that their launches do not.
+        # A GPU keeps varying inputs (seed, learning rate) at fixed addresses, so that kernel launches never change.
         self._streams = SeedTable(comm.device) if comm.device.type == "cuda" else None
         self._rates: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def _at_first(self, value: Value) -> torch.Tensor | None:
-        """What an input holds before the first step, where that takes no model."""
+        """Return the initial value of an input that does not come from the model, otherwise None."""
         if value.role == "constant":
             if value.value is None:
                 raise PlanError(
@@ -104,23 +104,23 @@ class Executor:
         return None
 
     def _local(self, value: SpreadTensor, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a full tensor, in its own memory."""
+        """Copy this rank's part of a full tensor to new memory."""
         part = whole[value.slices(self.comm.mesh, self.comm.rank)]
         local = torch.empty(part.shape, dtype=value.torch_dtype, device=self.comm.device)
         return local.copy_(part)
 
     def initialize(self, model: nn.Module | Callable[[], nn.Module], seed: int | None = 0) -> None:
         """
-        Give parameters and buffers their first values: those that `model` has on one device.
+        Initialize parameters and buffers with the values that `model` has on one device.
 
         Args:
-            model: a function that makes the model, of which no more than this rank's parts are ever kept;
-                or the module itself.
-            seed: for torch's generator, before the model is made; None leaves it alone. The random numbers of
-                steps are drawn from it too, from seed 0 where it is None.
+            model: the module, or a function that builds it; in that case never more than this rank's parts are
+                kept in memory.
+            seed: seed of torch's generator before the model is built, and of the random numbers of steps. With None
+                torch's generator keeps its state, and the steps use seed 0.
 
         Raises:
-            PlanError: the model lacks a tensor of the plan, or has it in another shape.
+            PlanError: the model lacks a tensor of the plan, or the tensor has another shape.
         """
         wanted = {value.name: value for value in self.plan.inputs if value.role in ("param", "buffer")}
 
@@ -136,19 +136,19 @@ class Executor:
             return self._local(value, whole)
 
         self._seed, self._steps = seed or 0, 0
-        kept = initialize(model, seed, keep)
+        tensors = initialize(model, seed, keep)
         for index, value in enumerate(self.plan.inputs):
             if value.role in ("param", "buffer"):
-                if value.name not in kept:
+                if value.name not in tensors:
                     raise PlanError(f"plan {self.plan.name!r} has {value}, which the model lacks: plan the step again")
-                self._held[index] = kept[value.name]
+                self._held[index] = tensors[value.name]
 
     def fill(self, make: Callable[[Value, tuple[int, ...]], torch.Tensor]) -> None:
         """
-        Give parameters and buffers values that no model has.
+        Initialize parameters and buffers without a model.
 
         Args:
-            make: this rank's part of one, given its local shape; in memory of its own.
+            make: function of a value and its local shape that returns this rank's part, in new memory.
         """
         for index, value in enumerate(self.plan.inputs):
             if value.role in ("param", "buffer"):
@@ -157,10 +157,10 @@ class Executor:
 
     def adopt(self, stages: Sequence[Stage], comm: Communicator) -> RankProgram:
         """
-        Another program of the same model: what lasts from step to step it shares with the first.
+        Add another program of the same model, which shares its persistent values with the first.
 
         Raises:
-            PlanError: it keeps something in another place, or something else.
+            PlanError: a persistent value of the program is missing in the first program, or is split differently.
         """
         program = RankProgram.of(stages, comm, len(self._held))
         places = list(program.places)
@@ -170,9 +170,9 @@ class Executor:
                 places[number] = len(self._held) - 1
                 continue
             place = self._index.get((value.role, value.name, value.state))
-            kept = self.plan.inputs[place] if place is not None else None
-            if place is None or kept is None or _part(kept, self.main) != _part(value, program):
-                raise PlanError(f"plan {program.plan.name!r} has {value}, the plan that is trained {kept}")
+            trained = self.plan.inputs[place] if place is not None else None
+            if place is None or trained is None or _part(trained, self.main) != _part(value, program):
+                raise PlanError(f"plan {program.plan.name!r} has {value}, but the plan that is trained has {trained}")
             places[number] = place
         return replace(program, places=tuple(places))
 
@@ -182,16 +182,17 @@ class Executor:
 
         Args:
             batch: the global batch, the same on every rank: a mapping by name or a sequence; or this rank's rows of
-                it. What is not a tensor in it was fixed by the plan; floating-point tensors become what the plan has.
-            lr: the learning rate of this step, of all groups of parameters or of each; None is the one that the
-                optimizer was made with.
-            program: one that was adopted; None is the first.
+                it. Items other than tensors are ignored: the plan fixed them. Floating-point tensors are converted to
+                the plan's dtype.
+            lr: the learning rate of this step, for all groups of parameters or for each; the optimizer's own rates if
+                None.
+            program: an adopted program; the first program if None.
 
         Returns:
             The loss, a tensor of no dims, the same on every rank.
 
         Raises:
-            PlanError: the batch does not fit the plan, or `initialize` was not called.
+            PlanError: the batch does not fit the plan, or `initialize` has yet to be called.
         """
         program = program or self.main
         with nullcontext() if RECORDING.recorder is None else RECORDING.recorder.step():
@@ -201,8 +202,7 @@ class Executor:
 
     def forward(self, batch: Batch | LocalRows, program: RankProgram) -> list[torch.Tensor]:
         """
-        Run an adopted program that changes nothing: this rank's parts of what its stage gives, in the order of its
-        outputs.
+        Run an adopted program that changes no state; return this rank's parts of its stage's outputs, in order.
 
         Raises:
             PlanError: as in `step`.
@@ -235,35 +235,35 @@ class Executor:
 
     @property
     def loss_scale(self) -> float | None:
-        """What the loss of the next step will be scaled by, where it is, the same on every rank."""
+        """The scale of the next step's loss, the same on every rank, or None for an unscaled loss."""
         if LOSS_SCALE in self.metrics:
             return self.metrics[LOSS_SCALE].item()
         return next((float(value.value) for value in self._loss_scales()), None)
 
     def _loss_scales(self) -> Iterator[Value]:
-        """The state that it is, where a plan has it, of whichever stage."""
+        """Yield the loss scale's state, if the plan of any stage has it."""
         for value in (value for plan in self.plans for value in plan.inputs):
             if (value.role, value.name, value.state) == ("state", "", LOSS_SCALE):
                 yield value
 
     @property
     def seed(self) -> int:
-        """From which the random numbers of steps are drawn."""
+        """The seed of the random numbers of all steps."""
         return self._seed
 
     def resume(self, steps: int, seed: int) -> None:
-        """Continue as after `steps` steps, with the random numbers of `seed` and the present states."""
+        """Continue after `steps` steps, with the random numbers of `seed` and the present states."""
         self._steps, self._seed = steps, seed
         self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
         ACTIVITY.before = steps - ACTIVITY.step
 
     @property
     def steps(self) -> int:
-        """How many steps were run since `initialize`."""
+        """The number of steps since `initialize`."""
         return self._steps
 
     def _take(self, program: RankProgram, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Put the program's results where they belong, and return the loss."""
+        """Store the outputs of the program, and return the loss."""
         loss: torch.Tensor | None = None
         for result, tensor in zip(program.plan.outputs, outputs, strict=True):
             if result.updates is not None:
@@ -281,12 +281,12 @@ class Executor:
     def _batch_part(self, value: Value, batch: Batch | LocalRows) -> torch.Tensor:
         part = part_of_batch(value, batch, self.comm.mesh, self.comm.rank)
         if self.comm.device.type == "cuda" and part.device.type == "cpu":
-            # From pageable memory the copy would block until the GPU has come to it.
+            # A copy from pageable memory would block until the GPU reaches it.
             part = (part if part.is_pinned() else part.pin_memory()).to(self.comm.device, non_blocking=True)
         return part.to(self.comm.device, value.torch_dtype).contiguous()
 
     def _rate(self, value: Value, rates: Sequence[float]) -> torch.Tensor:
-        """The learning rate of a group of parameters, which the name of the input numbers."""
+        """Return the learning rate of a group of parameters; the name of the input is the group's number."""
         if not rates:
             raise PlanError(f"plan {self.plan.name!r} names no optimizer: give step() a learning rate")
         group = int(value.name or 0)
@@ -299,7 +299,7 @@ class Executor:
         return self._rates[key].fill_(rate)
 
     def _seed_of_step(self) -> torch.Tensor | SeedTable:
-        """What the random numbers of this step are drawn from."""
+
         seed = step_seed(self._seed, self._steps)
         if self._streams is None:
             return torch.tensor(seed)
@@ -310,7 +310,7 @@ class Executor:
         return PlanError(f"{value} has no value yet: call initialize() before the first step")
 
     def local(self, value: Value) -> torch.Tensor:
-        """This rank's part of an input of its stage."""
+        """Return this rank's part of an input of its stage."""
         held = self._held[self._index[value.role, value.name, value.state]]
         if held is None:
             raise self._missing(value)
@@ -318,13 +318,13 @@ class Executor:
 
     def gather(self, value: Value | Result) -> torch.Tensor:
         """
-        The full tensor of an input of any stage, or of a gradient of the last step, on every rank; all ranks must call
-        it.
+        Gather an input of any stage, or a gradient of the last step, to every rank as a full tensor; all ranks must
+        call it.
 
         Raises:
-            KeyError: a gradient that the program does not return.
+            KeyError: the program does not return the gradient.
         """
-        owner = next(plan for plan in self.plans if any(each is value for each in (*plan.inputs, *plan.outputs)))
+        owner = next(plan for plan in self.plans if any(other is value for other in (*plan.inputs, *plan.outputs)))
         if isinstance(value, Result) and value.updates is not None:
             value = owner.inputs[value.updates]
         if owner is self.plan:
@@ -338,8 +338,8 @@ class Executor:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Parameters and persistent buffers of all stages, as full tensors in the host's memory, by their single-device
-        names; all ranks must call it. A GPU holds at most one full tensor at a time.
+        Return parameters and persistent buffers of all stages, as full tensors in host memory, by single-device name;
+        all ranks must call it. A GPU holds at most one full tensor at a time.
         """
         state: dict[str, torch.Tensor] = {}
         for value in (value for plan in self.plans for value in plan.inputs):
@@ -349,7 +349,7 @@ class Executor:
 
 
 GivenRate: TypeAlias = "float | torch.Tensor | Sequence[float | torch.Tensor] | None"
-"""A learning rate for all groups of parameters, or one for each; with None the optimizer has its own."""
+"""A learning rate for all groups of parameters, or one rate per group; the optimizer's own rates if None."""
 
 
 def rates_of(plan: Plan, lr: GivenRate) -> list[float]:
@@ -357,31 +357,31 @@ def rates_of(plan: Plan, lr: GivenRate) -> list[float]:
     Return the learning rates of a step by group of parameters; without an optimizer and `lr` the list is empty.
 
     Raises:
-        PlanError: one is not a finite number from 0, or there are more or fewer than groups.
+        PlanError: a rate is not a finite number from 0, or the numbers of rates and groups differ.
     """
     groups = plan.parameter_groups
-    given: Any = [group["lr"] for group in groups] if lr is None else lr
-    given = given if isinstance(given, Sequence) else [given] * (len(groups) or 1)
-    rates = [float(each) if isinstance(each, SupportsFloat) and not getattr(each, "ndim", 0) else -1 for each in given]
+    requested: Any = [group["lr"] for group in groups] if lr is None else lr
+    requested = requested if isinstance(requested, Sequence) else [requested] * (len(groups) or 1)
+    rates = [float(r) if isinstance(r, SupportsFloat) and not getattr(r, "ndim", 0) else -1 for r in requested]
     if (groups and len(rates) != len(groups)) or not all(0 <= rate < math.inf for rate in rates):
-        what = (
+        expected = (
             f"a finite number from 0, or a tensor without dims, or one for each of {len(groups)} groups of parameters"
         )
-        raise PlanError(f"the learning rate is {given!r:.80}, expected {what}")
+        raise PlanError(f"the learning rate is {requested!r:.80}, expected {expected}")
     return rates
 
 
 def _part(value: Value, program: RankProgram) -> tuple[object, ...]:
-    """What this rank holds of a value, and as what."""
+    """Return shape, dtype and slices of this rank's part of a value, for comparison between programs."""
     return value.shape, value.dtype, value.slices(program.plan.mesh, program.comm.rank)
 
 
 def gather(value: SpreadTensor, local: torch.Tensor, comm: Communicator, *, rows: bool = False) -> torch.Tensor:
     """
-    The full tensor of a value of which each rank holds a part, in memory of its own on every rank.
+    Gather a value from the parts on all ranks: return the full tensor on every rank, in new memory.
 
     Args:
-        rows: whether the first dim stays as it is split.
+        rows: whether the first dim stays split.
     """
     whole = local.clone(memory_format=torch.contiguous_format)
     for dim, spread in enumerate(value.spread.dims):

@@ -1,4 +1,4 @@
-"""How long a fault of a rank may last, and what this rank's main thread is doing, for the watches of all ranks."""
+"""How long a fault of a rank may last, and the activity of this rank's main thread, for the watches of all ranks."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from .groups import TIMEOUT
 Done = TypeVar("Done")
 
 Phase = Literal["script", "step", "left", "failed", "ending"]
-"""In the script's own code, in a training step, at its end, failed with an error; ended by a signal."""
+"""The phases: the script's own code, a training step, the end of the script, after an error, or ended by a signal."""
 
 Patience = Literal["", "plan", "save"]
-"""The bound of a wait that may last, by its name in `FaultBounds`; empty for one that may not."""
+"""The bound of a wait that may take long, by its name in `FaultBounds`; empty for an ordinary wait."""
 
 DEVICE = "the work of its device"
-"""What a rank waits for that has begun a step on CUDA: whether its device computes or waits is not known."""
+"""The reported wait of a rank that has begun a step on CUDA: whether its device computes or waits is unknown."""
 
 _STEPS_TIMED = 20
-"""The number of recent steps whose median is the duration of a step."""
+"""The number of recent steps in the median of step times."""
 
 
 _MOST_SECONDS = 30 * 86400.0
-"""Of a timeout: a bound may be infinite."""
+"""The longest timeout; a bound may be infinite."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class FaultBounds:
     How soon a fault of a rank ends the job.
 
     Args:
-        gone: seconds for a rank that is dead, or whose script has ended while others wait for it.
-        silent: seconds for which others wait in a collective for a rank that does not come, before it counts as stopped
-            or hung. What one rank does alone, such as saving or evaluating, has to be shorter.
-        slow: a warning names a rank that computes this many times longer than the median of the others; 0 for none.
-        start: seconds for which ranks wait for one that does not come to the job, and for which they wait before the
-            first step, when ranks make and load models.
-        plan: seconds for which ranks wait for rank 0 to plan or to measure, and for one that compiles its program.
-        save: seconds for which ranks wait for one that writes or reads its part of a checkpoint.
+        gone: seconds until a rank that is dead, or whose script ended while other ranks wait for it, ends the job.
+        silent: seconds that other ranks wait for a rank in a collective before it counts as stopped or hung. Work of
+            one rank alone, such as saving or evaluating, must take less time.
+        slow: a warning names a rank that computes this many times longer than the median of the others; 0 to disable.
+        start: seconds that ranks wait for a missing rank at the start of the job, and for one another before the first
+            step, while they build and load models.
+        plan: seconds that ranks wait for rank 0 to plan or to measure, and for a rank that compiles its program.
+        save: seconds that ranks wait for a rank that writes or reads its part of a checkpoint.
 
     Raises:
-        ValueError: a bound that is not positive.
+        ValueError: a bound is not positive.
     """
 
     gone: float = 5.0
@@ -76,12 +76,12 @@ class FaultBounds:
 
     @property
     def beat(self) -> float:
-        """Seconds between two reports of a rank."""
+        """Seconds between two reports of a rank to the others."""
         return min(0.5, self.gone / 8, self.silent / 8)
 
     @property
     def timeout(self) -> timedelta:
-        """Timeout of collectives: longer than any wait, so that the watch first reports which rank is late."""
+        """Timeout of collectives, longer than any other bound, so that the watch reports the late rank first."""
         longest = max(self.start, self.plan, self.save) + 2 * self.silent
         return max(TIMEOUT, timedelta(seconds=min(longest, _MOST_SECONDS)))
 
@@ -89,13 +89,13 @@ class FaultBounds:
 @dataclass
 class RankActivity:
     """
-    Where this rank is. The main thread writes, the watch reads.
+    The activity of this rank's main thread. The main thread writes it, the watch reads it.
 
-    `step` counts the training steps that this process began, `before` are those of a checkpoint that was resumed.
-    `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
-    `on_device` is the event at the end of the latest step on CUDA, `timeout` that of collectives of this job. While
-    `compiles`, to the end of the next step, other ranks may take as long as planning. `forked` is true of a process
-    that a rank has forked, such as a worker of a loader: it has no part in the job.
+    `step` counts the training steps that this process began, `before` the steps before the checkpoint that it resumed.
+    `calls` counts the waits, and `lost_peer` is called when a collective fails because of another rank. `on_device` is
+    the event at the end of the latest step on CUDA, `timeout` the timeout of this job's collectives. While `compiles`
+    is true, to the end of the next step, other ranks wait up to the bound for planning. `forked` is true in a process
+    that a rank has forked, such as a worker of a loader: it does not take part in the job.
     """
 
     phase: Phase = "script"
@@ -117,11 +117,11 @@ class RankActivity:
 
     def wait(self, what: object, done: Callable[[], Done], *, patient: Patience = "") -> Done:
         """
-        What `done` returns, which waits for other ranks.
+        Return the result of `done`, which waits for other ranks.
 
         Args:
-            what: is waited for; its `str` is reported, which is empty while this rank itself is at work.
-            patient: the bound of the wait, if it may last.
+            what: the object of the wait; the watch reports its `str`, which is empty while this rank itself works.
+            patient: bound of the wait, if it may take long.
         """
         self._verify_rank()
         outer = self.waits_for, self.patient
@@ -144,14 +144,14 @@ class RankActivity:
             raise RuntimeError(f"{what}: use the step in the rank")
 
     def failed(self, error: BaseException) -> None:
-        """Where an error is for want of another rank, wait for word of that, which ends this process."""
+        """If another rank caused an error, wait for the report about that rank, which ends this process."""
         if self.lost_peer is not None and is_lost_peer(error):
             self.lost = True
             self.lost_peer()
 
     @contextmanager
     def stepping(self) -> Generator[None, None, None]:
-        """Around a training step."""
+        """Mark the code inside as a training step."""
         self._verify_rank()
         self.phase, self.step = "step", self.step + 1
         try:
@@ -167,46 +167,46 @@ class RankActivity:
 
     @property
     def has_stepped(self) -> bool:
-        """Whether this process has made a training step."""
+        """Whether this process has completed a training step."""
         return self._began > 0
 
     @property
     def number(self) -> int:
-        """Of the latest training step that this process began, as users count them; 0 before the first."""
+        """The number of the latest training step that this process began, as users count steps; 0 before the first."""
         return self.step + self.before if self.step else 0
 
     @property
     def place(self) -> str:
-        """Where an error happens: `` in step 3``, `` after step 3``, or empty before the first."""
+        """The place of an error: `` in step 3``, `` after step 3``, or empty before the first step."""
         return f" {'in' if self.phase == 'step' else 'after'} step {self.number}" if self.step else ""
 
     @property
     def busy(self) -> float:
-        """Seconds from step to step in which this rank waited for nobody, the median of the last; 0 for too few."""
+        """Seconds of work per step, without waits: the median of the last steps, or 0 for too few steps."""
         return median(tuple(self._busy)) if len(self._busy) == _STEPS_TIMED else 0.0
 
     @property
     def what(self) -> str:
-        """What is waited for, or on a device is under way; empty where that is nothing."""
+        """The present wait of the main thread, or `DEVICE` if its device still works; otherwise empty."""
         if (waits_for := self.waits_for) is not None:
             return str(waits_for)
-        # On CUDA collectives wait in a stream, and the main thread wherever it needs a number.
+        # On CUDA collectives wait in a stream, and the main thread at any line that needs a number.
         return DEVICE if self.on_device is not None and not self.on_device.query() else ""
 
 
 ACTIVITY = RankActivity()
-"""This process."""
+"""The activity of this process."""
 
 
 def _leave_job_to_parent() -> None:
-    """In a process that a rank has forked: the rank's share of the job stays as it is when the child ends."""
+    """Keep the parent's share of the job unchanged when a forked child process ends."""
     if not dist.is_initialized():
         return
     ACTIVITY.forked, ACTIVITY.lost_peer = True, None
     for group, (_, store) in dist.distributed_c10d._world.pg_map.items():
-        # Their destructors would wait for threads that only the rank has.
-        for each in (group, store):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+        # Keep them alive: their destructors would wait for threads that exist only in the parent.
+        for owner in (group, store):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
 os.register_at_fork(after_in_child=_leave_job_to_parent)
@@ -216,7 +216,7 @@ def is_lost_peer(error: BaseException) -> bool:
     """Whether a collective failed because another rank was gone or late: a consequence, not a cause."""
     words = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "epitaph")
     text = str(error).lower()
-    # What times out may be a loader of the user's.
+    # A timeout may also come from a loader of the user.
     is_of_job = isinstance(error, dist.DistError) or any(name in text for name in ("gloo", "nccl", "socket", "peer"))
     return isinstance(error, RuntimeError) and is_of_job and any(word in text for word in words)
 
@@ -231,7 +231,7 @@ _LIBRARIES = (
 
 
 def main_thread_line() -> str:
-    """Where in the user's own code the main thread is, as ``train.py:41 in load``; empty where that is unknown."""
+    """Return the main thread's line in the user's own code, as ``train.py:41 in load``; empty if unknown."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         file = frame.f_code.co_filename

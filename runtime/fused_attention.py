@@ -1,17 +1,17 @@
 """
-Fused attention on the device at hand, by torch's own kernels.
+Fused attention by torch's own kernels for the device.
 
-The two functions take the place of `attention` and `attention_backward` in a generated program. Their
-arguments and results are those of the importer's functions of the same names:
+The two functions replace `attention` and `attention_backward` in a generated program. Their arguments and results are
+the same as in the importer's functions of the same names:
 
-- query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]`` (or fewer heads, each of which
-  several neighbouring ones of the query share);
+- query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]`` (or fewer heads, each shared by
+  several neighbouring heads of the query);
 - `attn_mask` (or None) is added to the scores and broadcasts to ``[batch, heads, length, keys]``;
 - `is_causal` lets position i see only the keys up to i; `scale` None is ``1 / sqrt(width)``;
-- `out` is as the query; `logsumexp` is ``[batch, heads, length]``, float64 for float64 inputs, else float32.
+- `out` has the shape of the query; `logsumexp` is ``[batch, heads, length]``, float64 for float64 inputs, else float32.
 
-Forward and backward choose the same kernel, from dtype, device and shape alone. A shard without heads or
-without batch gives typed empty results, for the kernels crash on it.
+Forward and backward choose the same kernel, from dtype, device and shape alone. A shard whose batch or heads
+are empty gives typed empty results, because the kernels crash on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AMPERE = (8, 0)
 _LARGE_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
 
 _MASK_ALIGNMENT = 16
-"""Elements between rows of a mask are a multiple of this; torch pads its own to as many."""
+"""The distance between rows of a mask is a multiple of so many elements; torch pads its own masks to the same."""
 
 
 class _Inputs(NamedTuple):
@@ -54,11 +54,11 @@ class _Saved(NamedTuple):
 @dataclass(frozen=True)
 class _Kernel:
     """
-    A kernel of torch.
+    A forward and backward kernel of torch.
 
     Args:
-        shares_heads: whether it takes keys and values that several heads of the query share, or wants them repeated.
-        packed: whether the width of each head has to be contiguous.
+        shares_heads: whether several heads of the query can share keys and values; otherwise these are repeated.
+        packed: whether the width of each head must be contiguous.
     """
 
     forward: Callable[[_Inputs], tuple[torch.Tensor, torch.Tensor]]
@@ -75,12 +75,12 @@ class _Kernel:
         is_causal: bool,
         scale: float | None,
     ) -> _Inputs:
-        """The operands as the kernel takes them."""
+        """Return the operands in the layout that the kernel requires."""
         times = query.size(1) // key.size(1)
         if times > 1 and not self.shares_heads:
             key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
         if self.packed:
-            query, key, value = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key, value))
+            query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         return _Inputs(query, key, value, attn_mask, is_causal, scale)
 
 
@@ -92,7 +92,7 @@ def attention(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention: ``(out, logsumexp)``."""
+    """Compute softmax attention; return ``(out, logsumexp)``."""
     if query.numel() == 0:
         return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=_accumulator(query))
     kernel = _kernel(query, key, attn_mask, is_causal)
@@ -110,7 +110,7 @@ def attention_backward(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of `attention`: ``(grad_query, grad_key, grad_value)``."""
+    """Compute the gradients of `attention`; return ``(grad_query, grad_key, grad_value)``."""
     if query.numel() == 0:
         return torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
     kernel = _kernel(query, key, attn_mask, is_causal)
@@ -120,7 +120,7 @@ def attention_backward(
 
 
 def _of_heads(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """The gradient of keys or values: the sum over the heads that share them."""
+    """Sum the gradient of keys or values over the query heads that share them."""
     return grad if grad.shape == shared.shape else grad.unflatten(1, (shared.size(1), -1)).sum(2)
 
 
@@ -175,8 +175,8 @@ def _flash_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch
 
 def _aligned_mask(inputs: _Inputs) -> torch.Tensor | None:
     """
-    The mask as the memory-efficient kernel wants it: its keys contiguous, and rows of them at multiples of 16 bytes.
-    Dims along which it is broadcast stay so, without memory.
+    Return the mask in the layout of the memory-efficient kernel: contiguous keys, and rows at multiples of
+    `_MASK_ALIGNMENT` elements. Broadcast dims stay broadcast, and take no memory.
     """
     if inputs.attn_mask is None:
         return None
@@ -217,7 +217,7 @@ def _efficient_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, t
 
 
 def _plain_scores(inputs: _Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
-    """The scores before their softmax, and the factor in them."""
+    """Return the scores before the softmax, and their scale factor."""
     scale = 1 / math.sqrt(inputs.query.size(-1)) if inputs.scale is None else inputs.scale
     scores = inputs.query.to(dtype) @ inputs.key.to(dtype).transpose(-2, -1) * scale
     if inputs.is_causal:
@@ -227,7 +227,7 @@ def _plain_scores(inputs: _Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, fl
 
 
 def _softmax(scores: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
-    """The weights; all zero, as in the other kernels, for a query that sees no key."""
+    """Return the attention weights; as in the other kernels, they are zero for a query that sees no key."""
     return (scores - logsumexp.masked_fill(logsumexp == -torch.inf, 0).unsqueeze(-1)).exp()
 
 
@@ -260,7 +260,7 @@ _PLAIN = _Kernel(_plain_forward, _plain_backward, shares_heads=False, packed=Fal
 
 
 def _kernel(query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool) -> _Kernel:
-    """The fastest kernel that takes these operands. Only what forward and backward both know may decide."""
+    """Return the fastest kernel for these operands, chosen only by properties that forward and backward both know."""
     if query.device.type == "cpu":
         return _CPU
     if query.device.type != "cuda" or query.dtype == torch.float64 or query.size(-1) % 8:
@@ -276,5 +276,5 @@ def _kernel(query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor | No
 
 
 def _widest(capability: tuple[int, int]) -> int:
-    """The widest heads that flash attention has a backward for: more takes the shared memory of a data-center GPU."""
+    """Return the width of the widest heads with a flash backward kernel; only data-center GPUs have memory for 256."""
     return 256 if capability in _LARGE_SHARED_MEMORY else 192

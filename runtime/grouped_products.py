@@ -1,20 +1,20 @@
 """
-Products of grouped rows: the experts of a mixture, each with the tokens that were sent to it.
+Products of grouped rows: the experts of a mixture, each with its tokens.
 
-The two functions take the place of `grouped_mm` and `grouped_mm_backward` in a generated program. Their arguments and
-results are those of the importer's functions of the same names:
+The two functions replace `grouped_mm` and `grouped_mm_backward` in a generated program. Their arguments and results are
+the same as in the importer's functions of the same names:
 
-- `rows` ``[s, k]`` are those from `start` on of all rows, which are sorted by group;
-- `matrices` ``[e, k, n]`` are those of the groups from `first` on;
-- `ends` ``[all groups]`` is where each group ends among all rows;
-- the product of a row whose group is elsewhere is zero, and so is that of a row beyond the last end.
+- `rows` ``[s, k]`` are the rows from index `start` on of all rows, which are sorted by group;
+- `matrices` ``[e, k, n]`` are the matrices of the groups from `first` on;
+- `ends` ``[all groups]`` is the end of each group in all rows;
+- the product is zero for a row whose group has no matrix here, and for a row beyond the last end.
 
-`grouped_bmm` and its gradient have several lists of rows, ``[p, s, k]``, each sorted by itself, with ends
-``[p, all groups]``. They are sorted into one list, so that a group's rows of all lists are one product. Where rows of
-the batch are shared evenly there is one list from the start (`sort-across-rows`).
+`grouped_bmm` and its gradient have several lists of rows, ``[p, s, k]``, each sorted separately, with ends
+``[p, all groups]``. They are sorted into one list, so that a group's rows of all lists form one product. If the rows of
+the batch are split evenly, there is one list from the start (`sort-across-rows`).
 
-On CUDA products in bfloat16 are one kernel of torch for all groups, which reads `ends` on the device. Others are one
-for each group, and the CPU waits for `ends`.
+On CUDA, bfloat16 products of all groups are one kernel of torch, which reads `ends` on the device. All other products
+run group by group, and the CPU waits for `ends`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import NamedTuple
 import torch
 
 BOTH = (True, True)
-"""The mask that asks for the gradients of rows and of matrices."""
+"""The mask that requests the gradients of rows and of matrices."""
 
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None]
-"""Of rows and of matrices."""
+"""The gradients of rows and of matrices."""
 
 
 def grouped_mm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
 ) -> torch.Tensor:
-    """Each row times the matrix of its group, ``[s, n]``."""
+    """Multiply each row by the matrix of its group; the result is ``[s, n]``."""
     if _is_one_kernel(rows, matrices):
         here = _LocalGroups.of(rows, matrices, ends, start, first)
         return here.of_rows(rows, matrices)
@@ -54,10 +54,10 @@ def grouped_mm_backward(
     output_mask: Sequence[bool] = BOTH,
 ) -> Gradients:
     """
-    The gradients with respect to rows and matrices; None is one that `output_mask` does not ask for.
+    Return the gradients of rows and matrices, with None for a gradient that `output_mask` does not request.
 
     Args:
-        grad: ``[s, n]``, that of the result.
+        grad: gradient of the result, ``[s, n]``.
     """
     if _is_one_kernel(rows, matrices):
         here = _LocalGroups.of(rows, matrices, ends, start, first)
@@ -66,7 +66,7 @@ def grouped_mm_backward(
             here.of_matrices(rows, grad) if output_mask[1] else None,
         )
     grad_rows, grad_matrices = (
-        torch.zeros_like(each) if asked else None for each, asked in zip((rows, matrices), output_mask, strict=True)
+        torch.zeros_like(x) if requested else None for x, requested in zip((rows, matrices), output_mask, strict=True)
     )
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
         if grad_rows is not None:
@@ -79,7 +79,7 @@ def grouped_mm_backward(
 def grouped_bmm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
 ) -> torch.Tensor:
-    """`grouped_mm` of several lists of rows, ``[p, s, n]``."""
+    """Apply `grouped_mm` to several lists of rows; the result is ``[p, s, n]``."""
     if len(rows) == 1:
         return grouped_mm(rows[0], matrices, ends[0], start, first).unsqueeze(0)
     lists = _OneList.of(rows, ends, start)
@@ -96,10 +96,10 @@ def grouped_bmm_backward(
     output_mask: Sequence[bool] = BOTH,
 ) -> Gradients:
     """
-    The gradients of `grouped_bmm`; None is one that `output_mask` does not ask for.
+    Return the gradients of `grouped_bmm`, with None for a gradient that `output_mask` does not request.
 
     Args:
-        grad: ``[p, s, n]``, that of the result.
+        grad: gradient of the result, ``[p, s, n]``.
     """
     if len(rows) == 1:
         grad_rows, of_matrices = grouped_mm_backward(rows[0], matrices, ends[0], grad[0], start, first, output_mask)
@@ -112,12 +112,12 @@ def grouped_bmm_backward(
 
 class _OneList(NamedTuple):
     """
-    Several lists of rows as one that is sorted by group.
+    Several lists of rows, merged into one list that is sorted by group.
 
     Args:
-        order: of each row of the one list, its place among the rows of all lists.
-        places: of each row of all lists, its place in the one.
-        ends: where each group ends in it.
+        order: index of each row of the merged list among the rows of all lists.
+        places: index of each row of all lists in the merged list.
+        ends: end of each group in the merged list.
     """
 
     order: torch.Tensor
@@ -135,28 +135,28 @@ class _OneList(NamedTuple):
         return _OneList(order, inverse, counts[:-1].cumsum(0))
 
     def joined(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows of all lists in the order of the one."""
+        """Merge the rows of all lists."""
         return rows.flatten(0, 1).index_select(0, self.order)
 
     def apart(self, joined: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Rows in the order of the one list, each back in the list that it is of; as many as `rows` are."""
+        """Return merged rows to their lists, in the shape of `rows`."""
         return joined.index_select(0, self.places).view(*rows.shape[:2], joined.size(1))
 
 
 def _is_one_kernel(rows: torch.Tensor, matrices: torch.Tensor) -> bool:
-    """Whether torch has a kernel for all groups at once: its rows begin at multiples of 16 bytes."""
+    """Whether torch has one kernel for all groups, which requires rows that begin at multiples of 16 bytes."""
     aligned = matrices.size(1) % 8 == 0 and matrices.size(2) % 8 == 0
     return rows.device.type == "cuda" and rows.dtype == torch.bfloat16 and aligned and matrices.numel() * len(rows) > 0
 
 
 class _LocalGroups(NamedTuple):
     """
-    Which rows are in groups that are here, on the device.
+    The rows whose groups are on this device.
 
     Args:
-        begins, ends: of each group among the rows that are here; torch's kernel takes the rows before the first to be
-            of the first group.
-        inside: ``[s, 1]``, whether the group of a row is here.
+        begins, ends: bounds of each group among the local rows; torch's kernel counts the rows before the first group
+            as rows of the first group.
+        inside: ``[s, 1]``, whether the group of a row is on this device.
     """
 
     begins: torch.Tensor
@@ -172,20 +172,20 @@ class _LocalGroups(NamedTuple):
         return _LocalGroups(bounds[:-1], bounds[1:], inside.unsqueeze(1))
 
     def of_rows(self, rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-        """Each row times the matrix of its group."""
+        """Multiply each row by the matrix of its group."""
         products = torch.ops.aten._grouped_mm(rows.contiguous(), matrices, self.ends)
         return products.masked_fill_(~self.inside, 0)
 
     def of_matrices(self, rows: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        """For each group the product of its rows, transposed, and their gradients."""
+        """Return, for each group, the transposed rows times their gradients."""
         grad = grad.masked_fill(~self.inside, 0)
         products = torch.ops.aten._grouped_mm(rows.contiguous().t(), grad, self.ends)
-        # Not every kernel writes the product of no rows.
+        # Some kernels leave the product of an empty group unwritten.
         return products.masked_fill_((self.begins == self.ends).view(-1, 1, 1), 0)
 
 
 def _parts(rows: int, matrices: int, ends: torch.Tensor, start: int, first: int) -> Iterator[tuple[int, slice]]:
-    """Each group that is here, by its local number, with the rows of it that are here."""
+    """Yield each group on this device by its local number, with its local rows."""
     bounds = [0, *ends.tolist()]
     for group in range(matrices):
         begin, end = (min(max(bound - start, 0), rows) for bound in bounds[first + group : first + group + 2])

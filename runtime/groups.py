@@ -1,9 +1,9 @@
 """
 Process groups: the ranks that a collective along some mesh axes runs over.
 
-A *part* is a place in a group: the index, major to minor along the axes, of what a rank holds of a split dim.
-torch numbers the members of a group by rising rank instead, its *wire* order. The two differ only where
-axes are not in the mesh's order.
+A *part* is the index of a rank in a group, major to minor along the axes: a rank holds this part of a split dim.
+torch numbers the members of a group by rising rank instead, its *wire* order. The two orders differ only for
+axes that are not in the mesh's order.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .rank_devices import CPU, backend_of
 Axes = tuple[str, ...]
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a collective waits for a rank that died or hangs, where no watch has ended the job before (`watch`)."""
+"""How long a collective waits for a dead or hung rank if no watch has ended the job before (`watch`)."""
 
 UNWATCHED = timedelta(seconds=120)
-"""The same in a job without a watch."""
+"""How long a collective waits in a job without a watch."""
 
 
 @dataclass(frozen=True)
 class RankGroup:
     """
-    The ranks along some axes, of which this process is one.
+    The ranks along some axes, including this process.
 
     Args:
         axes: the mesh axes.
         ranks: the members, by their ranks in the job, in the order of their parts.
-        part: which of them this process is.
-        handle: torch's process group; None for a group of one, which never communicates.
-        backend: what carries the bytes, ``gloo`` or ``nccl``; empty for a group of one.
+        part: the part of this process.
+        handle: torch's process group, or None for a group of one rank, which never communicates.
+        backend: ``gloo`` or ``nccl``; empty for a group of one rank.
     """
 
     axes: Axes
@@ -50,12 +50,12 @@ class RankGroup:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @cached_property
     def wire(self) -> tuple[int, ...]:
-        """For each part, its place in torch's order."""
+        """The index of each part in torch's order."""
         ordered = sorted(self.ranks)
         return tuple(ordered.index(rank) for rank in self.ranks)
 
@@ -66,10 +66,10 @@ class RankGroup:
 @dataclass(frozen=True)
 class RankLayout:
     """
-    A mesh on ranks of the job, and the axes that its collectives run along.
+    The ranks of the job that form a mesh, and the axes of its collectives.
 
     Args:
-        ranks: in the order of the mesh's own.
+        ranks: ranks in the job, in the order of the mesh.
     """
 
     mesh: Mesh
@@ -78,27 +78,27 @@ class RankLayout:
 
 
 Handles: TypeAlias = "dict[tuple[int, ...], dist.ProcessGroup | None]"
-"""Process groups by their members."""
+"""Process groups by their sorted members."""
 
 
 def make_groups(
     job: Sequence[RankLayout], timeout: timedelta, handles: Handles | None = None, device: torch.device = CPU
 ) -> dict[Axes, RankGroup]:
     """
-    Make the process groups of all meshes of a job; those of this rank. Every rank must call this with the same
-    arguments.
+    Create the process groups of all meshes of a job, and return the groups of this rank. Every rank must call this with
+    the same arguments.
 
-    Groups with the same members are made once, and the one of all ranks is torch's default group, which has
-    the timeout that the job gave it. NCCL connects a group in its first collective and blocks until all of its ranks
-    are there: so each has one here, in one order on all ranks.
+    Groups with the same members are created once, and the group of all ranks is torch's default group, which has
+    the job's timeout. NCCL connects a group in its first collective and blocks until all of its ranks
+    arrive, so each new group runs a collective here, in the same order on all ranks.
 
     Args:
-        handles: groups that are there, to which new ones are added; they have the timeout that they were made with.
-        device: of the tensors that they carry.
+        handles: existing groups, which keep their timeouts; new groups are added.
+        device: device of the tensors in the collectives.
 
     Raises:
-        ValueError: a mesh has another number of ranks than it is given or the job has, or lacks an axis; the job's
-            group has no backend for the device.
+        ValueError: a mesh does not fit its ranks or the job, or lacks an axis; or the job's group has no backend for
+            the device.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
     me = dist.get_rank() if dist.is_initialized() else 0
@@ -108,7 +108,8 @@ def make_groups(
     for layout in job:
         if len(layout.ranks) != layout.mesh.device_count or not set(layout.ranks) <= set(range(world)):
             raise ValueError(
-                f"mesh {layout.mesh} of {layout.mesh.device_count} ranks is on {list(layout.ranks)} of a job of {world}"
+                f"mesh {layout.mesh} has {layout.mesh.device_count} ranks, but is placed on ranks "
+                f"{list(layout.ranks)} of a job of {world} ranks"
             )
         for axes in dict.fromkeys(layout.groups):
             for group in layout.mesh.groups(axes):
@@ -137,7 +138,7 @@ def _handle(
         elif len(members) == world:
             handles[members] = dist.group.WORLD
         else:
-            # A rank outside the group gets a placeholder, which it never looks up.
+            # A rank outside the group gets a placeholder, and never looks it up.
             group = dist.new_group(list(members), timeout=timeout)
             handles[members] = group  # pyright: ignore[reportArgumentType]
     return handles[members]

@@ -1,17 +1,17 @@
 """
-Hierarchical collectives: along the last of several axes, *inside* hosts, and along the others, *across*, in turn.
+Hierarchical collectives: along the last of several axes, *inside* hosts, and along the other axes, *across* hosts.
 
-all_reduce      reduce a part inside, reduce the parts across, gather inside
-all_gather      gather across what the ranks of one place on each host have, then gather inside
-reduce_scatter  reduce inside to each rank what those of its place need, then reduce across
-all_to_all      send inside what the ranks of a place are to get to the one of that place here, then send across
+all_reduce      reduce-scatter inside, all-reduce across, all-gather inside
+all_gather      all-gather across, among ranks with equal indices inside, then all-gather inside
+reduce_scatter  reduce-scatter inside, by the receivers' indices inside, then reduce-scatter across
+all_to_all      send inside, to the rank with the receiver's index inside, then send across
 
-With k ranks inside, each sends a k-th of the value across: where these share a NIC, it carries the value once, as in
-one ring over all, but in as few steps as there are hosts. What is sent all to all is as many bytes as in one phase, in
-one message for each host.
+Each of the k ranks inside sends a k-th of the value across: if they share a NIC, the NIC carries the value once, as in
+one ring over all ranks, but in only as many steps as there are hosts. An all-to-all sends as many bytes as in one
+phase, in one message per host.
 
-Part m of a dim is that of the rank which has place `m // k` across and `m % k` inside. Messages are flat, and hold
-pieces part by part and tensor by tensor, so parts may differ in size and have no elements.
+Part m of a dim belongs to the rank with index `m // k` across and `m % k` inside. Messages are flat, and hold
+pieces part by part and tensor by tensor, so parts may differ in size or be empty.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Levels:
-    """The groups of this rank across and inside, and the whole one, whose parts are those of a request."""
+    """The groups of this rank across and inside, and the whole group, which numbers the parts of a request."""
 
     across: RankGroup
     inside: RankGroup
     whole: RankGroup
 
     def at(self, across: int, inside: int) -> int:
-        """The part of the rank that has these places."""
+        """Return the part of the rank with these indices across and inside."""
         return across * self.inside.size + inside
 
     @property
     def by_place(self) -> list[list[int]]:
-        """By place inside, the parts of those that have it, by host."""
+        """The parts of the ranks with each index inside, ordered by host."""
         return [[self.at(a, i) for a in range(self.across.size)] for i in range(self.inside.size)]
 
 
 def begin_hierarchical(across: RankGroup, inside: RankGroup, whole: RankGroup, request: Request) -> Pending:
     """
-    Start a collective over axes of which the last is that of `inside`, and the others those of `across`.
+    Start a collective over the axes of `across`, followed by the axis of `inside`.
 
-    The first phase is under way at once; the rest is, when it is waited for, for only then is there what it needs.
+    The first phase starts at once; later phases start in `wait()`, when their inputs exist.
 
     Raises:
         ValueError: the sizes of the request do not fit its operands, or it moves the boundaries of a dim.
@@ -81,8 +81,8 @@ def _all_reduce(levels: _Levels, request: Request) -> Pending:
 def _all_gather(levels: _Levels, request: Request) -> Pending:
     inside, across = levels.inside, levels.across
     dims, sizes = request.dims(), request.gathered_sizes(levels.whole)
-    given = list(zip(request.tensors, dims, sizes, strict=True))
-    shapes = [[piece_shape(t.shape, dim, each[part]) for t, dim, each in given] for part in range(levels.whole.size)]
+    operands = list(zip(request.tensors, dims, sizes, strict=True))
+    shapes = [[piece_shape(t.shape, dim, cut[part]) for t, dim, cut in operands] for part in range(levels.whole.size)]
     counts = [_count(row) for row in shapes]
     mine = flatten(request.tensors, counts[levels.whole.part])
     gathered = _gather(across, mine, tuple(counts[part] for part in levels.by_place[inside.part]))
@@ -114,18 +114,18 @@ def _reduce_scatter(levels: _Levels, request: Request) -> Pending:
 
 def _all_to_all(levels: _Levels, request: Request) -> Pending:
     if request.moves_boundaries():
-        raise ValueError(f"{request} moves the boundaries of a dim, which it cannot by the method {HIERARCHICAL!r}")
+        raise ValueError(f"{request} moves the boundaries of a dim, but the method {HIERARCHICAL!r} cannot")
     inside, across, me = levels.inside, levels.across, levels.whole.part
     pieces, dims, sizes = _outgoing(levels, request), request.concat_dims(), request.gathered_sizes(levels.whole)
-    # By sender and receiver, the shapes of what goes from one to the other, and how many elements they have.
+    # The shapes of the pieces from each sender to each receiver, and their numbers of elements.
     shapes = [
         [
-            [piece_shape(piece.shape, dim, each[sender]) for piece, dim, each in zip(row, dims, sizes, strict=True)]
+            [piece_shape(piece.shape, dim, cut[sender]) for piece, dim, cut in zip(row, dims, sizes, strict=True)]
             for row in pieces
         ]
         for sender in range(levels.whole.size)
     ]
-    counts = [[_count(row) for row in each] for each in shapes]
+    counts = [[_count(row) for row in shapes_of_sender] for shapes_of_sender in shapes]
     neighbours = [levels.at(across.part, i) for i in range(inside.size)]
     by_place, mine = levels.by_place, levels.by_place[inside.part]
     packed = _packed([pieces[part] for column in by_place for part in column], sum(counts[me]))
@@ -135,13 +135,13 @@ def _all_to_all(levels: _Levels, request: Request) -> Pending:
     def finish() -> list[torch.Tensor]:
         (here,) = sent.wait()
         chunks = here.split([counts[sender][part] for sender in neighbours for part in mine])
-        # They came by sender and host; they go on by host and sender.
+        # They arrived ordered by sender and host, and are sent on ordered by host and sender.
         onward = [chunk for at in range(across.size) for chunk in chunks[at :: across.size]]
         hosts = [[levels.at(a, i) for i in range(inside.size)] for a in range(across.size)]
         leaving = tuple(sum(counts[sender][part] for sender in neighbours) for part in mine)
         arriving = tuple(sum(counts[sender][me] for sender in host) for host in hosts)
         (all_parts,) = _exchange(across, flatten(onward, sum(leaving)), leaving, arriving).wait()
-        return _joined(all_parts, hosts, [each[me] for each in shapes], dims)
+        return _joined(all_parts, hosts, [shapes_of_sender[me] for shapes_of_sender in shapes], dims)
 
     return Pending([], finish)
 
@@ -152,7 +152,7 @@ PHASED: Mapping[str, Callable[[_Levels, Request], Pending]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
 }
-"""The kinds that may be hierarchical."""
+"""The kinds of collectives with a hierarchical method."""
 
 
 def _gather(group: RankGroup, flat: torch.Tensor, sizes: Sizes) -> Pending:
@@ -168,9 +168,9 @@ def _exchange(group: RankGroup, flat: torch.Tensor, sizes: Sizes, arriving: Size
 
 
 def _outgoing(levels: _Levels, request: Request) -> list[list[torch.Tensor]]:
-    """For each part, the pieces of the operands that are its."""
+    """Return, for each part of the whole group, the pieces of the operands that belong to it."""
     sizes = request.scattered_sizes(levels.whole)
-    split = [t.split(each, dim) for t, each, dim in zip(request.tensors, sizes, request.dims(), strict=True)]
+    split = [t.split(cut, dim) for t, cut, dim in zip(request.tensors, sizes, request.dims(), strict=True)]
     return [[pieces[part] for pieces in split] for part in range(levels.whole.size)]
 
 
@@ -181,7 +181,7 @@ def _packed(rows: Sequence[Sequence[torch.Tensor]], length: int) -> torch.Tensor
 def _joined(
     flat: torch.Tensor, order: Sequence[Sequence[int]], shapes: Sequence[Sequence[Shape]], dims: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Tensors put together along `dims` of the pieces of a message, which has parts in this order."""
+    """Concatenate the pieces of a message, whose parts are in `order`, to tensors along `dims`."""
     parts = [part for row in order for part in row]
     views = iter(unflatten(flat, [shape for part in parts for shape in shapes[part]]))
     by_part = {part: [next(views) for _ in shapes[part]] for part in parts}

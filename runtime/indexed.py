@@ -1,13 +1,13 @@
 """
-Ops that look something up by index, on a part of what is looked up.
+Ops with indices into a dim that is split over devices, on this rank's part of the dim.
 
-These take the place of torch's ops in a generated program where the dim that is looked up is split over devices, as the
-vocabulary of an embedding may be. Their arguments are those of the ops, and `part`, which is ``(start, stop, size)``:
-the first operand holds the positions from `start` to `stop` of a dim that has `size` of them on all devices together.
+These functions replace torch's ops in a generated program if the indexed dim is split over devices, such as the
+vocabulary of an embedding. They take the arguments of the ops and `part`, which is ``(start, stop, size)``: the first
+operand holds the positions from `start` to `stop` of a dim with `size` positions on all devices together.
 
-Looking up gives zero for what another part holds, so the results of all parts add up to the op's. Writing leaves out
-what goes to another part. Nothing is gathered, and no tensor of the full size is allocated. Indices that no part holds
-are an error here as in torch: RuntimeError on the CPU, an assertion on the device elsewhere.
+A read gives zero for positions of other parts, so the results of all parts add up to the op's. A write skips
+positions of other parts. No rank gathers or allocates the full tensor. Indices outside the full dim are an error
+here as in torch: RuntimeError on the CPU, an assertion on the device elsewhere.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 aten = torch.ops.aten
 
 Part = tuple[int, int, int]
-"""Where a part starts and stops, and how much all of them hold."""
+"""Start and stop of a part, and the size of the full dim."""
 
 _IGNORED = -100
 
 
 def within(index: torch.Tensor, part: Part, *, wraps: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The places of `index` in this part, zero for those in another, and whether each is in this one.
+    Return the local positions of `index`, zero for positions of other parts, and a mask of the indices in this part.
 
     Args:
         wraps: whether negative indices count from the end.
@@ -49,7 +49,7 @@ def embedding_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.embedding` with some rows of the weight."""
+    """Compute `aten.embedding` on some rows of the weight."""
     places, held = within(indices, part)
     return aten.embedding(weight, places).masked_fill_(~held.unsqueeze(-1), 0)
 
@@ -63,9 +63,9 @@ def embedding_dense_backward_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.embedding_dense_backward`, some rows of its result; `num_weights` are all."""
+    """Compute some rows of the result of `aten.embedding_dense_backward`; `num_weights` counts all rows."""
     places, held = within(indices, part)
-    # What is left out is padding of one row more.
+    # Skipped indices become the padding index, an extra row at the end.
     rows = part[1] - part[0]
     places = torch.where(held & (indices != padding_idx), places, rows)
     return aten.embedding_dense_backward(grad_output, places, rows + 1, rows, scale_grad_by_freq)[:rows]
@@ -74,25 +74,25 @@ def embedding_dense_backward_part(
 def gather_part(
     x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, part: Part
 ) -> torch.Tensor:
-    """`aten.gather` from a part along `dim`."""
+    """Compute `aten.gather` from a part along `dim`."""
     places, held = within(index, part)
     return aten.gather(x, dim, places).masked_fill_(~held, 0)
 
 
 def scatter_value_part(x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, part: Part) -> torch.Tensor:
-    """`aten.scatter.value` to a part along `dim`."""
+    """Compute `aten.scatter.value` to a part along `dim`."""
     places, held = within(index, part)
     return _with_spare(x, dim).scatter_(dim, _to_spare(places, held, x, dim), value).narrow(dim, 0, x.shape[dim])
 
 
 def scatter_src_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
-    """`aten.scatter.src` to a part along `dim`."""
+    """Compute `aten.scatter.src` to a part along `dim`."""
     places, held = within(index, part)
     return _with_spare(x, dim).scatter_(dim, _to_spare(places, held, x, dim), src).narrow(dim, 0, x.shape[dim])
 
 
 def _with_spare(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """A copy of `x` with one place more along `dim`, for what is left out."""
+    """Copy `x` with one more position along `dim`, which receives skipped writes."""
     spare = x.new_zeros([1 if d == dim % x.dim() else size for d, size in enumerate(x.shape)])
     return torch.cat([x, spare], dim)
 
@@ -102,14 +102,14 @@ def _to_spare(places: torch.Tensor, held: torch.Tensor, x: torch.Tensor, dim: in
 
 
 def scatter_add_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
-    """`aten.scatter_add` to a part along `dim`."""
+    """Compute `aten.scatter_add` to a part along `dim`."""
     places, held = within(index, part)
     used = src[tuple(map(slice, index.shape))]
     return aten.scatter_add(x, dim, places, used.masked_fill(~held, 0))
 
 
 def index_select_part(x: torch.Tensor, dim: int, index: torch.Tensor, *, part: Part) -> torch.Tensor:
-    """`aten.index_select` from a part along `dim`."""
+    """Compute `aten.index_select` from a part along `dim`."""
     places, held = within(index, part)
     return aten.index_select(x, dim, places).masked_fill_(~_along(held, x, dim), 0)
 
@@ -117,18 +117,18 @@ def index_select_part(x: torch.Tensor, dim: int, index: torch.Tensor, *, part: P
 def index_add_part(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1, part: Part
 ) -> torch.Tensor:
-    """`aten.index_add` to a part along `dim`."""
+    """Compute `aten.index_add` to a part along `dim`."""
     places, held = within(index, part)
     return aten.index_add(x, dim, places, source.masked_fill(~_along(held, x, dim), 0), alpha=alpha)
 
 
 def _along(held: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-    """A mask of one number per index, in the shape that broadcasts to slices of `x` along `dim`."""
+    """Reshape a mask with one entry per index so that it broadcasts to slices of `x` along `dim`."""
     return held.reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
 
 
 def index_tensor_part(x: torch.Tensor, indices: Sequence[torch.Tensor], *, part: Part) -> torch.Tensor:
-    """`aten.index.Tensor` of one index, from a part along the first dim."""
+    """Compute `aten.index.Tensor` with one index, from a part along the first dim."""
     places, held = within(indices[0], part, wraps=True)
     return aten.index.Tensor(x, [places]).masked_fill_(~_before(held, x), 0)
 
@@ -141,7 +141,7 @@ def index_put_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.index_put` of one index, to a part along the first dim."""
+    """Compute `aten.index_put` with one index, to a part along the first dim."""
     places, held = within(indices[0], part, wraps=True)
     if accumulate:
         return aten.index_put(x, [places], torch.where(_before(held, x), values, 0), True)
@@ -149,7 +149,7 @@ def index_put_part(
 
 
 def _before(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A mask of what an index picks, in the shape that broadcasts to it."""
+    """Reshape a mask with one entry per index so that it broadcasts to the indexed rows of `x`."""
     return held.reshape(*held.shape, *(1,) * (x.dim() - 1))
 
 
@@ -162,7 +162,7 @@ def nll_loss_forward_part(
     *,
     part: Part,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`aten.nll_loss_forward`, reduced by sum or not at all, with some classes; it counts the labels of those."""
+    """Compute `aten.nll_loss_forward` (sum or no reduction) on some classes; it counts only labels of these classes."""
     return aten.nll_loss_forward(scores, _classes(target, ignore_index, part), weight, reduction, _IGNORED)
 
 
@@ -177,13 +177,13 @@ def nll_loss_backward_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.nll_loss_backward` with some classes."""
+    """Compute `aten.nll_loss_backward` on some classes."""
     classes = _classes(target, ignore_index, part)
     return aten.nll_loss_backward(grad_output, scores, classes, weight, reduction, _IGNORED, total_weight)
 
 
 def _classes(target: torch.Tensor, ignore_index: int, part: Part) -> torch.Tensor:
-    """The classes of this part; labels of another are ignored, as those that were before."""
+    """Return local class numbers of the labels; labels of other parts become ignored labels."""
     counts = target != ignore_index
     places, held = within(torch.where(counts, target, part[0]), part)
     return torch.where(held & counts, places, _IGNORED)

@@ -1,4 +1,4 @@
-"""First values: every rank's part of the weights that the model has on one device under the same seed."""
+"""Initialization: every rank's part of the weights that the model has on one device under the same seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .recording import Keep, keep_all, named_tensors, record
 
 @contextmanager
 def drawn_alike(seed: int = 0) -> Generator[None, None, None]:
-    """Inside, torch's random numbers are those of `seed`, in every process; outside they continue as before."""
+    """Inside, seed torch's random numbers with `seed` in every process; outside they continue as before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -22,22 +22,22 @@ def drawn_alike(seed: int = 0) -> Generator[None, None, None]:
 
 def initialize(model: nn.Module | Callable[[], nn.Module], seed: int | None, keep: Keep) -> dict[str, torch.Tensor]:
     """
-    Make a model's tensors one at a time and keep a part of each.
+    Build a model's tensors one at a time and keep a part of each.
 
-    The parts are bit for bit those of ``torch.manual_seed(seed); model()``. Random numbers that the model
-    takes from elsewhere (`random`, numpy) it has to seed itself.
+    The parts equal the parts of ``torch.manual_seed(seed); model()`` bit for bit. A model that takes random numbers
+    from elsewhere (`random`, numpy) must seed them itself.
 
     Args:
-        model: a function that makes it; no more than one of its tensors exists at a time, unless it needs
-            several at once. Or the module itself.
-        seed: of torch's random numbers; None leaves them as they are.
-        keep: of a tensor's first name and the tensor, what to keep; None if nothing.
+        model: the module, or a function that builds it. With a function only one of its tensors exists at a time,
+            unless the model needs several at once.
+        seed: seed of torch's random numbers; if None, torch's state is left alone.
+        keep: function of a tensor's first name and the tensor that returns the part to keep, or None.
 
     Returns:
-        What was kept, by every name of every parameter, buffer and plain tensor attribute.
+        The kept parts, by every name of every parameter, buffer and plain tensor attribute.
 
     Warns:
-        RuntimeWarning: the model is built as full tensors, for it cannot be built piece by piece; the message says why.
+        RuntimeWarning: the full model is built, because it cannot be built tensor by tensor; the message says why.
     """
     if seed is not None:
         torch.manual_seed(seed)
@@ -46,7 +46,7 @@ def initialize(model: nn.Module | Callable[[], nn.Module], seed: int | None, kee
     state = torch.get_rng_state()
     try:
         recording = record(model)
-    # The model's own code runs here, and may raise anything when it meets tensors without numbers.
+    # The model's own code runs here, and may raise any error when it meets tensors without numbers.
     except Exception as error:
         warnings.warn(
             f"every rank builds the full model, because its construction cannot be recorded: "

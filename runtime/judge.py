@@ -13,11 +13,11 @@ _FRESH_BEATS = 4
 """A rank whose last report is older than this many beats counts as silent."""
 
 _SECONDS_TO_CONNECT = 1.0
-"""How long a rank waits for one that has left: its last messages may still arrive."""
+"""How long a rank waits for a rank that has left, whose last messages may still arrive."""
 
 
 _NOTICED_SECONDS = 0.01
-"""The least excess per step of a slow rank, for processes that share cores vary by less."""
+"""The least excess per step of a slow rank; processes that share cores vary by less."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Report:
     The report of a rank.
 
     Args:
-        beat: counts its reports.
-        step: the latest training step that it began.
-        calls: counts what it waited for.
-        what: it waits for; empty where it does not wait.
-        patient: the bound of what it waits for, if that may take long.
-        line: of the user's code that it is in.
-        busy: seconds of a step in which it waits for nobody; 0 where unknown.
-        lost: whether a collective failed for want of another rank.
-        work: seconds that its process has computed, until it has made a step; -1 from then on.
+        beat: the number of this rank's reports.
+        step: the latest training step that the rank began.
+        calls: the number of the rank's waits.
+        what: the present wait; empty if the rank does not wait.
+        patient: bound of the present wait, if it may take long.
+        line: the present line of the user's code.
+        busy: seconds of a step without waits; 0 if unknown.
+        lost: whether a collective failed because of another rank.
+        work: CPU seconds of the process before its first step is complete; -1 from then on.
     """
 
     beat: int = 0
@@ -49,17 +49,17 @@ class Report:
     work: float = -1.0
 
     def text(self) -> str:
-        """As `parsed` reads it."""
+        """Return the report as text for `parsed`."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def parsed(text: str | bytes) -> Report:
-        """The report of a text."""
+        """Return the report of a text."""
         return Report(**json.loads(text))
 
     @property
     def progress(self) -> tuple[object, ...]:
-        """Changes as long as the main thread makes progress."""
+        """A value that changes as long as the main thread makes progress."""
         return self.phase, self.step, self.calls, bool(self.what)
 
     def __str__(self) -> str:
@@ -74,10 +74,10 @@ class Report:
 @dataclass(frozen=True)
 class Verdict:
     """
-    The reason for which a job ends.
+    The reason for the end of a job.
 
     Args:
-        ranks: at fault that may not end by themselves.
+        ranks: ranks at fault that may not end by themselves.
         text: the message.
     """
 
@@ -88,11 +88,11 @@ class Verdict:
 @dataclass
 class Judge:
     """
-    Looks at the reports of all ranks, and decides which is at fault.
+    Decides which rank is at fault, by the reports of all ranks.
 
     Args:
-        hosts: by rank.
-        stages: the ranks of each stage, which compute for as long as one another.
+        hosts: host name of each rank.
+        stages: ranks of each stage, which should compute for equally long.
     """
 
     bounds: FaultBounds
@@ -106,11 +106,11 @@ class Judge:
 
     def see(self, reports: Sequence[Report], now: float, states: Mapping[int, str] = {}) -> Verdict | None:
         """
-        Take in the latest reports.
+        Process the latest reports, and return a verdict if a rank is at fault.
 
         Args:
-            now: seconds of a clock that stands while this process is stopped.
-            states: what is known otherwise of the processes of some ranks, such as ``stopped``.
+            now: seconds of a clock that stands still while this process is stopped.
+            states: known states of the processes of some ranks, such as ``stopped``.
         """
         if not self._reports:
             self._heard, self._moved, self._worked = ([now] * len(reports) for _ in range(3))
@@ -125,16 +125,16 @@ class Judge:
         return self._left(now) or self._lost(now) or self._silent(now, states)
 
     def _waiting(self, now: float) -> list[int]:
-        """The ranks with recent reports that wait for others."""
+        """Return the ranks with recent reports that wait for others."""
         heard = [rank for rank, at in enumerate(self._heard) if now - at <= _FRESH_BEATS * self.bounds.beat]
         return [rank for rank in heard if self._reports[rank].what and self._reports[rank].phase in ("step", "script")]
 
     def _left(self, now: float) -> Verdict | None:
-        """A rank whose script has ended while others wait, or after another number of steps."""
-        left = [rank for rank, each in enumerate(self._reports) if each.phase == "left"]
+        """Find a rank whose script ended while others wait, or after a different number of steps."""
+        left = [rank for rank, report in enumerate(self._reports) if report.phase == "left"]
         steps = {self._reports[rank].step for rank in left}
         if len(left) == len(self._reports) and len(steps) > 1:
-            details = ", ".join(f"{each.step} on {self.named(rank)}" for rank, each in enumerate(self._reports))
+            details = ", ".join(f"{report.step} on {self.named(rank)}" for rank, report in enumerate(self._reports))
             return Verdict(
                 (),
                 f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches",
@@ -142,7 +142,7 @@ class Judge:
         for rank in self._waiting(now) if left else ():
             mine = self._reports[rank]
             if mine.lost or now - self._moved[rank] >= min(_SECONDS_TO_CONNECT, self.bounds.gone / 4):
-                first = min(left, key=lambda each: self._reports[each].step)
+                first = min(left, key=lambda other: self._reports[other].step)
                 text = (
                     f"{self.named(first)} left early: its script ended after step {self._reports[first].step}, and "
                     f"{self.named(rank)} waits for it in {mine}; give all ranks the same number of steps, and end the "
@@ -152,8 +152,8 @@ class Judge:
         return None
 
     def _lost(self, now: float) -> Verdict | None:
-        """A rank without recent reports, to which another has lost its connection."""
-        lost = [rank for rank, each in enumerate(self._reports) if each.lost]
+        """Find a rank without recent reports that another rank has lost the connection to."""
+        lost = [rank for rank, report in enumerate(self._reports) if report.lost]
         for rank, heard in enumerate(self._heard) if lost else ():
             if now - heard >= self.bounds.gone * 0.6 and self._reports[rank].phase in ("script", "step"):
                 return Verdict((rank,), self.gone(rank, lost[0]))
@@ -161,11 +161,11 @@ class Judge:
 
     def gone(self, rank: int, seen_by: int, how: str = "") -> str:
         """
-        The message about a dead rank.
+        Return the message about a dead rank.
 
         Args:
-            seen_by: another rank, which reports where the job was.
-            how: the signal that killed it, if that is known.
+            seen_by: another rank, whose report tells where the job was.
+            how: the signal that killed the rank, if known.
         """
         by = f" by {how}" if how else ""
         return (
@@ -175,7 +175,7 @@ class Judge:
         )
 
     def _silent(self, now: float, states: Mapping[int, str]) -> Verdict | None:
-        """A rank that others have waited for longer than the bound."""
+        """Find a rank that others have waited for longer than the bound."""
         waiting = [rank for rank in self._waiting(now) if rank not in states]
         long = [rank for rank in waiting if now - self._moved[rank] >= self.bounds.silent]
         if not long:
@@ -185,7 +185,7 @@ class Judge:
         over = [rank for rank in long if now - self._moved[rank] >= getattr(self.bounds, self._bound(rank))]
         if not deaf and not over:
             return None
-        others = [rank for rank, each in enumerate(self._reports) if rank not in waiting and each.phase != "left"]
+        others = [rank for rank, report in enumerate(self._reports) if rank not in waiting and report.phase != "left"]
         still = [rank for rank in others if now - self._moved[rank] >= patience and rank not in begins]
         if not deaf and not still and (others or begins or any(self._reports[rank].what == DEVICE for rank in waiting)):
             return None
@@ -194,7 +194,7 @@ class Judge:
         return Verdict(tuple(culprits), self._silence(culprits, (over or long)[0], bound, now, states))
 
     def _begin(self, long: Sequence[int], now: float, states: Mapping[int, str]) -> set[int]:
-        """The ranks before their first step that compute, or are not heard of: a host may have little time for them."""
+        """Return the ranks before their first step that compute, or stopped reporting because their host is busy."""
         if any(now - self._moved[rank] >= self.bounds.start for rank in long):
             return set()
         before, ages = now - self.bounds.silent * 0.75, enumerate(zip(self._heard, self._worked))
@@ -202,12 +202,12 @@ class Judge:
         return {rank for rank in alive if self._reports[rank].work >= 0 and rank not in states}
 
     def _bound(self, rank: int) -> str:
-        """By its name, for how long a rank waits for one that answers, and does not come; for `silent` in any case."""
+        """Return the name of the bound on a rank's wait for ranks that still report; other ranks have `silent`."""
         report = self._reports[rank]
         return report.patient or ("silent" if report.step else "start")
 
     def _last(self, waiting: Collection[int]) -> list[int]:
-        """Of ranks that all wait, those that are the furthest behind."""
+        """Return the ranks that are the furthest behind, if all ranks wait."""
         least = min(self._reports[rank].step for rank in waiting)
         return [rank for rank in waiting if self._reports[rank].step == least]
 
@@ -228,7 +228,7 @@ class Judge:
         )
 
     def slow(self) -> str:
-        """Once, a warning of a rank that computes for much longer than the others of its stage; else empty."""
+        """Return a warning, once, about a rank that computes much longer than the others of its stage; else empty."""
         if self.warned or not self.bounds.slow:
             return ""
         for stage in self.stages or [range(len(self._reports))]:
@@ -247,5 +247,5 @@ class Judge:
         return ""
 
     def named(self, rank: int) -> str:
-        """A rank and its host."""
+        """Return the name of a rank with its host, for messages."""
         return f"rank {rank} ({self.hosts[rank]})"

@@ -1,4 +1,4 @@
-"""What `torchrun program.py` runs: the steps of a generated program on its model's example batch."""
+"""The main function of `torchrun program.py`: runs steps of a generated program on its model's example batch."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         description=f"Train {plans[0].name} on {meshes}.",
         usage=f"torchrun --nproc-per-node {_rank_count(plans)} %(prog)s [options]",
     )
-    steps_help = "how many training steps, those before a checkpoint included (%(default)s)"
+    steps_help = "number of training steps, including the steps before a resumed checkpoint (%(default)s)"
     parser.add_argument("--steps", type=int, default=5, help=steps_help)
-    parser.add_argument("--seed", type=int, default=0, help="of weights and random numbers (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and random numbers (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
     usual = FaultBounds()
-    told_of = "seconds after which a rank that %s ends the job (%%(default)s)"
-    parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
-    parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
+    fault_help = "seconds after which a rank that %s ends the job (%%(default)s)"
+    parser.add_argument("--gone-after", type=float, default=usual.gone, help=fault_help % "is dead or has left")
+    parser.add_argument("--silent-after", type=float, default=usual.silent, help=fault_help % "does not answer")
     start_help = "seconds within which ranks join the job, and then reach the first step (%(default)s)"
     parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
     save_help = "seconds within which a rank must write or read its part of a checkpoint (%(default)s)"
@@ -93,7 +93,7 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
     compile_help = "compile the computation between collectives in the first step, as by torch.compile"
     parser.add_argument("--compile", action="store_true", help=compile_help)
-    overlap_help = "measure how much communication is beside computation, and write it there, for simulate --measured"
+    overlap_help = "measure how much communication overlaps computation, and write it to FILE for simulate --measured"
     parser.add_argument("--overlap", type=Path, metavar="FILE", help=overlap_help)
     SaveOptions.add_to(parser)
     parsed = vars(parser.parse_args(arguments))
@@ -109,16 +109,16 @@ def process_group(
     name: str, bounds: FaultBounds = FaultBounds(), *, report_errors: bool = False
 ) -> Generator[torch.device, None, None]:
     """
-    The process group of a job that torchrun started, for as long as the context lasts, and the rank's device.
+    Create the process group of a job that torchrun started, for the time of the context, and yield the rank's device.
 
-    Started without torchrun there is no group, and one rank. GPUs are used where every rank has one of its own. While
-    the context lasts a fault of any rank ends all of them (`watch`); an error that leaves the context does so too. The
-    process ends with the one that started it.
+    A process started by other means is the only rank, and has no group. GPUs are used if every rank has its own GPU.
+    Inside the context a fault of any rank ends all ranks (`watch`), and so does an error that leaves the context. The
+    process ends with its parent process.
 
     Args:
-        name: of the program, for messages.
+        name: name of the program, for messages.
         bounds: how soon a fault ends the job.
-        report_errors: whether an error is reported as soon as it ends the script, which may not reach the context.
+        report_errors: whether to report an error when it ends the script, even if it never reaches the context.
     """
     if "RANK" not in os.environ:
         yield single_device()
@@ -126,13 +126,13 @@ def process_group(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
     stay_on_loopback()
-    # Its functions have the default group as a default argument. Imported after the group is made, it would keep
-    # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
+    # Its functions have the default group as a default argument. If it were imported after the group exists, it would
+    # keep the group alive, and a gloo thread that outlives the interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
-    # Whoever started this process may have ended before that would end it too.
+    # The parent process may have ended before `die_with_parent` took effect.
     verify_launcher(name, bounds.gone)
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
-    # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
+    # torchrun keeps its store when it restarts ranks, with the addresses of the ranks of earlier attempts.
     store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     await_ranks(name, store, rank, world, bounds)
     device = agree_on_device(name, store, rank, world)
@@ -157,7 +157,7 @@ def process_group(
 
 
 class LoadedStep(Protocol):
-    """What a plan names: a model and its example batch."""
+    """A model and its example batch, which a plan names."""
 
     @property
     def model(self) -> torch.nn.Module: ...
@@ -167,13 +167,13 @@ class LoadedStep(Protocol):
 
 def load_step(spec: str | None) -> LoadedStep:
     """
-    The object with ``model`` and ``batch`` that a plan names; what it draws at random all ranks draw alike.
+    Load the object with ``model`` and ``batch`` that a plan names; all ranks draw the same random numbers in it.
 
     Args:
-        spec: a shipped model's name, ``hf:`` and what `shardwright.from_hf` takes, or ``package.module:callable``.
+        spec: name of a shipped model, ``hf:`` and an argument of `shardwright.from_hf`, or ``package.module:callable``.
 
     Raises:
-        PlanError: there is none, or it cannot be imported.
+        PlanError: the plan names no object, or it cannot be imported.
     """
     if not spec:
         raise PlanError(
@@ -197,25 +197,25 @@ def load_step(spec: str | None) -> LoadedStep:
 
 
 def main(plan: Plan, step_fn: StepFunction, arguments: Sequence[str] | None = None) -> None:
-    """Run a program of one stage: `launch` with that one."""
+    """Run a program with one stage; see `launch`."""
     launch((Stage(plan, step_fn),), arguments)
 
 
 def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> None:
     """
-    Run a program: what torchrun calls on every rank.
+    Run a program; torchrun calls this on every rank.
 
     Rank 0 prints the loss of each step and the median seconds of a step. An error ends the processes with exit
     code 1 and one message on stderr.
 
     Args:
-        stages: of the program, in order; each rank runs its own.
-        arguments: the command line; None is that of the process.
+        stages: stages of the program, in order; each rank runs its own stage.
+        arguments: the command line; defaults to the command line of the process.
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    given = {"start": options.start_within, "save": options.save_within}
-    bounds = FaultBounds(options.gone_after, options.silent_after, **given)
+    waits = {"start": options.start_within, "save": options.save_within}
+    bounds = FaultBounds(options.gone_after, options.silent_after, **waits)
     with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
@@ -229,7 +229,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 @contextmanager
 def _errors_told(name: str) -> Generator[None, None, None]:
-    """Instead of a traceback a message and exit code 1, for the only rank: the watch reports those of several."""
+    """For a single rank, print a message and exit with code 1 on errors; with more ranks the watch reports them."""
     try:
         yield
     except Exception as error:
@@ -242,10 +242,10 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
     Train on the example batch.
 
     Args:
-        program: the text of the stages.
+        program: source text of the stages.
 
     Returns:
-        The losses, which rank 0 prints as they come.
+        The losses, which rank 0 prints during training.
     """
     executor = Executor(stages, comm)
     layers = ProfiledLayers(executor, program)
@@ -258,12 +258,12 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
     losses: list[float] = []
     seconds: list[float] = []
     saving = Saving(options.saving, executor, options.lr)
-    if (made := saving.begin()) and speaks:
-        print(f"resumed after step {made}" + ("" if made < options.steps else "; no step is left"), flush=True)
-    for number in range(made + 1, options.steps + 1):
+    if (done := saving.begin()) and speaks:
+        print(f"resumed after step {done}" + ("" if done < options.steps else "; no step is left"), flush=True)
+    for number in range(done + 1, options.steps + 1):
         start = time.perf_counter()
-        # The first step also warms caches and connections up.
-        is_measured = recorder is not None and (number > made + 1 or options.steps == number)
+        # The first step also warms up caches and connections.
+        is_measured = recorder is not None and (number > done + 1 or options.steps == number)
         with recorder.recording() if recorder is not None and is_measured else nullcontext(), ACTIVITY.stepping():
             if not options.compile:
                 layers.follow_profiler()

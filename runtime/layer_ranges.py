@@ -1,21 +1,21 @@
 """
 A program whose ops run in ranges by layer of the model (`LayerRange`).
 
-Programs say in a comment which layer follows, and whether in forward, backward or update (`codegen.errors.place`):
+A comment in a program names the layer that follows, and its phase except forward (`codegen.errors.place`):
 
     # h.0.mlp.up  (models/transformer.py:96), backward
     up_grad = torch.mm(...)
 
-With ranges that is
+With ranges that becomes
 
     with LayerRange('backward h.0.mlp.up'):
         # h.0.mlp.up  (models/transformer.py:96), backward
         up_grad = torch.mm(...)
 
-A profiler of torch's shows a range around all that was called in it, and a recorder of steps hears of the phase
-(`step_recorder`). What neither watches runs the program without ranges.
+torch's profiler then shows a range around all calls in it, and a recorder of steps learns the phase (`step_recorder`).
+Other runs use the program without ranges.
 
-The function of equal layers says `h.*.mlp.up`. Which of them it is called for is known where it is called:
+The function of equal layers has the name `h.*.mlp.up`. The number of the layer is known where the function is called:
 
     # h.0
     LAYER[0] = '0'
@@ -34,13 +34,13 @@ from .place import PLACE, profiler_on
 from .step_recorder import RECORDING
 
 _INDENT = "    "
-"""Of the statements of a function, as `lowering.codegen` writes them."""
+"""The indentation of a function's statements, as `lowering.codegen` writes them."""
 
 _IMPORT = "import torch"
 _RANGES = "from shardwright.runtime.layer_ranges import LayerRange"
 
 _LAYER = "LAYER"
-"""The list that holds the number of the layer for which a function is called."""
+"""The list that holds the number of the layer whose function runs."""
 
 _CALL = re.compile(r"(?:^ *|= )[^\W\d]\w*\(", re.ASCII)
 """A call of a function of the program."""
@@ -51,20 +51,20 @@ _PLACE = re.compile(
 
 
 def with_ranges(program: str) -> str:
-    """The text of a program with a range around what each layer does: ``forward h.0.mlp``, ``backward h.0.mlp``, ..."""
+    """Return a program with a range around the ops of each layer: ``forward h.0.mlp``, ``backward h.0.mlp``, ..."""
     lines = program.split("\n")
     of_any = any("*" in (range_name(line) or "") for line in lines)
     return "\n".join(_lines(lines, [_RANGES, "", f'{_LAYER} = ["*"]'] if of_any else [_RANGES]))
 
 
 def range_name(line: str) -> str | None:
-    """What the range is called that begins at a line of a program; None where none does."""
-    found = _PLACE.fullmatch(line)
-    return f"{found['phase'] or 'forward'} {found['layer'] or found['line']}" if found is not None else None
+    """Return the name of the range that begins at a line of a program, or None."""
+    match = _PLACE.fullmatch(line)
+    return f"{match['phase'] or 'forward'} {match['layer'] or match['line']}" if match is not None else None
 
 
 def _lines(lines: Iterable[str], needed: Sequence[str]) -> Iterator[str]:
-    """The lines of a program, with what its ranges need."""
+    """Yield the lines of a program, with ranges and the definitions that they need."""
     block: list[str] = []
     name = ""
     for line in lines:
@@ -79,7 +79,7 @@ def _lines(lines: Iterable[str], needed: Sequence[str]) -> Iterator[str]:
 
 
 def _in_range(name: str, block: list[str]) -> Iterator[str]:
-    """Some lines, in a range if they have a name and do anything."""
+    """Put lines in a range if they have a name and contain more than comments."""
     if not name or all(line.lstrip().startswith("#") for line in block):
         yield from block
         return
@@ -88,14 +88,14 @@ def _in_range(name: str, block: list[str]) -> Iterator[str]:
         yield f"{_INDENT}{_LAYER}[0] = {number!r}"
         yield from block
         return
-    known = f".replace({'*'!r}, {_LAYER}[0], 1)" if "*" in name else ""
-    yield f"{_INDENT}with LayerRange({name!r}{known}):"
+    layer = f".replace({'*'!r}, {_LAYER}[0], 1)" if "*" in name else ""
+    yield f"{_INDENT}with LayerRange({name!r}{layer}):"
     yield from (_INDENT + line for line in block)
 
 
 class LayerRange:
     """
-    Around what a layer does in a program with ranges.
+    Marks the ops of a layer in a program with ranges.
 
     Args:
         name: phase and layer, as ``backward h.0.mlp.up``.

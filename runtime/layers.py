@@ -1,4 +1,4 @@
-"""What belongs to equal layers, as programs write it: lists of tensors, and entries of a plan."""
+"""Helpers with which programs describe equal layers: lists of tensors, and entries of a plan."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from .plan import Result, ResultRole, SpreadTensor
 Entry = TypeVar("Entry", bound=SpreadTensor)
 
 Tensors = list[torch.Tensor]
-"""Those of one kind of one layer."""
+"""The tensors of one kind of one layer."""
 
 
 def by_layer(given: Sequence[torch.Tensor], layers: int, kinds: Sequence[int]) -> list[list[Tensors]]:
     """
-    The tensors of layers, by kind and then by layer.
+    Group the tensors of layers by kind and then by layer.
 
     Args:
-        given: those of the first layer, then those of the second, ...
-        layers: how many there are.
-        kinds: for each tensor of a layer, the number of its kind.
+        given: tensors of all layers, one layer after the other.
+        layers: the number of layers.
+        kinds: the number of the kind of each tensor of a layer.
     """
     size = len(kinds)
     return [
-        [[given[layer * size + at] for at, each in enumerate(kinds) if each == kind] for layer in range(layers)]
+        [[given[layer * size + at] for at, own in enumerate(kinds) if own == kind] for layer in range(layers)]
         for kind in range(max(kinds) + 1)
     ]
 
 
 def in_order(lists: Sequence[Sequence[Tensors]], kinds: Sequence[int]) -> Iterator[torch.Tensor]:
-    """What `by_layer` took apart, in the order in which it was given."""
+    """Undo `by_layer`: yield the tensors layer by layer."""
     for layer in zip(*lists, strict=True):
-        tensors = [iter(each) for each in layer]
+        tensors = [iter(kind_tensors) for kind_tensors in layer]
         yield from (next(tensors[kind]) for kind in kinds)
 
 
 def split(values: Iterable[torch.Tensor], *sizes: int) -> list[Tensors]:
-    """Values as lists of the given sizes, one after the other."""
-    left = iter(values)
-    return [list(islice(left, size)) for size in sizes]
+    """Split values into consecutive lists of the given sizes."""
+    remaining = iter(values)
+    return [list(islice(remaining, size)) for size in sizes]
 
 
 def grouped(values: Iterable[torch.Tensor], numbers: Sequence[int]) -> list[Tensors]:
-    """Values as lists: for each, the number of the list that it is in."""
+    """Group values into lists; `numbers` has the index of the list for each value."""
     lists: list[Tensors] = [[] for _ in range(max(numbers) + 1)]
     for value, number in zip(values, numbers, strict=True):
         lists[number].append(value)
@@ -55,12 +55,12 @@ def grouped(values: Iterable[torch.Tensor], numbers: Sequence[int]) -> list[Tens
 
 
 def per_layer(numbers: Iterable[int], forms: Sequence[Entry]) -> Iterator[Entry]:
-    """Inputs or outputs of layers: `forms` for each of the numbers, which takes the place of ``{}`` in the names."""
+    """Yield inputs or outputs of layers: `forms` for each number, which replaces ``{}`` in the names."""
     for number in numbers:
         yield from (replace(form, name=form.name.replace("{}", str(number))) for form in forms)
 
 
 def updated(first: int, roles: Iterable[ResultRole]) -> Iterator[Result]:
-    """Outputs that are the next values of neighbouring inputs, from number `first` on."""
+    """Yield outputs that are the next values of consecutive inputs, starting at index `first`."""
     for index, role in enumerate(roles, first):
         yield Result(role, updates=index)

@@ -1,4 +1,4 @@
-"""A job of a program on this machine: as under torchrun, but nothing listens on any interface but loopback."""
+"""A job of a program on this machine, as under torchrun, except that it listens only on the loopback interface."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
-"""How long ranks may take to end by themselves, and once more after they were asked to."""
+"""Seconds that ranks may take to end by themselves, and again after SIGTERM."""
 
 _LOOPBACK = "127.0.0.1"
 
 
 def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[int, int] | None:
     """
-    Run a Python program on ranks of this machine, till all have ended.
+    Run a Python program on ranks of this machine until all have ended.
 
     Returns:
-        Of the rank that failed first its number and exit code, which is negative for a signal; None if none did.
+        Number and exit code (negative for a signal) of the first rank that failed, or None if all succeeded.
 
     Raises:
-        KeyboardInterrupt: this process was interrupted, or got SIGTERM; the ranks have ended.
+        KeyboardInterrupt: this process was interrupted, or received SIGTERM; the ranks have ended.
     """
     listening = socket.create_server((_LOOPBACK, 0), backlog=max(ranks, 128))
     port = listening.getsockname()[1]
     timeout = timedelta(minutes=5)
-    # As long as it lasts the ranks find one another by it.
+    # The ranks find one another through the store while it exists.
     store = TCPStore(
         _LOOPBACK, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )
@@ -43,14 +43,14 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):
-            # In a group of their own: what is typed at the terminal ends them by way of this process.
-            started = subprocess.Popen(
+            # Each rank has a separate session: keyboard signals reach it only through this process.
+            process = subprocess.Popen(
                 [sys.executable, "-u", program, *arguments],
                 env=os.environ | places(rank, ranks, store.port),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            processes.append(started)
+            processes.append(process)
         return _first_failure(processes)
     finally:
         _end(processes)
@@ -58,7 +58,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
 
 
 def places(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """The environment that torchrun gives a rank of one machine; the store listens on `port`, in no rank."""
+    """Return the environment that torchrun gives a rank on one machine; the store is outside the ranks."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -80,14 +80,14 @@ def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int] | None:
-    """The first that fails; others have some time to say why."""
+    """Return rank and exit code of the first failure, after giving other ranks some time to explain theirs."""
     failed: tuple[int, int] | None = None
     deadline = float("inf")
     while time.monotonic() < deadline:
         codes = [process.poll() for process in processes]
         if failed is None and (ended := [(rank, code) for rank, code in enumerate(codes) if code]):
-            # One that was killed is the cause of others' ends.
-            failed = min(ended, key=lambda each: each[1])
+            # A rank that was killed (negative code) is the cause of the other failures.
+            failed = min(ended, key=lambda failure: failure[1])
             deadline = time.monotonic() + _END_SECONDS
         if None not in codes:
             break
@@ -96,7 +96,7 @@ def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int, i
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs; what does not heed that is killed."""
+    """Terminate the processes that still run, and kill any process that ignores this."""
     for process in processes:
         if process.poll() is None:
             process.terminate()

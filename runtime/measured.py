@@ -1,4 +1,4 @@
-"""The steps that ranks recorded, brought together on one clock."""
+"""The recorded steps of all ranks, combined on one clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUNDS = 10
 
 
 def recorder_of(executor: Executor, *, compiled: bool) -> StepRecorder:
-    """A recorder of this rank's steps; a compiled program does not say in which phase it is."""
+    """Return a recorder of this rank's steps; a compiled program has no ranges that tell its phase."""
     first = ALL if compiled else PHASES[0]
     rank = dist.get_rank() if dist.is_initialized() else 0
     return StepRecorder(executor.comm.device, rank, [plan.ranks for plan in executor.plans], first)
@@ -30,8 +30,8 @@ def recorder_of(executor: Executor, *, compiled: bool) -> StepRecorder:
 
 def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None:
     """
-    The recorded steps of all ranks, the same on each, in seconds from the begin of each step; None where there are
-    none. Every rank must call this, after as many steps.
+    Gather the recorded steps of all ranks on every rank, in seconds from the start of each step; return None if there
+    are none. Every rank must call this, after the same number of steps.
 
     Raises:
         PlanError: the ranks recorded different numbers of steps.
@@ -50,11 +50,11 @@ def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None
 
 def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, float]:
     """
-    By how many seconds clocks of ranks on other machines are ahead of that of rank 0, known on this rank and on 0.
+    Return how many seconds the clocks of remote ranks are ahead of rank 0's clock, on every rank.
 
-    Of some messages there and back the quickest tells: the clock was read halfway. Every rank must call this.
+    The quickest of several round trips decides: the remote clock is assumed read halfway. Every rank must call this.
     """
-    me, found = dist.get_rank(), dict[int, float]()
+    me, offsets = dist.get_rank(), dict[int, float]()
     for rank in remote:
         quickest = float("inf")
         for _ in range(_ROUNDS if me in (0, rank) else 0):
@@ -68,26 +68,26 @@ def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, fl
             ACTIVITY.wait(f"the clock of rank {rank}", lambda: dist.recv(told, rank))
             now = told.item()
             if (passed := time.perf_counter() - start) < quickest:
-                quickest, found[rank] = passed, now - (start + passed / 2)
-    known: list[Any] = [found]
+                quickest, offsets[rank] = passed, now - (start + passed / 2)
+    shared: list[Any] = [offsets]
     if remote:
-        ACTIVITY.wait("the clock of rank 0", lambda: dist.broadcast_object_list(known, 0))
-    return known[0]
+        ACTIVITY.wait("the clock of rank 0", lambda: dist.broadcast_object_list(shared, 0))
+    return shared[0]
 
 
 def _together(name: str, by_rank: Sequence[Sequence[MeasuredRank]], ahead: Sequence[float]) -> MeasuredSteps | None:
-    if len(counts := {len(each) for each in by_rank}) > 1:
+    if len(counts := {len(rank_steps) for rank_steps in by_rank}) > 1:
         raise PlanError(
             f"the ranks measured {' or '.join(map(str, sorted(counts)))} steps; have every rank train the same ones "
             "inside `with step.profile()`"
         )
     steps = [[_later(rank, -by) for rank, by in zip(step, ahead, strict=True)] for step in zip(*by_rank, strict=True)]
-    found = [aligned([_later(rank, -min(each.start for each in step)) for rank in step]) for step in steps]
-    return MeasuredSteps(name, tuple(found)) if found else None
+    aligned_steps = [aligned([_later(rank, -min(other.start for other in step)) for rank in step]) for step in steps]
+    return MeasuredSteps(name, tuple(aligned_steps)) if aligned_steps else None
 
 
 def _later(rank: MeasuredRank, by: float) -> MeasuredRank:
-    """A rank's step so much later."""
+    """Shift the times of a rank's step by a number of seconds."""
 
     def span(each: Span) -> Span:
         return each[0] + by, each[1] + by

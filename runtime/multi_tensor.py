@@ -1,8 +1,9 @@
 """
-One operation on several tensors at once: `torch._foreach_*`, one kernel on a GPU for as many as there are.
+One operation on several tensors at once: `torch._foreach_*`, which a GPU computes in one kernel for any number of
+tensors.
 
-torch falls back to a kernel for each tensor where operands differ in dtype, or lie otherwise in memory; so what would
-make it do so is changed beforehand, as its ops on single tensors do within a kernel.
+If operands differ in dtype or memory layout, torch falls back to one kernel per tensor. The functions below convert
+such operands first, as torch's ops on single tensors do inside their kernels.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ Argument = Sequence[torch.Tensor] | torch.Tensor | float
 
 def foreach(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: object) -> list[torch.Tensor]:
     """
-    What `function` gives for each of several tensors: `foreach("mul", [x, y], [z, w])` is `[x * z, y * w]`.
+    Apply `function` to each of several tensors: `foreach("mul", [x, y], [z, w])` is `[x * z, y * w]`.
 
     Args:
-        function: its name in torch, without `_foreach_`.
+        function: torch's name of the function, without `_foreach_`.
         first: local shards of one dtype.
-        others: as many tensors of the same dtype, or one number or tensor of no dims for all.
+        others: lists of as many tensors of the same dtype, or one number or scalar tensor for all.
     """
     return list(_function(function)(*_alike(first, (first, *others)), **options))
 
 
 def foreach_(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: object) -> list[torch.Tensor]:
-    """The same, written over `first`."""
+    """Apply `function` as `foreach` does, and write the results to `first`."""
     _function(f"{function}_")(first, *_alike(first, others), **options)
     return list(first)
 
 
 def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """
-    The sum of the squares of all elements: a number, of narrow dtypes in float32.
+    Return the sum of the squares of all elements, a scalar; narrow dtypes are summed in float32.
 
     Args:
         tensors: local shards of one dtype; any may be empty.
@@ -51,10 +52,10 @@ def _function(name: str) -> Callable[..., list[torch.Tensor]]:
 
 
 def _alike(first: Sequence[torch.Tensor], arguments: Sequence[Argument]) -> Sequence[Argument]:
-    """Arguments that torch's kernels of a GPU take together; elsewhere it goes over the tensors in any case."""
+    """Convert arguments so that one GPU kernel can process them; a CPU always processes tensors one by one."""
     if first[0].device.type == "cpu":
         return arguments
-    return [_for_kernel(first[0], each) for each in arguments]
+    return [_for_kernel(first[0], argument) for argument in arguments]
 
 
 def _for_kernel(like: torch.Tensor, given: Argument) -> Argument:
@@ -64,4 +65,4 @@ def _for_kernel(like: torch.Tensor, given: Argument) -> Argument:
         case float() | int():
             return given
         case _:
-            return [each.contiguous() for each in given]
+            return [tensor.contiguous() for tensor in given]

@@ -1,4 +1,4 @@
-"""Losses that are not finite: such a step ends the job, or is skipped, and a message names the ranks and values."""
+"""Losses that are not finite: such a step ends the job or is skipped, and a message names the ranks and values."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .plan import Plan, PlanError
 LOG = logging.getLogger("shardwright")
 
 OnNan = Literal["raise", "skip", "ignore"]
-"""What becomes of a loss that is nan or infinite."""
+"""The reaction to a loss that is NaN or infinite."""
 
 SKIPPED = "skipped"
-"""The metric of a program that skips such steps: 1 where it did, else 0."""
+"""The metric of a program that skips such steps: 1 for a skipped step, otherwise 0."""
 
 _LISTED = 3
 
 
 class NonFiniteError(PlanError):
-    """A loss that is nan or infinite; the message says where it comes from, as far as that is known."""
+    """A loss that is NaN or infinite; the message names its source, as far as known."""
 
 
 def verify_on_nan(on_nan: str) -> None:
     """
-    Check what is to become of a loss that is no number.
+    Check the requested reaction to losses that are not finite.
 
     Raises:
-        PlanError: it is none of `OnNan`.
+        PlanError: the value is outside `OnNan`.
     """
     if on_nan not in ("raise", "skip", "ignore"):
         raise PlanError(f"on_nan={on_nan!r}: expected 'raise', 'skip' or 'ignore'")
@@ -45,20 +45,20 @@ def verify_on_nan(on_nan: str) -> None:
 
 def skips(plans: Sequence[Plan]) -> bool:
     """Whether a program skips steps whose loss or gradients are not finite."""
-    return any(each.role == "metric" and each.name == SKIPPED for plan in plans for each in plan.outputs)
+    return any(output.role == "metric" and output.name == SKIPPED for plan in plans for output in plan.outputs)
 
 
 @dataclass
 class FiniteLosses:
     """
-    Looks at the loss of every step, which is the same on all ranks, or at whether the program has skipped it.
+    Checks the loss of every step, which is the same on all ranks, or the program's `skipped` metric.
 
-    On CUDA it is that of the step before, for the host would wait for the one that it has just begun.
+    On CUDA it checks the loss of the previous step, because the host would wait for the step that it just started.
 
-    `skipped` counts the steps that were skipped.
+    `skipped` counts the skipped steps.
 
     Raises:
-        PlanError: steps are to be skipped, and the program was planned without that.
+        PlanError: steps should be skipped, but the program was planned without skipping.
     """
 
     executor: Executor
@@ -75,10 +75,10 @@ class FiniteLosses:
 
     def see(self, number: int, loss: torch.Tensor, batch: Batch | LocalRows) -> None:
         """
-        Look at the loss of a step; every rank must call this.
+        Check the loss of a step; every rank must call this.
 
         Raises:
-            NonFiniteError: on every rank, if it is not finite, and such steps are not skipped.
+            NonFiniteError: on every rank, if the loss is not finite and such a step should raise.
         """
         if self.on_nan == "ignore":
             return
@@ -96,7 +96,7 @@ class FiniteLosses:
             raise NonFiniteError(f"the loss of step {number} is {value}: {self._source(batch)}; {mend}")
 
     def _skip(self, number: int, value: float, batch: Batch | LocalRows) -> None:
-        """Count a step that was skipped; at the first, rank 0 says why."""
+        """Count a skipped step; for the first, rank 0 logs the reason."""
         self.skipped += 1
         if self.skipped > 1:
             return
@@ -111,21 +111,21 @@ class FiniteLosses:
             )
 
     def _source(self, batch: Batch | LocalRows) -> str:
-        """What made the loss of a step not finite, and what helps; every rank must call this."""
+        """Describe why the loss of a step is not finite, and the remedy; every rank must call this."""
         everyone = of_all_ranks((socket.gethostname(), self._given(batch), self._held()))
-        where = [f"rank {rank} ({host}): {given}" for rank, (host, given, _) in enumerate(everyone) if given]
+        where = [f"rank {rank} ({host}): {fault}" for rank, (host, fault, _) in enumerate(everyone) if fault]
         if where:
             more = f"; and {len(where) - _LISTED} more ranks" if len(where) > _LISTED else ""
-            return f"it was given numbers that are not finite, {'; '.join(where[:_LISTED])}{more}; mend the data"
+            return f"its batch has numbers that are not finite, {'; '.join(where[:_LISTED])}{more}; mend the data"
         broken = sorted({name for _, _, names in everyone for name in names})
         weights = f" (after it {', '.join(broken[:_LISTED])} are not finite)" if broken else ""
         return (
-            f"all that the ranks were given is finite, so the step itself made it{weights}; lower the learning "
+            f"the batches of all ranks are finite, so the step itself produced it{weights}; lower the learning "
             "rate, clip gradients (clip_norm=), or look at divisions and logarithms in the model"
         )
 
     def _given(self, batch: Batch | LocalRows) -> str:
-        """What is not finite of this rank's parts of a batch; empty for nothing."""
+        """Return the count of non-finite numbers in the first such item of this rank's batch; otherwise empty."""
         plan, comm = self.executor.plan, self.executor.comm
         for value in plan.inputs:
             if value.role != "batch" or not value.torch_dtype.is_floating_point:
@@ -133,13 +133,13 @@ class FiniteLosses:
             try:
                 part = part_of_batch(value, batch, comm.mesh, comm.rank)
             except PlanError:
-                # The batch of another shape that was declared.
+                # This batch has another of the declared shapes.
                 continue
             if count := int((~torch.isfinite(part)).sum()):
                 return f"{count} in item {value.name!r}"
         return ""
 
     def _held(self) -> list[str]:
-        """Some of this rank's parameters that are not finite."""
+        """Return the names of some of this rank's parameters that are not finite."""
         parameters = [value for value in self.executor.plan.inputs if value.role == "param"]
         return [value.name for value in parameters if not torch.isfinite(self.executor.local(value)).all()][:_LISTED]

@@ -1,14 +1,14 @@
 """
-Updates of parameters, in place, by the fused kernels of `torch.optim`: of one parameter, or of several at once.
+In-place updates of one or several parameters by the fused kernels of `torch.optim`.
 
-Parameter, gradient and states are local shards of one shape and dtype; the updates are elementwise, so that
-the updates of the shards are the shards of the update. `step` counts updates from 1 (a tensor of no dims,
-or a number), `lr` is the learning rate of this one (likewise). Parameters that are updated together may be of
-different shapes; they are of one dtype, and share step and rate. Where `found_inf`, a tensor of no dims, is 1,
-everything stays as it is.
+Parameter, gradient and states are local shards of one shape and dtype. The updates are elementwise, so that
+updating the shards is the same as sharding the update. `step` counts updates from 1 (a scalar tensor or a number),
+and `lr` is the learning rate of this update (a scalar tensor or a number). Parameters that are updated together may
+have different shapes; they have one dtype, and share step and rate. If the scalar tensor `found_inf` is 1,
+nothing is updated.
 
-The fused kernels read memory in order whatever the strides are. Parameters and states are contiguous, for the
-executor makes them so; a gradient need not be (that of a transposed weight is a view) and is copied if it is not.
+The fused kernels read memory in order and ignore strides. Parameters and states are contiguous, because the executor
+creates them so; a gradient that is not contiguous (of a transposed weight, for example) is copied first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class AdamOptions(TypedDict, total=False):
-    """What Adam and AdamW have the same defaults for, by torch's names; `found_inf` as above."""
+    """The settings with equal defaults in Adam and AdamW, by torch's names; `found_inf` as above."""
 
     betas: tuple[float, float]
     eps: float
@@ -64,11 +64,11 @@ def adam_(
     **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """
-    `torch.optim.Adam`: the parameter, its two averages and the maximum where there is one, updated.
+    Apply `torch.optim.Adam`; return the updated parameter, its two averages, and its maximum if there is one.
 
     Args:
-        max_exp_avg_sq: kept with `amsgrad`.
-        settings: those of `joined_adam_`.
+        max_exp_avg_sq: the maximum of `exp_avg_sq`, with `amsgrad`.
+        settings: settings of `joined_adam_`.
     """
     largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
     return joined_adam_([param], [grad], [exp_avg], [exp_avg_sq], step, lr, max_exp_avg_sq=largest, **settings)
@@ -85,7 +85,7 @@ def adamw_(
     max_exp_avg_sq: torch.Tensor | None = None,
     **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
-    """`torch.optim.AdamW`, as `adam_`."""
+    """Apply `torch.optim.AdamW`; arguments and results are as in `adam_`."""
     largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
     return joined_adamw_([param], [grad], [exp_avg], [exp_avg_sq], step, lr, max_exp_avg_sq=largest, **settings)
 
@@ -99,13 +99,13 @@ def sgd_(
     **settings: Unpack[SgdSettings],
 ) -> torch.Tensor | list[torch.Tensor]:
     """
-    `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
+    Apply `torch.optim.SGD`; return the updated parameter, with its momentum buffer if there is one.
 
     Args:
-        settings: those of `joined_sgd_`.
+        settings: settings of `joined_sgd_`.
 
     Raises:
-        ValueError: dampening without `step`, or momentum without a buffer.
+        ValueError: `step` is missing with dampening, or the buffer with momentum.
     """
     buffers = None if momentum_buffer is None else [momentum_buffer]
     updated = joined_sgd_([param], [grad], buffers, step, lr, **settings)
@@ -125,13 +125,13 @@ def joined_adam_(
     **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """
-    Adam of several parameters: all of them, then all of each kind of state, updated.
+    Apply Adam to several parameters; return all updated parameters, then all states of each kind.
 
     Args:
         settings: torch's `betas`, `eps`, `amsgrad` and `maximize`, and `found_inf`.
     """
-    given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(_aten._fused_adam_, given, step, lr, weight_decay=weight_decay, **settings)
+    tensors = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
+    return _adam(_aten._fused_adam_, tensors, step, lr, weight_decay=weight_decay, **settings)
 
 
 def joined_adamw_(
@@ -146,9 +146,9 @@ def joined_adamw_(
     weight_decay: float = 0.01,
     **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
-    """AdamW of several parameters, as `joined_adam_`."""
-    given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(_aten._fused_adamw_, given, step, lr, weight_decay=weight_decay, **settings)
+    """Apply AdamW to several parameters; arguments and results are as in `joined_adam_`."""
+    tensors = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
+    return _adam(_aten._fused_adamw_, tensors, step, lr, weight_decay=weight_decay, **settings)
 
 
 def _adam(
@@ -165,12 +165,12 @@ def _adam(
     found_inf: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     params, grads, *states = given
-    if kept := _filled(params):
+    if filled := _filled(params):
         _by_rate(kernel, lr)(
-            [_real(params[i]) for i in kept],
-            [_real(grads[i].contiguous()) for i in kept],
-            *([_real(state[i]) for i in kept] if state else [] for state in states),
-            [_count(step, params[0])] * len(kept),
+            [_real(params[i]) for i in filled],
+            [_real(grads[i].contiguous()) for i in filled],
+            *([_real(state[i]) for i in filled] if state else [] for state in states),
+            [_count(step, params[0])] * len(filled),
             lr=lr,
             beta1=betas[0],
             beta2=betas[1],
@@ -184,7 +184,7 @@ def _adam(
 
 
 _NARROW = (torch.bfloat16, torch.float16)
-"""In these dtypes the fused SGD of the CPU leaves as it is whatever fills a vector register."""
+"""The dtypes that the CPU's fused SGD handles wrongly: elements in full vector registers stay as they are."""
 
 
 def joined_sgd_(
@@ -202,13 +202,13 @@ def joined_sgd_(
     found_inf: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """
-    SGD of several parameters: all of them, then all momentum buffers where there are any, updated.
+    Apply SGD to several parameters; return all updated parameters, then all momentum buffers if there are any.
 
-    Buffers are zero before the first update. torch leaves dampening out of the first update, so `step`
-    has to be given where there is dampening.
+    Buffers are zero before the first update. torch does not dampen the first update, so dampening
+    requires `step`.
 
     Raises:
-        ValueError: dampening without `step`, or momentum without a buffer.
+        ValueError: `step` is missing with dampening, or the buffer with momentum.
     """
     if momentum and momentum_buffer is None:
         raise ValueError(f"SGD with momentum {momentum} needs a momentum buffer")
@@ -217,9 +217,9 @@ def joined_sgd_(
     if momentum and dampening and step is not None and int(step) == 1:
         dampening = 0.0
     buffers = momentum_buffer if momentum and momentum_buffer is not None else ()
-    kept = _filled(param)
-    if kept and param[0].dtype in _NARROW and param[0].device.type == "cpu":
-        for i in () if found_inf is not None and found_inf > 0 else kept:
+    filled = _filled(param)
+    if filled and param[0].dtype in _NARROW and param[0].device.type == "cpu":
+        for i in () if found_inf is not None and found_inf > 0 else filled:
             direction = grad[i].neg() if maximize else grad[i]
             if weight_decay:
                 direction = direction.add(param[i], alpha=weight_decay)
@@ -227,11 +227,11 @@ def joined_sgd_(
                 buffers[i].mul_(momentum).add_(direction, alpha=1 - dampening)
                 direction = direction.add(buffers[i], alpha=momentum) if nesterov else buffers[i]
             param[i].add_(direction, alpha=-float(lr))
-    elif kept:
+    elif filled:
         _by_rate(_aten._fused_sgd_, lr)(
-            [_real(param[i]) for i in kept],
-            [_real(grad[i].contiguous()) for i in kept],
-            [_real(buffers[i]) for i in kept] if buffers else [],
+            [_real(param[i]) for i in filled],
+            [_real(grad[i].contiguous()) for i in filled],
+            [_real(buffers[i]) for i in filled] if buffers else [],
             weight_decay=weight_decay,
             momentum=momentum,
             lr=lr,
@@ -245,32 +245,32 @@ def joined_sgd_(
 
 
 def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
-    """The count of this update, from that of the last."""
+    """Return the count of updates including this one; a skipped update is not counted."""
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
 
 
 def _by_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
-    """The overload of a fused kernel that takes the learning rate where it is: on a GPU nobody waits for it there."""
+    """Return the overload of a fused kernel for the learning rate's type: a rate on a GPU is not copied to the host."""
     return kernel.tensor_lr if isinstance(lr, torch.Tensor) else kernel.default
 
 
 def _filled(params: Tensors) -> list[int]:
-    """The parameters of which there is any part on this rank."""
+    """Return the indices of the parameters whose part on this rank is not empty."""
     return [i for i, param in enumerate(params) if param.numel()]
 
 
 def _real(value: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones, which `torch.optim` updates each by itself; others as they are."""
+    """View complex numbers as pairs of real numbers, which `torch.optim` updates independently."""
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:
-    """The step as the fused kernel takes it: float32, where the parameter is."""
+    """Return the step in the fused kernel's form: float32, on the parameter's device."""
     if isinstance(step, torch.Tensor):
         return step.to(device=param.device, dtype=torch.float32)
     return torch.tensor(float(step), device=param.device)
 
 
 def assign_(old: torch.Tensor, new: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
-    """The new value, in the memory of the old one."""
+    """Copy the new value to the memory of the old value."""
     return old.copy_(new if found_inf is None else torch.where(found_inf > 0, old, new))

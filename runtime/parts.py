@@ -1,4 +1,4 @@
-"""Parts of the batch, one after the other on one rank: a part of a full value, and the sum over all parts."""
+"""Micro-batches, computed in turn on one rank: a part of a full value, and the sum over all parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_PLACE = {
 
 
 def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.Tensor:
-    """Part number `part` of `x` along `dim`, contiguous; `parts` are how many there are, or their sizes."""
+    """Return part number `part` of `x` along `dim`, contiguous; `parts` is the number of parts, or their sizes."""
     if isinstance(parts, int):
         offsets = even_offsets(x.shape[dim], parts)
         start, end = offsets[part], offsets[part + 1]
@@ -30,13 +30,13 @@ def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.T
 
 def accumulate(totals: list[Any], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[Any]:
     """
-    What the parts so far give together.
+    Add the results of a part to the results of the parts before it.
 
     Args:
-        totals: what those before gave; nothing for the first. Its tensors are written to.
-        parts: what this part gives, in memory that nothing else uses.
-        how: for each, whether the parts are reduced (``sum``, ``max`` or ``min``) or kept (``list``); by default all
-            are summed.
+        totals: results of the parts before; empty for the first part. Its tensors are overwritten.
+        parts: results of this part, in memory that nothing else uses.
+        how: for each result, whether the parts are reduced (``sum``, ``max`` or ``min``) or collected (``list``); by
+            default all are summed.
     """
     kinds = how if how is not None else ("sum",) * len(parts)
     if not totals:

@@ -1,4 +1,4 @@
-"""Tensors cut along a dim and put together again, and several of them in one flat buffer."""
+"""Tensors cut along a dim and joined again, and several tensors in one flat buffer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..ir.collectives import ALONE_FROM_BYTES
 Sizes = tuple[int, ...]
 
 _PACK_BELOW_BYTES = 32 * 1024
-"""Below this mean size, copying pieces into one message is cheaper than sending them one by one."""
+"""The mean size of pieces below which copying them into one message is cheaper than sending them one by one."""
 
 
 def piece_shape(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
-    """`shape` with another size along `dim`."""
+    """Return `shape` with another size along `dim`."""
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
 def flatten(tensors: Sequence[torch.Tensor], length: int) -> torch.Tensor:
     """
-    The elements of all `tensors`, one after another, in a flat buffer of `length` (the rest is arbitrary).
+    Copy the elements of all `tensors`, one after another, to a flat buffer of `length` (the rest is arbitrary).
 
-    One contiguous tensor that fills the buffer is returned as a view of itself; contiguous ones are copied at once.
+    A single contiguous tensor that fills the buffer is returned as a view; several are copied in one operation.
     """
     if len(tensors) == 1 and tensors[0].numel() == length and tensors[0].is_contiguous():
         return tensors[0].view(-1)
@@ -38,7 +38,7 @@ def flatten(tensors: Sequence[torch.Tensor], length: int) -> torch.Tensor:
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy each source to its target, of the same shape and dtype: at once where all are contiguous."""
+    """Copy each source to its target of the same shape and dtype: in one operation if all are contiguous."""
     filled = [(target, source) for target, source in zip(targets, sources, strict=True) if target.numel()]
     if filled:
         into, given = zip(*filled, strict=True)
@@ -46,7 +46,7 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
 
 
 def unflatten(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """Views of a flat buffer as tensors of `shapes`, one after another."""
+    """Return consecutive views of a flat buffer as tensors of `shapes`."""
     views: list[torch.Tensor] = []
     start = 0
     for shape in shapes:
@@ -57,11 +57,11 @@ def unflatten(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch
 
 
 Parcel = list[torch.Tensor]
-"""Pieces that travel in one message. Sender and receiver make the same, from what both know; empty pieces need none."""
+"""Pieces that travel in one message. Sender and receiver form equal parcels independently, without empty pieces."""
 
 
 def parcels(pieces: Sequence[torch.Tensor]) -> list[Parcel]:
-    """All pieces in one parcel, or, where they are large in the mean, each in its own."""
+    """Put all pieces in one parcel, or each in a separate parcel if their mean size is large."""
     pieces = [piece for piece in pieces if piece.numel()]
     if sum(piece.nbytes for piece in pieces) < _PACK_BELOW_BYTES * len(pieces):
         return [pieces]
@@ -69,25 +69,25 @@ def parcels(pieces: Sequence[torch.Tensor]) -> list[Parcel]:
 
 
 def parcels_of_bucket(pieces: Sequence[torch.Tensor]) -> list[Parcel]:
-    """The small pieces in one parcel, each of the others in its own, as the tensors of an all-reduce are."""
+    """Put the small pieces in one parcel, and each other piece in a separate parcel, as in an all-reduce."""
     pieces = [piece for piece in pieces if piece.numel()]
     small = [piece for piece in pieces if piece.nbytes < ALONE_FROM_BYTES]
     return [*([small] if small else []), *([piece] for piece in pieces if piece.nbytes >= ALONE_FROM_BYTES)]
 
 
 def message(parcel: Parcel) -> torch.Tensor:
-    """What to send for contiguous pieces: a copy of all, or the only one."""
+    """Return the message for contiguous pieces: one flat copy of them, or a single piece itself."""
     return parcel[0] if len(parcel) == 1 else flatten(parcel, sum(piece.numel() for piece in parcel))
 
 
 class ReceiveBuffers:
-    """Buffers that messages arrive in."""
+    """The buffers of incoming messages."""
 
     def __init__(self) -> None:
         self._packed: list[tuple[torch.Tensor, Parcel]] = []
 
     def expect(self, parcel: Parcel) -> torch.Tensor:
-        """Where to receive the message for these contiguous tensors."""
+        """Return the buffer that receives the message for these contiguous tensors."""
         if len(parcel) == 1:
             return parcel[0]
         flat = parcel[0].new_empty(sum(slot.numel() for slot in parcel))
@@ -95,22 +95,22 @@ class ReceiveBuffers:
         return flat
 
     def unpack(self) -> None:
-        """Put what has arrived in its slots."""
+        """Copy the received messages to their slots."""
         for flat, parcel in self._packed:
             copy_all(parcel, unflatten(flat, [slot.shape for slot in parcel]))
 
 
 class Assembly:
     """
-    A tensor put together from parts along a dim, as they arrive.
+    A tensor that is assembled from parts along a dim, as they arrive.
 
-    Where the parts are contiguous blocks of the full tensor they arrive in their places; otherwise `whole` joins
+    If the parts are contiguous blocks of the full tensor, they are received in place; otherwise `whole` concatenates
     them.
 
     Args:
-        like: gives dtype, device and the sizes along the other dims.
-        dim: the dim to put parts together along.
-        sizes: the size of each part along it.
+        like: tensor that gives dtype, device and the sizes along the other dims.
+        dim: the dim along which parts are joined.
+        sizes: the size of each part along the dim.
     """
 
     def __init__(self, like: torch.Tensor, dim: int, sizes: Sizes) -> None:
@@ -123,12 +123,12 @@ class Assembly:
             self.slots = [like.new_empty(piece_shape(like.shape, dim, size)) for size in sizes]
 
     def put(self, part: int, value: torch.Tensor) -> None:
-        """Set a part that is already here."""
+        """Set a part that this rank has."""
         if self._whole is None:
             self.slots[part] = value
         else:
             self.slots[part].copy_(value)
 
     def whole(self) -> torch.Tensor:
-        """The tensor, once all parts have arrived."""
+        """Return the full tensor; all parts must have arrived."""
         return torch.cat(self.slots, self._dim) if self._whole is None else self._whole

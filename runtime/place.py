@@ -1,4 +1,4 @@
-"""Where in its program this rank is: known to programs with ranges by layer alone (`layer_ranges`)."""
+"""The present layer of this rank's program, known only in programs with ranges by layer (`layer_ranges`)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import torch
 
 @dataclass
 class PlaceInProgram:
-    """The layer at which the main thread is, as ``backward h.0.mlp.up``; empty where that is unknown."""
+    """The layer that the main thread computes, as ``backward h.0.mlp.up``; empty if unknown."""
 
     layer: str = ""
 
 
 PLACE = PlaceInProgram()
-"""Of this process."""
+"""The place of this process."""
 
 
 def profiler_on() -> bool:
-    """Whether a profiler of torch's watches this process."""
+    """Whether torch's profiler watches this process."""
     return torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def named_range(what: str, over: str) -> AbstractContextManager[object]:
     """
-    While a profiler is on, a range for communication: ``all_gather over gpu, forward h.0.mlp.up``; else none.
+    Return a profiler range for communication, as ``all_gather over gpu, forward h.0.mlp.up``; empty without a profiler.
 
     Args:
-        what: the kind of collective, or what is done about it.
-        over: its axes, or the label of a transfer.
+        what: the kind of collective, or the action on it.
+        over: axes of the collective, or label of a transfer.
     """
     if not profiler_on():
         return _NO_RANGE

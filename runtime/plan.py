@@ -30,21 +30,21 @@ ResultRole = Literal["loss", "grad", "metric", "output", "param", "state", "buff
 
 
 class PlanError(RuntimeError):
-    """A plan that cannot run here; the message says why and what to do."""
+    """A plan that cannot run in this job; the message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class SpreadTensor:
     """
-    A tensor and how the mesh holds it.
+    A tensor and its sharding on the mesh.
 
     Args:
-        name: the name in the single-device model of a parameter, of a state's or gradient's parameter, or
-            of a buffer; the key, or the position as a string, of an item of the batch; of a learning rate the
-            number of its group of parameters, where there are several.
+        name: the name in the single-device model, for a parameter, for the parameter of a state or gradient, and for
+            a buffer; the key, or the position as a string, of a batch item; the number of the group of
+            parameters of a learning rate, if there are several.
         shape: the global shape.
-        dtype: torch's name of it, such as ``float32``.
-        sharding: in the text form of `ir.sharding`; empty for a replicated value.
+        dtype: torch's name of the dtype, such as ``float32``.
+        sharding: the sharding in the text form of `ir.sharding`; empty for a replicated value.
     """
 
     role: str
@@ -55,24 +55,24 @@ class SpreadTensor:
 
     @cached_property
     def spread(self) -> Sharding:
-        """The sharding, read."""
+        """The parsed sharding."""
         return parse_sharding(self.sharding) if self.sharding else Sharding.replicated(len(self.shape))
 
     @cached_property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype itself."""
+        """The dtype as torch's object."""
         return getattr(torch, self.dtype)
 
     def slices(self, mesh: Mesh, rank: int) -> tuple[slice, ...]:
-        """The part that `rank` holds, as one slice per dim."""
+        """Return the part that `rank` holds, as one slice per dim."""
         return local_slices(self.shape, self.spread, mesh, rank)
 
     def local_shape(self, mesh: Mesh, rank: int) -> tuple[int, ...]:
-        """The shape of the part that `rank` holds."""
+        """Return the shape of the part that `rank` holds."""
         return local_shape(self.shape, self.spread, mesh, rank)
 
     def partial_axes(self) -> dict[str, Axes]:
-        """By reduction, the axes over which the value is still to be reduced."""
+        """Return, by reduction, the axes over which the value is still partial."""
         pairs = self.spread.partial
         return {kind.value: tuple(axis for axis, k in pairs if k is kind) for _, kind in pairs}
 
@@ -87,12 +87,12 @@ class Value(SpreadTensor):
     An input of the program.
 
     Args:
-        role: what it is. ``step_count`` is the number of updates so far, or, where the program does not count
-            them itself, with this one.
-        state: for a state of the optimizer, which: ``exp_avg`` of the parameter `name`, for example.
+        role: role of the input. ``step_count`` is the number of updates so far, which includes the present update if
+            the program does not count updates itself.
+        state: name of a state of the optimizer: ``exp_avg`` of the parameter `name`, for example.
         tied: the other names of a tied parameter or shared buffer in the state dict.
-        persistent: False for a buffer that is no part of the state dict by its own name.
-        value: the numbers of a constant, in row-major order; what each element of a state is at first, zero by default.
+        persistent: False for a buffer that is not in the state dict under its own name.
+        value: the numbers of a constant, in row-major order; or the initial value of a state's elements, by default 0.
     """
 
     role: ValueRole
@@ -115,9 +115,9 @@ class Result(SpreadTensor):
     An output of the program.
 
     Args:
-        role: what it is; a gradient is that of the parameter `name`, an output the tensor of that number of those which
-            the model returns.
-        updates: the input that it is the next value of, counted from 0, and spread like; None for the loss and
+        role: role of the output. A gradient belongs to the parameter `name`; for an output, `name` is its number among
+            the tensors that the model returns.
+        updates: index of the input whose next value the output is, with the same sharding, or None for the loss and
             metrics, which are replicated, and for gradients and outputs.
     """
 
@@ -128,21 +128,21 @@ class Result(SpreadTensor):
 @dataclass(frozen=True)
 class Plan:
     """
-    A program's description of itself; in a pipeline, that of one stage.
+    A program's description of its inputs, outputs and mesh; in a pipeline, the description of one stage.
 
     Args:
-        name: of the model, for messages.
-        mesh: places the ranks.
-        inputs: in the order of the arguments of the program's function, after the communicator.
-        outputs: in the order of its results.
-        groups: the axes that its collectives run along.
-        step_spec: where model and example batch come from: a shipped model's name, or
+        name: name of the model, for messages.
+        mesh: mesh that places the ranks.
+        inputs: arguments of the program's function, in order, after the communicator.
+        outputs: results of the program's function, in order.
+        groups: the axes of its collectives.
+        step_spec: source of model and example batch: name of a shipped model, or
             ``package.module:callable`` that returns an object with ``model`` and ``batch``.
-        optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings, or these of several
-            ``groups`` of parameters, and the names of their ``members``; None where the program updates nothing.
-        versions: of the software that planned it.
-        ranks: the ranks of the job that the mesh has, in the order of its own; by default the first ones.
-        transfers: between the stages of a pipeline, at least those in which this one takes part.
+        optimizer: the ``kind``, original ``lr`` and other settings of the optimizer, or the settings of several
+            ``groups`` of parameters with the names of their ``members``; None for a program that updates nothing.
+        versions: versions of the software that planned the program.
+        ranks: ranks of the job on the mesh, in the order of the mesh; by default the first ranks.
+        transfers: transfers between the stages of a pipeline, or at least the transfers of this stage.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Plan:
         if not self.ranks:
             object.__setattr__(self, "ranks", tuple(range(self.mesh.device_count)))
         if len(self.ranks) != self.mesh.device_count:
-            raise ValueError(f"plan {self.name!r} puts mesh {self.mesh} on the ranks {list(self.ranks)}")
+            raise ValueError(f"plan {self.name!r}: mesh {self.mesh} does not fit its ranks {list(self.ranks)}")
         for value in (*self.inputs, *self.outputs):
             value.spread.verify(self.mesh, value.shape)
         for result in self.outputs:
@@ -169,11 +169,11 @@ class Plan:
 
     @property
     def parameter_groups(self) -> Sequence[Mapping[str, Any]]:
-        """The settings of the optimizer by group of parameters; none where the program updates nothing."""
+        """The optimizer's settings by group of parameters; empty for a program that updates nothing."""
         return self.optimizer.get("groups", [self.optimizer]) if self.optimizer else []
 
     def process_groups(self) -> tuple[Axes, ...]:
-        """The axes that its collectives run along, and those that its values are gathered along."""
+        """Return the axes of the program's collectives, and the axes along which its values are gathered."""
         values = (*self.inputs, *self.outputs)
         split = [dim.axes for value in values for dim in value.spread.dims if dim.axes]
         partial = [axes for value in values for axes in value.partial_axes().values()]
@@ -181,32 +181,32 @@ class Plan:
 
 
 def part_sizes(value: SpreadTensor, dim: int, mesh: Mesh) -> Sizes:
-    """The sizes of the parts of one dim of a value, in group order."""
+    """Return the sizes of the parts of one dim of a value, in group order."""
     offsets = value.spread.dims[dim].boundaries(value.shape[dim], mesh)
     return tuple(b - a for a, b in pairwise(offsets))
 
 
 def plan_hash(source_text: str, plans: Sequence[Plan]) -> str:
-    """A digest of all that the ranks must have in common: the program's text, its plans, torch and Python."""
+    """Return a digest of everything that must be equal on all ranks: program text, plans, torch and Python."""
     parts = (source_text, *map(repr, plans), torch.__version__, platform.python_version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def verify_world(plans: Sequence[Plan]) -> None:
     """
-    Check that the job has as many ranks as the plans of its stages, each in one stage.
+    Check that the job has as many ranks as the plans of its stages, and each rank belongs to one stage.
 
     Raises:
-        PlanError: it has not; the message gives the command that starts it right.
+        PlanError: the ranks differ; the message gives the right command to start the job.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
-    wanted = sorted(rank for plan in plans for rank in plan.ranks)
-    if wanted == list(range(world)):
+    expected = sorted(rank for plan in plans for rank in plan.ranks)
+    if expected == list(range(world)):
         return
     meshes = ", ".join(f"{plan.mesh} on {list(plan.ranks)}" if len(plans) > 1 else str(plan.mesh) for plan in plans)
     raise PlanError(
-        f"plan {plans[0].name!r} is for {len(wanted)} ranks on mesh {meshes}, launched on {world}:"
-        f" start with torchrun --nproc-per-node {len(wanted)}"
+        f"plan {plans[0].name!r} is for {len(expected)} ranks on mesh {meshes}, launched on {world}:"
+        f" start with torchrun --nproc-per-node {len(expected)}"
     )
 
 
@@ -215,7 +215,7 @@ def verify_same_plan(digest: str) -> None:
     Compare the program's digest over all ranks of the job; every rank must call this before the first step.
 
     Raises:
-        PlanError: on every rank, if any differs; the message names which.
+        PlanError: on every rank, if any digest differs; the message lists the programs of the ranks.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
     if world == 1:

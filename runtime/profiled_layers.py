@@ -1,4 +1,4 @@
-"""Ranges by layer of the model, in the steps that a profiler or a recorder watches and in no others."""
+"""Ranges by layer of the model, only in the steps that a profiler or a recorder watches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .step_recorder import RECORDING
 
 class ProfiledLayers:
     """
-    Lets an executor run the program with ranges while a profiler of torch's or a recorder of steps is on.
+    Makes an executor run the program with ranges while torch's profiler or a recorder of steps is on.
 
     Args:
-        executor: runs the program.
-        program: its text.
+        executor: executor of the program.
+        program: source text of the program.
     """
 
     def __init__(self, executor: Executor, program: str) -> None:
@@ -28,14 +28,14 @@ class ProfiledLayers:
         self._plain, self._is_on = executor.main, False
 
     def follow_profiler(self) -> None:
-        """Before each step: see whether anything in this process wants ranges."""
+        """Choose the program with or without ranges; call this before each step."""
         is_on = profiler_on() or RECORDING.recorder is not None
         if is_on is not self._is_on:
             self._executor.main, self._is_on = (self._ranged if is_on else self._plain), is_on
 
     @cached_property
     def _ranged(self) -> RankProgram:
-        """The program with ranges; made when it is first wanted."""
+        """The program with ranges, built at first use."""
         name = f"<the program of {self._executor.plan.name}, by layer>"
         with torch.profiler.record_function("shardwright: load the program with ranges"):
             loaded = run_text(with_ranges(self._program), name)

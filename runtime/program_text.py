@@ -1,4 +1,4 @@
-"""Running the text of a program once more, rewritten."""
+"""Execution of a rewritten program text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 def run_text(text: str, name: str, **given: Any) -> dict[str, Any]:
     """
-    What the text of a module defines.
+    Execute the text of a module and return its names.
 
     Args:
-        name: what tracebacks call the file; they show its lines, although there is none.
-        given: names that it finds.
+        name: file name in tracebacks, which show the lines of the text although no such file exists.
+        given: names that the module can use.
     """
-    # A size and time of None: the lines stay.
+    # With a size and time of None, `linecache` keeps the lines.
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    made: dict[str, Any] = {"__name__": "shardwright_rewritten", **given}
-    exec(compile(text, name, "exec"), made)
-    return made
+    names: dict[str, Any] = {"__name__": "shardwright_rewritten", **given}
+    exec(compile(text, name, "exec"), names)
+    return names

@@ -1,4 +1,4 @@
-"""Which device each rank of a job computes on, and which backend of a process group carries its tensors."""
+"""The device of each rank of a job, and the backend of a process group for the tensors of a device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class VisibleGPUs:
     The GPUs that a rank may use.
 
     Args:
-        host: on which it runs, for messages.
-        local_rank: its number among the ranks of its host.
-        uuids: of the GPUs, in the order of their indices in its process.
+        host: name of the rank's host, for messages.
+        local_rank: number of the rank among the ranks of its host.
+        uuids: UUIDs of the GPUs, in the order of their indices in the rank's process.
     """
 
     host: str
@@ -33,7 +33,7 @@ class VisibleGPUs:
 
     @staticmethod
     def here() -> VisibleGPUs:
-        """Those of this process."""
+        """Return the GPUs of this process."""
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         uuids = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))
         return VisibleGPUs(socket.gethostname(), int(os.environ.get("LOCAL_RANK", "0")), uuids)
@@ -41,43 +41,43 @@ class VisibleGPUs:
 
 def assign_gpus(visible: Sequence[VisibleGPUs]) -> list[int] | str:
     """
-    By rank, the index of a GPU that it has for itself: that of its local rank, or the first that is left. A process may
-    see all GPUs of its host, or one of its own as index 0.
+    Assign each rank a separate GPU: by its local rank, or otherwise the first free one. A process may see all GPUs
+    of its host, or a single GPU as index 0.
 
     Returns:
-        The indices; or why the job has to run on CPUs, which is empty where no rank has a GPU.
+        The indices; or the reason why the job must run on CPUs, which is empty if no rank sees a GPU.
     """
     taken: set[str] = set()
-    found: list[int] = []
-    for each in visible:
-        free = [index for index, uuid in enumerate(each.uuids) if uuid not in taken]
+    indices: list[int] = []
+    for own in visible:
+        free = [index for index, uuid in enumerate(own.uuids) if uuid not in taken]
         if not free:
-            if not any(one.uuids for one in visible):
+            if not any(other.uuids for other in visible):
                 return ""
-            ranks = sum(one.host == each.host for one in visible)
-            gpus = len({uuid for one in visible if one.host == each.host for uuid in one.uuids})
+            ranks = sum(other.host == own.host for other in visible)
+            gpus = len({uuid for other in visible if other.host == own.host for uuid in other.uuids})
             return (
-                f"host {each.host} has {ranks} ranks and {gpus} visible GPUs, so that all ranks compute on CPUs; start"
+                f"host {own.host} has {ranks} ranks and {gpus} visible GPUs, so that all ranks compute on CPUs; start"
                 " as many processes on each host as it has GPUs"
             )
-        index = each.local_rank if each.local_rank in free else free[0]
-        taken.add(each.uuids[index])
-        found.append(index)
-    return found
+        index = own.local_rank if own.local_rank in free else free[0]
+        taken.add(own.uuids[index])
+        indices.append(index)
+    return indices
 
 
 def agree_on_device(name: str, store: Store, rank: int, world: int) -> torch.device:
     """
-    The device of this rank, made the current one: a GPU of its own if every rank of the job has one, otherwise the CPU.
+    Choose the device of this rank and make it current: a separate GPU if every rank of the job has one, or the CPU.
 
     Args:
-        name: of the program; rank 0 logs a warning with it where only some ranks could have a GPU.
-        store: of the job.
+        name: name of the program, for a warning of rank 0 if only some ranks could have a GPU.
+        store: store of the job.
     """
-    keys = [f"gpus/{each}" for each in range(world)]
+    keys = [f"gpus/{other}" for other in range(world)]
     store.set(keys[rank], json.dumps(asdict(VisibleGPUs.here())))
-    everyone = [json.loads(each) for each in store.multi_get(keys)]
-    assigned = assign_gpus([VisibleGPUs(**{**each, "uuids": tuple(each["uuids"])}) for each in everyone])
+    everyone = [json.loads(text) for text in store.multi_get(keys)]
+    assigned = assign_gpus([VisibleGPUs(**{**fields, "uuids": tuple(fields["uuids"])}) for fields in everyone])
     if isinstance(assigned, str):
         if assigned and rank == 0:
             logging.getLogger("shardwright").warning("%s: %s", name, assigned)
@@ -88,16 +88,16 @@ def agree_on_device(name: str, store: Store, rank: int, world: int) -> torch.dev
 
 
 def single_device() -> torch.device:
-    """The device of a job of one rank that nobody launched."""
+    """Return the device of a single rank that was started without a launcher."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else CPU
 
 
 def device_of_group() -> torch.device:
     """
-    The device of this rank, made the current one, in a process group that the script made: the one that the group is
-    bound to (`init_process_group(device_id=...)`), else the current GPU where the group has NCCL, else the CPU.
+    Choose the device of this rank in a process group that the script created, and make it current: the device that
+    the group is bound to (`init_process_group(device_id=...)`), or the current GPU if the group has NCCL, or the CPU.
 
-    Where the script has not chosen a GPU, and all ranks have index 0, it is the one of `LOCAL_RANK`.
+    If the script has not chosen a GPU, so that all ranks have index 0, `LOCAL_RANK` is the index.
     """
     if (bound := getattr(dist.group.WORLD, "bound_device_id", None)) is not None:
         return bound
@@ -112,22 +112,22 @@ def device_of_group() -> torch.device:
 
 
 def backends(group: dist.ProcessGroup | None = None) -> Mapping[str, str]:
-    """By type of device (`cpu`, `cuda`) the backend of a process group, by default of the one of all ranks."""
-    pairs = (each.partition(":") for each in dist.get_backend_config(group).split(","))
+    """Return the backend of a process group by device type (`cpu`, `cuda`); the default is the group of all ranks."""
+    pairs = (entry.partition(":") for entry in dist.get_backend_config(group).split(","))
     return {kind: name for kind, _, name in pairs if name}
 
 
 def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> str:
     """
-    The backend that carries tensors of a device.
+    Return the backend that carries tensors of a device.
 
     Raises:
-        ValueError: the group has none for them, or one that is neither gloo nor NCCL.
+        ValueError: the group's backend for the device is missing, or differs from gloo and NCCL.
     """
-    known = backends(group)
-    if known.get(device.type) in ("gloo", "nccl"):
-        return known[device.type]
-    listed = ", ".join(f"{kind} {name}" for kind, name in known.items())
+    backend_by_type = backends(group)
+    if backend_by_type.get(device.type) in ("gloo", "nccl"):
+        return backend_by_type[device.type]
+    listed = ", ".join(f"{kind} {name}" for kind, name in backend_by_type.items())
     raise ValueError(
         f"the process group has no gloo or NCCL for tensors on {device.type} (found {listed}); make it by"
         f' init_process_group("{usual_backend(device)}")'
@@ -135,5 +135,5 @@ def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> 
 
 
 def usual_backend(device: torch.device) -> str:
-    """The backend that a job of ours has for devices of this type."""
+    """Return the backend that a job uses for devices of this type."""
     return "nccl" if device.type == "cuda" else "gloo"

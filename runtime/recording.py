@@ -1,14 +1,13 @@
 """
 A model's construction, recorded on fake tensors and replayed with real ones, one tensor at a time.
 
-Recording runs the model's own code and allocates nothing: it leaves a list of the torch calls that made the
-weights. The replay makes the calls again, in order, so that the random numbers are those of the model's own
-construction. What it need not do it leaves out: a call is made only if it draws random numbers or if
-something that is kept depends on it, and memory exists only from the first call that writes it to the last
-that reads it.
+Recording runs the model's own code without allocating memory, and lists the torch calls that produced the
+weights. The replay repeats the calls in order, and draws the same random numbers as the model's own
+construction. It skips unnecessary calls: a call is repeated only if it draws random numbers or if a kept tensor
+depends on it, and memory exists only from the first call that writes it to the last call that reads it.
 
-The unit of both is a storage: a parameter, its `.data` and all views of it share one. A call that
-overwrites all of a storage starts a new version of it, for which nothing before matters.
+The unit of both is a storage: a parameter, its `.data` and all views of it share one storage. A call that
+overwrites a whole storage starts a new version of it; earlier contents do not matter.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from torch.utils._pytree import tree_iter, tree_map
 Keep = Callable[[str, torch.Tensor], torch.Tensor | None]
 Storage = int
 
-# In-place ops that read nothing of what they write to, their first argument.
+# In-place ops that do not read their first argument, which they overwrite.
 _OVERWRITING = {
     "aten::bernoulli_",
     "aten::cauchy_",
@@ -43,7 +42,7 @@ _OVERWRITING = {
     "aten::zero_",
 }
 
-# Ops that only reserve memory.
+# Ops that only allocate memory.
 _RESERVING = {
     "aten::empty",
     "aten::empty_like",
@@ -53,17 +52,17 @@ _RESERVING = {
 }
 
 
-# Functions of `torch.nn.init` that look at the numbers that they draw, to draw again.
+# Functions of `torch.nn.init` that check the numbers that they draw, and may draw again.
 _COMPOSITES = ("_no_grad_trunc_normal_",)
 
 
 class RecordingError(RuntimeError):
-    """A construction that cannot be replayed; the message says why."""
+    """A construction that cannot be replayed; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class _StorageWindow:
-    """A tensor as a window on a storage."""
+    """A view of a storage that represents a tensor."""
 
     storage: Storage
     nbytes: int
@@ -75,7 +74,7 @@ class _StorageWindow:
 
     @property
     def covers(self) -> bool:
-        """Whether it shows every element of its storage."""
+        """Whether the view contains every element of its storage."""
         return math.prod(self.shape) * self.dtype.itemsize == self.nbytes and 0 not in self.stride
 
 
@@ -94,7 +93,7 @@ def _place(tensor: torch.Tensor) -> _StorageWindow:
 
 @dataclass(frozen=True)
 class _RecordedCall:
-    """One recorded call, with places for its fake tensors, and what it does to which storages."""
+    """A recorded call, with windows in place of its fake tensors, and its effects on storages."""
 
     func: Callable[..., object]
     args: tuple[object, ...]
@@ -104,16 +103,16 @@ class _RecordedCall:
     writes: frozenset[Storage]
     overwrites: frozenset[Storage]
     draws: bool
-    """Whether it takes random numbers."""
+    """Whether the call draws random numbers."""
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down every call that reaches a fake tensor."""
+    """Records every call that reaches a fake tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[_RecordedCall] = []
-        # Fake tensors have to outlive the recording, or two storages could have one address.
+        # Fake tensors must outlive the recording; otherwise two storages could have the same address.
         self._alive: list[object] = []
         self._known: set[Storage] = set()
 
@@ -128,10 +127,10 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._alive.append((args, kwargs, result))
         outputs = tuple(map(_place, _fakes(result)))
-        made = {place.storage for place in outputs} - self._known
-        self._known |= made
+        created = {place.storage for place in outputs} - self._known
+        self._known |= created
         if func._schema.name not in _RESERVING:
-            self._record(func, args, kwargs, outputs, frozenset(made))
+            self._record(func, args, kwargs, outputs, frozenset(created))
         return result
 
     def _record(
@@ -159,7 +158,7 @@ class _Recorder(TorchDispatchMode):
         )
 
     def composite(self, func: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """`func`, which fills its first argument with random numbers, as one call to be recorded."""
+        """Wrap `func`, which fills its first argument with random numbers, so that it is recorded as one call."""
 
         def recorded(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
             if not isinstance(tensor, FakeTensor):
@@ -183,31 +182,30 @@ def _placed(value: object) -> object:
 
 
 def _written(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[torch.Tensor]:
-    """The arguments that the schema says are written to."""
+    """Yield the arguments that the op writes to, according to its schema."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.is_write:
             yield from _fakes(args[index] if index < len(args) else kwargs.get(argument.name))
 
 
 class _Storages:
-    """The storages that exist during a replay."""
+    """The storages that exist at present in a replay."""
 
     def __init__(self) -> None:
         self._held: dict[Storage, torch.UntypedStorage] = {}
         self.peak_bytes = 0
 
     def tensor(self, place: _StorageWindow) -> torch.Tensor:
-        """The tensor at a place; memory that does not exist yet is made, with arbitrary contents."""
+        """Return the tensor at a place; allocate its storage, with arbitrary contents, if it does not exist."""
         if place.storage not in self._held:
             self._hold(place.storage, torch.UntypedStorage(place.nbytes, device=place.device))
         empty = torch.empty(0, dtype=place.dtype, device=place.device)
         return empty.set_(self._held[place.storage], place.offset, place.shape, place.stride)
 
     def run(self, call: _RecordedCall) -> None:
-        """Make a call again."""
         args, kwargs = tree_map(self._real, call.args), tree_map(self._real, call.kwargs)
-        made = (value for value in tree_iter(call.func(*args, **kwargs)) if isinstance(value, torch.Tensor))
-        for place, result in zip(call.outputs, made, strict=True):
+        results = (value for value in tree_iter(call.func(*args, **kwargs)) if isinstance(value, torch.Tensor))
+        for place, result in zip(call.outputs, results, strict=True):
             if place.storage in self._held:
                 continue
             if result.stride() == place.stride and result.storage_offset() == place.offset:
@@ -216,7 +214,6 @@ class _Storages:
                 self.tensor(place).copy_(result)
 
     def free(self, storage: Storage) -> None:
-        """Forget a storage."""
         self._held.pop(storage, None)
 
     def _real(self, value: object) -> object:
@@ -229,7 +226,7 @@ class _Storages:
 
 @dataclass(frozen=True)
 class _Schedule:
-    """Per call: whether to make it, and which storages are then in their final state, or of no more use."""
+    """By call: whether to repeat it, and which storages are then in their final state, or no longer needed."""
 
     needed: list[bool]
     finished: list[frozenset[Storage]]
@@ -237,7 +234,7 @@ class _Schedule:
 
 
 def _schedule(calls: Sequence[_RecordedCall], final: frozenset[Storage]) -> _Schedule:
-    """Walk the calls backwards: `live` are the storages whose present contents are read later, or kept."""
+    """Walk the calls backwards; `live` has the storages whose contents a later call reads or the caller keeps."""
     nothing = frozenset[Storage]()
     needed, finished, dead = [False] * len(calls), [nothing] * len(calls), [nothing] * len(calls)
     live, unfinished = final, final
@@ -254,7 +251,7 @@ def _schedule(calls: Sequence[_RecordedCall], final: frozenset[Storage]) -> _Sch
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay kept, by every name, and the most bytes of full tensors that it held at once."""
+    """The kept tensors of a replay, by every name, and the most bytes of full tensors that existed at once."""
 
     kept: dict[str, torch.Tensor]
     peak_bytes: int
@@ -263,12 +260,12 @@ class Replayed:
 @dataclass(frozen=True)
 class Recording:
     """
-    The calls that make a model.
+    The calls that construct a model.
 
     Args:
-        calls: in the model's order.
-        places: by name, where its tensors end up; tied ones are in one place.
-        given: by name, those that it did not make itself.
+        calls: calls in the model's order.
+        places: final place of each named tensor; tied tensors share a place.
+        given: named tensors that the construction did not create.
     """
 
     calls: list[_RecordedCall]
@@ -277,12 +274,12 @@ class Recording:
 
     def replay(self, keep: Keep) -> Replayed:
         """
-        Make the tensors again.
+        Construct the tensors.
 
         Args:
-            keep: called with the first name of each tensor and the tensor, as soon as it is finished. What
-                it returns is kept under all of the tensor's names (None: try the next name, then drop it);
-                the tensor is dropped.
+            keep: called with the first name of each tensor and the tensor, as soon as it is complete. Its result
+                is kept under all of the tensor's names (for None, the next name is tried, and then the tensor is
+                dropped); the full tensor is released.
         """
         named: dict[Storage, dict[_StorageWindow, list[str]]] = {}
         for name, place in self.places.items():
@@ -310,31 +307,31 @@ class Recording:
 
 
 def keep_all(keep: Keep, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What `keep` returns of each of the tensors; names of one tensor share it."""
+    """Apply `keep` to each tensor; all names of a tensor share the result."""
     names: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         names.setdefault(id(tensor), []).append(name)
     kept: dict[str, torch.Tensor] = {}
-    for same in names.values():
-        kept |= _keep_one(keep, same, tensors[same[0]].detach())
+    for aliases in names.values():
+        kept |= _keep_one(keep, aliases, tensors[aliases[0]].detach())
     return kept
 
 
 def _keep_one(keep: Keep, names: Sequence[str], whole: torch.Tensor) -> dict[str, torch.Tensor]:
     for name in names:
-        if (found := keep(name, whole)) is not None:
-            shared = found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
-            return dict.fromkeys(names, found.clone() if shared else found)
+        if (part := keep(name, whole)) is not None:
+            shared = part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+            return dict.fromkeys(names, part.clone() if shared else part)
     return {}
 
 
 def record(build: Callable[[], nn.Module]) -> Recording:
     """
-    Build a model on fake tensors and write down how.
+    Build a model on fake tensors and record its calls.
 
     Raises:
         RecordingError: the construction sets or reads the state of torch's random numbers, or returns no
-        module. Exception: whatever it raises itself because its tensors have no numbers.
+        module. Exception: any error that the construction raises because its tensors have no numbers.
     """
     state = torch.get_rng_state()
     recorder = _Recorder()
@@ -352,8 +349,8 @@ def record(build: Callable[[], nn.Module]) -> Recording:
 
 @contextmanager
 def _composites(recorder: _Recorder) -> Generator[None, None, None]:
-    """Meanwhile `torch.nn.init` calls the composites through the recorder."""
-    originals = {name: found for name in _COMPOSITES if (found := getattr(nn.init, name, None)) is not None}
+    """Inside, make `torch.nn.init` call the composites through the recorder."""
+    originals = {name: function for name in _COMPOSITES if (function := getattr(nn.init, name, None)) is not None}
     try:
         for name, func in originals.items():
             setattr(nn.init, name, recorder.composite(func))
@@ -364,11 +361,11 @@ def _composites(recorder: _Recorder) -> Generator[None, None, None]:
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and the tensors that modules hold as plain attributes, by every name."""
-    found: dict[str, torch.Tensor] = {}
-    found |= model.named_parameters(remove_duplicate=False)
-    found |= model.named_buffers(remove_duplicate=False)
+    """Return parameters, buffers and tensors in plain attributes of modules, by every name."""
+    tensors: dict[str, torch.Tensor] = {}
+    tensors |= model.named_parameters(remove_duplicate=False)
+    tensors |= model.named_buffers(remove_duplicate=False)
     for path, module in model.named_modules(remove_duplicate=False):
         plain = ((name, value) for name, value in vars(module).items() if isinstance(value, torch.Tensor))
-        found |= {f"{path}.{name}" if path else name: value for name, value in plain}
-    return found
+        tensors |= {f"{path}.{name}" if path else name: value for name, value in plain}
+    return tensors

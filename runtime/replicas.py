@@ -1,9 +1,9 @@
 """
-Comparing replicas during training: losses, rates, batches, and every part that several ranks hold.
+Comparison of replicas during training: losses, rates, batches, and every part that several ranks hold.
 
-Rank 0 names a step that is soon to come. Before that step each rank makes checksums of its parameters, buffers and
-states, and of what it was given, and the watch's thread sends them to the store, where rank 0 compares them: nothing is
-sent between ranks, and nobody waits. The steps are as far apart as keeps the cost of the checksums low.
+Rank 0 names a step in the near future. Before that step each rank computes checksums of its parameters, buffers and
+states, and of its inputs, and the watch's thread sends them to the store, where rank 0 compares them: ranks do not
+send messages to each other, and none waits. The distance of such steps keeps the cost of the checksums low.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from .plan import Plan, Value
 LOG = logging.getLogger("shardwright")
 
 _Answer: TypeAlias = Mapping[str, Any]
-"""Of a rank: its losses, rates and rows, and checksums of what it holds, as JSON."""
+"""A rank's losses, rates and rows, and checksums of its values, as JSON."""
 
 _KEPT = ("param", "buffer", "state")
 _SHARE = 0.003
-"""Of the time of a job, what its checksums may take."""
+"""The share of a job's time that its checksums may take."""
 
 _SECONDS_APART = 2.0
-"""Comparisons are at least so far apart."""
+"""The least time between comparisons."""
 
 _SAMPLES = 8
-"""Elements by which it is judged how far two replicas are apart."""
+"""The number of elements that show the difference of two replicas."""
 
 _ROUNDING = 1e-4
-"""A relative difference below which replicas have drifted apart by rounding, as ranks on different hardware do."""
+"""A relative difference below which replicas differ by rounding, as on ranks with different hardware."""
 
 _FORGOTTEN = 60.0
-"""Seconds after which a step that has not come is given up, for one of another program, say."""
+"""Seconds after which a step that has not come is given up, for example because another program runs."""
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """A number that changes with any bit of a tensor."""
+    """Return a number that changes with any bit of a tensor."""
     flat = tensor.detach().contiguous().reshape(-1)
     if not flat.numel():
         return 0
@@ -59,20 +59,20 @@ def checksum(tensor: torch.Tensor) -> int:
 
 
 def samples(tensor: torch.Tensor) -> list[float]:
-    """A few elements, evenly spaced."""
+    """Return a few elements, evenly spaced."""
     flat = tensor.detach().reshape(-1)
     taken = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
-    return [float(f"{each:.7g}") for each in taken.double().tolist()] if not taken.is_complex() else []
+    return [float(f"{number:.7g}") for number in taken.double().tolist()] if not taken.is_complex() else []
 
 
 @dataclass(eq=False)
 class Replicas:
     """
-    What a step on this rank has to have in common with other ranks.
+    The data of a step on this rank that must equal the data of other ranks.
 
     Args:
-        executor: holds it.
-        number: of the step among those of the job, the same on all ranks.
+        executor: executor of the step.
+        number: number of the step among the steps of the job, the same on all ranks.
     """
 
     executor: Executor
@@ -84,17 +84,17 @@ class Replicas:
     _rates: float = 0.0
 
     def look(self, batch: Batch | LocalRows, rates: Sequence[float]) -> None:
-        """Before a step: make checksums if it is the one that was asked for."""
+        """Compute the requested checksums; call this before each step."""
         self.steps += 1
-        # With weights, so that two rates which are exchanged do not cancel out.
+        # The weights keep two exchanged rates from canceling out.
         self._rates += sum(rate * (place + 1) for place, rate in enumerate(rates))
-        if (wanted := self.wanted) is None or self.steps < wanted[1]:
+        if (request := self.wanted) is None or self.steps < request[1]:
             return
         self.wanted = None
-        self.made = wanted[0], self._checksums(batch) if self.steps == wanted[1] else {}
+        self.made = request[0], self._checksums(batch) if self.steps == request[1] else {}
 
     def took(self, loss: torch.Tensor) -> None:
-        """After a step: its loss."""
+        """Add the loss of a step; call this after each step."""
         self._losses += loss.item() if loss.device.type == "cpu" else loss.detach()
 
     def _checksums(self, batch: Batch | LocalRows) -> _Answer:
@@ -102,14 +102,14 @@ class Replicas:
         plan, rank = self.executor.plan, self.executor.comm.rank
         rows, items = given(plan, rank, self.executor.plans, batch)
         local = [self.executor.local(value) for value in kept(plan)]
-        found: dict[str, object] = {"losses": float(self._losses).hex(), "rates": self._rates.hex()}
-        found |= {"rows": str(rows), "items": items, "step": self.steps}
-        found["values"] = [(checksum(each), samples(each)) for each in local]
-        return found | {"seconds": time.perf_counter() - began}
+        answer: dict[str, object] = {"losses": float(self._losses).hex(), "rates": self._rates.hex()}
+        answer |= {"rows": str(rows), "items": items, "step": self.steps}
+        answer["values"] = [(checksum(tensor), samples(tensor)) for tensor in local]
+        return answer | {"seconds": time.perf_counter() - began}
 
 
 def kept(plan: Plan) -> list[Value]:
-    """What a stage keeps between steps, but for counts of steps."""
+    """Return the values that a stage keeps between steps, without counts of steps."""
     return [value for value in plan.inputs if value.role in _KEPT]
 
 
@@ -122,22 +122,22 @@ class Registry:
     _answered: int = 0
 
     def add(self, executor: Executor) -> Replicas:
-        """Register a step; every rank must do so in the same order."""
+        """Register a step; every rank must register its steps in the same order."""
         self.made += 1
         replicas = Replicas(executor, self.made)
         self._steps.add(replicas)
         return replicas
 
     def find(self, number: int) -> Replicas | None:
-        """The step of a number, if it is still there."""
-        return next((each for each in list(self._steps) if each.number == number), None)
+        """Return the step with a number, if it still exists."""
+        return next((step for step in list(self._steps) if step.number == number), None)
 
     def latest(self) -> Replicas | None:
-        """The step that has been made most often."""
-        return max(list(self._steps), key=lambda each: each.steps, default=None)
+        """Return the step that has run most often."""
+        return max(list(self._steps), key=lambda step: step.steps, default=None)
 
     def answer(self, store: Store, rank: int, mark: Mapping[str, int]) -> None:
-        """Ask the main thread for what rank 0 wants to know, or send what it has made."""
+        """Request the checksums that rank 0 wants from the main thread, or send them when they exist."""
         number, replicas = mark["number"], self.find(mark["of"])
         if replicas is None or number <= self._answered:
             return
@@ -149,13 +149,13 @@ class Registry:
 
 
 REPLICAS = Registry()
-"""Of this process."""
+"""The steps of this process."""
 
 
 @dataclass
 class Marks:
     """
-    On rank 0: names the steps at which replicas are compared, and compares them.
+    Chooses steps on rank 0 and compares their replicas.
 
     Args:
         beat: seconds between two calls of `follow`.
@@ -173,7 +173,7 @@ class Marks:
     _seen: tuple[float, int] = (0.0, 0)
 
     def follow(self, reports: Sequence[Report], now: float, named: Callable[[int], str]) -> str:
-        """What the ranks do not agree on, with who has what; empty as long as they agree."""
+        """Return a message about the first disagreement of ranks; empty as long as they agree."""
         if self._of is None:
             if now >= self._next and (latest := REPLICAS.latest()) is not None and latest.steps:
                 self._ask(latest, now)
@@ -183,16 +183,16 @@ class Marks:
             if now - self._asked > _FORGOTTEN:
                 self._of, self._next = None, now + _SECONDS_APART
             return ""
-        answers = [json.loads(each) for each in self.store.multi_get(keys)]
+        answers = [json.loads(text) for text in self.store.multi_get(keys)]
         for key in keys:
             self.store.delete_key(key)
         replicas, self._of = self._of, None
         if not all(answers):
-            # Some rank was further than that already.
+            # Some rank was already past the step.
             self._ahead *= 2
             self._next = now
             return ""
-        self._next = now + max(_SECONDS_APART, max(each["seconds"] for each in answers) / _SHARE)
+        self._next = now + max(_SECONDS_APART, max(answer["seconds"] for answer in answers) / _SHARE)
         return self._compared(replicas.executor.plans, answers, named)
 
     def _ask(self, replicas: Replicas, now: float) -> None:
@@ -204,14 +204,14 @@ class Marks:
 
     def _compared(self, plans: Sequence[Plan], answers: Sequence[_Answer], named: Callable[[int], str]) -> str:
         step = answers[0]["step"]
-        for what in ("losses", "rates"):
-            if odd := _minority([each[what] for each in answers]):
-                details = "learning rates" if what == "rates" else "losses"
+        for quantity in ("losses", "rates"):
+            if odd := _minority([answer[quantity] for answer in answers]):
+                details = "learning rates" if quantity == "rates" else "losses"
                 who = _names(odd, named)
                 return f"step {step}: {who} had other {details} than the other ranks since the start; {_MEND}"
         by_rows: dict[str, list[int]] = {}
-        for rank, each in enumerate(answers):
-            by_rows.setdefault(each["rows"], []).append(rank)
+        for rank, answer in enumerate(answers):
+            by_rows.setdefault(answer["rows"], []).append(rank)
         for ranks in by_rows.values():
             for name in answers[ranks[0]]["items"]:
                 if odd := _minority([answers[rank]["items"].get(name) for rank in ranks]):
@@ -227,11 +227,11 @@ class Marks:
                     key = (value.role, value.name, value.state, str(value.slices(plan.mesh, rank)))
                     holders.setdefault(key, []).append((job_rank, *answers[job_rank]["values"][place]))
         differ: dict[str, tuple[float, list[int]]] = {}
-        for (role, name, state, _), each in holders.items():
-            if odd := _minority([numbers for _, numbers, _ in each]):
-                ranks = [each[place][0] for place in odd]
-                first = next(place for place in range(len(each)) if place not in odd)
-                apart = max(_relative(each[first][2], each[place][2]) for place in odd)
+        for (role, name, state, _), replicas in holders.items():
+            if odd := _minority([numbers for _, numbers, _ in replicas]):
+                ranks = [replicas[place][0] for place in odd]
+                first = next(place for place in range(len(replicas)) if place not in odd)
+                apart = max(_relative(replicas[first][2], replicas[place][2]) for place in odd)
                 differ[f"{state or role} of {name!r}" if state else f"{role} {name!r}"] = apart, ranks
         if not differ:
             return ""
@@ -255,7 +255,7 @@ _LOAD = "load the same data on all of them, or use step.loader(dataset)"
 
 
 def _minority(values: Sequence[object]) -> list[int]:
-    """The places of what differs from the most frequent value, of equally frequent ones the first."""
+    """Return the indices of the values that differ from the most frequent value, or from the first of equals."""
     if len(set(values)) <= 1:
         return []
     counted = Counter(values)
@@ -268,7 +268,7 @@ def _names(ranks: Sequence[int], named: Callable[[int], str]) -> str:
 
 
 def _relative(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference, of the largest number; a bit that no sample shows is the smallest difference."""
+    """Return the largest difference relative to the largest number; 0 if only unsampled bits differ."""
     size = max(map(abs, (*one, *other)), default=0.0)
     apart = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
     return apart / size if size and math.isfinite(size) else float(size != 0 and not apart == 0)

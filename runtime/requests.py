@@ -1,4 +1,4 @@
-"""A collective call as data, checked and with its defaults filled in."""
+"""A collective call as data, with checks and defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Request:
     """
     A collective on one tensor, or on several of one dtype (a bucket).
 
-    `dim`, `sizes`, `concat_dim` and `concat_sizes` are one value for all tensors or a tuple of one per
+    `dim`, `sizes`, `concat_dim` and `concat_sizes` have one value for all tensors, or a tuple with a value per
     tensor.
 
     Args:
@@ -28,13 +28,13 @@ class Request:
         tensors: the local operands.
         axes: the mesh axes to communicate along.
         dim: the dim that is gathered, scattered or, in an all-to-all, split.
-        sizes: the sizes of its parts in group order; None where they are those of an even split.
-        concat_dim, concat_sizes: likewise, of the dim that an all-to-all puts together. Where that is the dim which it
-            splits, its parts get other boundaries; the sizes, of what goes to each and comes from each, are given.
+        sizes: the sizes of the parts of `dim` in group order; an even split if None.
+        concat_dim, concat_sizes: the same for the dim that an all-to-all joins. If it equals `dim`, the boundaries of
+            the parts move, and both sizes are required: the sizes sent to each part and received from each part.
         reduction: ``sum``, ``max`` or ``min``.
-        method: which implementation; None for the backend's usual one.
+        method: name of the implementation; the backend's default if None.
         root: the part whose value a broadcast sends.
-        donate: which operands an all-reduce may overwrite: all, none, or those at these places.
+        donate: the operands that an all-reduce may overwrite: all, none, or the operands at these indices.
     """
 
     kind: str
@@ -51,8 +51,8 @@ class Request:
 
     def __post_init__(self) -> None:
         if len({tensor.dtype for tensor in self.tensors}) != 1:
-            found = [str(tensor.dtype) for tensor in self.tensors]
-            raise ValueError(f"{self} has tensors of dtypes {found}; expected a single dtype")
+            dtypes = [str(tensor.dtype) for tensor in self.tensors]
+            raise ValueError(f"{self} has tensors of dtypes {dtypes}; expected a single dtype")
         if self.moves_boundaries() and (self.sizes is None or self.concat_sizes is None):
             raise ValueError(
                 f"{self} splits and joins the same dim {self.dim}; both sizes and concat_sizes are required"
@@ -63,55 +63,55 @@ class Request:
 
     @property
     def over(self) -> str:
-        """Its axes, for messages."""
+        """The axes, for messages."""
         return " ".join(self.axes)
 
     def moves_boundaries(self) -> bool:
-        """Whether an all-to-all joins the dim that it splits: then parts get other boundaries along it."""
+        """Whether an all-to-all joins the dim that it splits, which moves the boundaries of parts along it."""
         return self.kind == "all_to_all" and any(map(operator.eq, self.dims(), self.concat_dims()))
 
     def dims(self) -> tuple[int, ...]:
-        """`dim` of each tensor."""
+        """Return `dim` for each tensor."""
         return _each(self.dim, len(self.tensors))
 
     def concat_dims(self) -> tuple[int, ...]:
-        """`concat_dim` of each tensor."""
+        """Return `concat_dim` for each tensor."""
         return _each(self.concat_dim, len(self.tensors))
 
     def donated(self) -> Collection[int]:
-        """The places of the operands that may be overwritten."""
+        """Return the indices of the operands that may be overwritten."""
         if isinstance(self.donate, bool):
             return range(len(self.tensors)) if self.donate else ()
         return self.donate
 
     def gathered_sizes(self, group: RankGroup) -> list[Sizes]:
         """
-        Of each tensor, the sizes of the parts of a dim that is put together.
+        Return, for each tensor, the sizes of the parts of the joined dim.
 
         Raises:
-            ValueError: they do not agree with the local operand.
+            ValueError: the sizes do not agree with the local operand.
         """
         if self.kind == "all_to_all":
-            dims, given = self.concat_dims(), _each_sizes(self.concat_sizes, len(self.tensors))
+            dims, requested = self.concat_dims(), _each_sizes(self.concat_sizes, len(self.tensors))
         else:
-            dims, given = self.dims(), _each_sizes(self.sizes, len(self.tensors))
-        found: list[Sizes] = []
-        for tensor, dim, sizes in zip(self.tensors, dims, given, strict=True):
+            dims, requested = self.dims(), _each_sizes(self.sizes, len(self.tensors))
+        result: list[Sizes] = []
+        for tensor, dim, sizes in zip(self.tensors, dims, requested, strict=True):
             local = tensor.shape[dim]
             sizes = (local,) * group.size if sizes is None else sizes
             if len(sizes) != group.size or (sizes[group.part] != local and not self.moves_boundaries()):
                 raise self._mismatch(group, f"dim {dim} of the operand has size {local}", sizes)
-            found.append(sizes)
-        return found
+            result.append(sizes)
+        return result
 
     def scattered_sizes(self, group: RankGroup) -> list[Sizes]:
         """
-        Of each tensor, the sizes of the parts of a dim that is split.
+        Return, for each tensor, the sizes of the parts of the split dim.
 
         Raises:
-            ValueError: they do not agree with the operand.
+            ValueError: the sizes do not agree with the operand.
         """
-        found: list[Sizes] = []
+        result: list[Sizes] = []
         for tensor, dim, sizes in zip(
             self.tensors, self.dims(), _each_sizes(self.sizes, len(self.tensors)), strict=True
         ):
@@ -119,8 +119,8 @@ class Request:
             sizes = even_sizes(whole, group.size) if sizes is None else sizes
             if len(sizes) != group.size or sum(sizes) != whole:
                 raise self._mismatch(group, f"dim {dim} of the operand has size {whole}", sizes)
-            found.append(sizes)
-        return found
+            result.append(sizes)
+        return result
 
     def _mismatch(self, group: RankGroup, found: str, sizes: Sizes) -> ValueError:
         return ValueError(
@@ -128,7 +128,7 @@ class Request:
         )
 
     def tag(self) -> tuple[object, object]:
-        """What must be the same on all ranks, and what must be the same in the group only."""
+        """Return the options that must be equal on all ranks, and the shapes and sizes to be equal in a group."""
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_COMPARED}
         everywhere = (*options.items(), len(self.tensors), str(self.tensors[0].dtype))
         if self.moves_boundaries():
@@ -136,7 +136,7 @@ class Request:
         return everywhere, (self._agreeing_shapes(), self.sizes, self.concat_sizes)
 
     def _agreeing_shapes(self) -> list[tuple[int, ...]]:
-        """The local shapes, with -1 where parts may differ."""
+        """Return the local shapes, with -1 for dims that may differ between parts."""
         shapes = [tuple(tensor.shape) for tensor in self.tensors]
         if self.kind == "all_gather":
             return [piece_shape(s, d, -1) for s, d in zip(shapes, self.dims(), strict=True)]
@@ -149,7 +149,7 @@ _NOT_COMPARED = {"tensors", "sizes", "concat_sizes", "donate"}
 
 
 def even_sizes(size: int, parts: int) -> Sizes:
-    """The sizes of the parts of an even split."""
+    """Return the sizes of the parts of an even split."""
     offsets = even_offsets(size, parts)
     return tuple(b - a for a, b in pairwise(offsets))
 
@@ -165,21 +165,21 @@ def _each_sizes(value: Any, count: int) -> tuple[Sizes | None, ...]:
 
 
 class Waitable(Protocol):
-    """What torch returns for an operation under way."""
+    """The interface of torch's handle of an operation in flight."""
 
     def wait(self) -> object:
-        """Block until it is done."""
+        """Block until the operation is complete."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A collective under way: torch's handles to wait for, and what then makes the results."""
+    """A collective in flight: torch's handles, and the function that then computes the results."""
 
     works: Sequence[Waitable | None]
     finish: Callable[[], list[torch.Tensor]]
 
     def wait(self) -> tuple[torch.Tensor, ...]:
-        """Block until the bytes are here (on CUDA: make the current stream wait), and return the results."""
+        """Block until the data has arrived (on CUDA: make the current stream wait), and return the results."""
         for work in self.works:
             if work is not None:
                 work.wait()

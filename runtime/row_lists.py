@@ -1,11 +1,11 @@
 """
-Rows of several lists by their places: tokens on the way to their experts and back, each sequence by itself.
+Access to rows of several lists by index: tokens on the way to their experts and back, each sequence separately.
 
-Places ``[p, n]`` count from the begin of their own list, of which there are p; they are not checked against its length.
-A row is moved as one block: torch's `gather` and `scatter_add`, which take a place for each element, need many times as
-long on a CPU.
+Places ``[p, n]`` are indices into each of p lists; they are not checked against the list's length.
+A row is moved as one block: torch's `gather` and `scatter_add`, which take an index per element, are many times
+slower on a CPU.
 
-`part` is where the rows of the lists that are here start and stop among how many; None where they are all.
+`part` is (start, stop, size): the local rows of each list, and the size of the full lists; None if all rows are local.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .indexed import Part, within
 
 
 def take_rows(rows: torch.Tensor, places: torch.Tensor, *, part: Part | None = None) -> torch.Tensor:
-    """The row of its list at each place, ``[p, n, f]``; zero for one that is not here. `rows` are ``[p, t, f]``."""
+    """Return the rows of ``rows [p, t, f]`` at ``places``, ``[p, n, f]``; rows of other parts are zero."""
     local, held = (places, None) if part is None else within(places, part)
-    found = rows.flatten(0, 1).index_select(0, _joined(local, rows.size(1)))
+    taken = rows.flatten(0, 1).index_select(0, _joined(local, rows.size(1)))
     if held is not None:
-        found.masked_fill_(~held.view(-1, 1), 0)
-    return found.view(*places.shape, rows.size(2))
+        taken.masked_fill_(~held.view(-1, 1), 0)
+    return taken.view(*places.shape, rows.size(2))
 
 
 def add_rows(values: torch.Tensor, places: torch.Tensor, size: int, *, part: Part | None = None) -> torch.Tensor:
-    """Lists of `size` rows, ``[p, size, f]``, each the sum of the values ``[p, n, f]`` at its place."""
+    """Return lists of `size` rows, ``[p, size, f]``, that sum the values ``[p, n, f]`` at their places."""
     length = size
     if part is not None:
         length = part[1] - part[0]
@@ -37,7 +37,7 @@ def add_rows(values: torch.Tensor, places: torch.Tensor, size: int, *, part: Par
 
 
 def _joined(places: torch.Tensor, length: int) -> torch.Tensor:
-    """Places in lists of `length` rows as places in the one list of all their rows, ``[p * n]``."""
+    """Convert indices into lists of `length` rows to indices into their concatenation, ``[p * n]``."""
     if len(places) > 1:
         places = places + length * torch.arange(len(places), device=places.device).unsqueeze(1)
     return places.flatten()

@@ -1,4 +1,4 @@
-"""`ShareSampler`: hands each rank its own rows of every batch."""
+"""`ShareSampler`: gives each rank its own rows of every batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class ShareSampler(Sampler[list[int]]):
     """
     The indices of one rank's rows of every batch, as the `batch_sampler` of a DataLoader.
 
-    All ranks shuffle alike, so that together they see each global batch once.
+    All ranks shuffle in the same order, so that together they see each global batch once.
 
     Args:
-        length: of the data set.
+        length: length of the data set.
         batch: the number of rows of a global batch.
-        rows: those which this rank computes on (`DistributedStep.rows`).
-        seed: for the order, together with the epoch; None leaves the data in its order.
-        last: the rows of this rank of what is left over after the last full batch of an epoch; None does not use that.
+        rows: rows of the batch that this rank computes on (`DistributedStep.rows`).
+        seed: seed of the order, together with the epoch; if None, the data set's order is used.
+        last: this rank's rows of the partial batch at the end of an epoch; if None, the partial batch is skipped.
 
-    `first` is the number of the batch of the epoch that comes first; those before it are left out.
+    `first` is the index of the first batch of the epoch; earlier batches are skipped.
 
     Raises:
-        ValueError: rows outside of the batch, or a data set without one full batch.
+        ValueError: rows are outside the batch, or the data set is smaller than a batch.
     """
 
     def __init__(self, length: int, batch: int, rows: range, seed: int | None = 0, last: range | None = None) -> None:
@@ -39,12 +39,12 @@ class ShareSampler(Sampler[list[int]]):
         self.first = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the order of another epoch; the same on every rank."""
+        """Use the order of another epoch, the same on every rank."""
         self.epoch = epoch
 
     @property
     def sampler(self) -> ShareSampler:
-        """Itself: what Lightning calls `set_epoch` of, for torch's `BatchSampler` has a sampler."""
+        """The sampler itself: Lightning calls `set_epoch` on this attribute, as on the sampler of a `BatchSampler`."""
         return self
 
     def __len__(self) -> int:

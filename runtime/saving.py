@@ -14,7 +14,7 @@ from .executor import Executor
 from .step_checkpoints import Checkpoints
 
 KEPT = 2
-"""So many checkpoints stay by default."""
+"""The number of checkpoints to keep by default."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class SaveOptions:
     The checkpoint options of a run.
 
     Args:
-        folder: for checkpoints, on a disk that all ranks share; None for none.
-        every: number of steps between checkpoints; 0 writes one at the end only.
-        keep: how many of the newest are kept.
-        resume: whether the run resumes from the newest one in the folder, if there is any.
+        folder: folder for checkpoints, on a disk that all ranks share, or None to write none.
+        every: the number of steps between checkpoints; with 0 only the end of the run writes one.
+        keep: the number of newest checkpoints to keep.
+        resume: whether to resume from the newest checkpoint in the folder, if there is one.
     """
 
     folder: Path | None = None
@@ -37,18 +37,18 @@ class SaveOptions:
     @staticmethod
     def add_to(parser: argparse.ArgumentParser) -> None:
         """Add the options to a command line."""
-        parser.add_argument("--save", metavar="FOLDER", help="write checkpoints there, on a disk that all ranks share")
-        parser.add_argument("--save-every", type=int, metavar="N", help="also after every N steps (only at the end)")
-        parser.add_argument("--keep", type=int, metavar="K", help=f"how many checkpoints to keep ({KEPT})")
+        parser.add_argument("--save", metavar="FOLDER", help="folder for checkpoints, on a disk that all ranks share")
+        parser.add_argument("--save-every", type=int, metavar="N", help="save after every N steps (only at the end)")
+        parser.add_argument("--keep", type=int, metavar="K", help=f"number of checkpoints to keep ({KEPT})")
         parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint, if there is any")
 
     @staticmethod
     def taken_from(parsed: dict[str, Any]) -> SaveOptions:
         """
-        Take the options out of what a command line says.
+        Remove the options from a parsed command line and return them.
 
         Raises:
-            ValueError: they do not fit together; the message says what was expected.
+            ValueError: an option is wrong or requires another; the message gives the expected option.
         """
         folder, every, keep, resume = (parsed.pop(name) for name in ("save", "save_every", "keep", "resume"))
         if folder is None and (given := [n for n, v in (("--save-every", every), ("--keep", keep)) if v is not None]):
@@ -61,19 +61,19 @@ class SaveOptions:
         return SaveOptions(Path(folder) if folder is not None else None, every or 0, keep or KEPT, resume)
 
     def arguments(self) -> list[str]:
-        """As a command line has them."""
+        """Return the options as arguments of a command line."""
         if self.folder is None:
             return []
-        found = ["--save", str(self.folder), "--keep", str(self.keep)]
-        found += ["--save-every", str(self.every)] if self.every else []
-        return [*found, "--resume"] if self.resume else found
+        arguments = ["--save", str(self.folder), "--keep", str(self.keep)]
+        arguments += ["--save-every", str(self.every)] if self.every else []
+        return [*arguments, "--resume"] if self.resume else arguments
 
     def verify_folder(self) -> None:
         """
-        Make the folder, and check that a run which begins anew has one of its own.
+        Create the folder, and check that a run that starts anew has an empty one.
 
         Raises:
-            CheckpointError: it has checkpoints, or cannot be made.
+            CheckpointError: the folder has checkpoints, or cannot be created.
         """
         if self.folder is None:
             return
@@ -82,9 +82,9 @@ class SaveOptions:
         except OSError as error:
             why = "this is a file" if self.folder.is_file() else str(error.strerror)
             raise CheckpointError(f"--save {self.folder}: {why}; give a folder, which need not exist yet") from error
-        if not self.resume and (found := checkpoints(self.folder)):
+        if not self.resume and (existing := checkpoints(self.folder)):
             raise CheckpointError(
-                f"--save {self.folder}: the folder has checkpoints of another run, the newest is {found[0]}; give "
+                f"--save {self.folder}: the folder has checkpoints of another run, the newest is {existing[0]}; give "
                 "--resume to continue from it, or another folder"
             )
 
@@ -94,7 +94,7 @@ class Saving:
     Writes and resumes the checkpoints of a run; every rank must call each method.
 
     Args:
-        rate: the learning rate of the run; None is the optimizer's own.
+        rate: the learning rate of the run; the optimizer's own if None.
     """
 
     def __init__(self, options: SaveOptions, executor: Executor, rate: float | None) -> None:
@@ -105,24 +105,24 @@ class Saving:
 
     def begin(self) -> int:
         """
-        Go on from the newest checkpoint, where that is asked for or torchrun has started the ranks again.
+        Resume from the newest checkpoint if requested, or if torchrun has restarted the ranks.
 
         Returns:
-            How many steps have been made.
+            The number of finished steps.
 
         Raises:
-            CheckpointError: there are checkpoints, and none is intact; or they are of another model or run.
+            CheckpointError: checkpoints exist, and none is intact; or they belong to another model or run.
         """
         folder = self._options.folder
         if folder is None:
             return 0
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
             self._options.verify_folder()
-        found = self._checkpoints.load(folder, with_optimizer=True)
-        return found.notes.step if found is not None else 0
+        resumed = self._checkpoints.load(folder, with_optimizer=True)
+        return resumed.notes.step if resumed is not None else 0
 
     def after(self, step: int, last: int) -> None:
-        """After a step: write a checkpoint if one is due."""
+        """Write a checkpoint if it is due; call this after each step."""
         folder, every = self._options.folder, self._options.every
         if folder is None or not (step == last or (every and step % every == 0)):
             return

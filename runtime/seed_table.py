@@ -1,4 +1,4 @@
-"""The random streams of a step in the memory of a GPU, so that no launch there depends on a number of the host."""
+"""The random streams of a step in GPU memory, so that no kernel launch depends on a number of the host."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import torch
 from ..ir.counter import Stream, signed
 
 _ROWS = 64
-"""Streams of a block of memory, which stays where it is from step to step."""
+"""The number of streams in a block of memory, which keeps its address from step to step."""
 
 
 class SeedTable:
     """
-    The generators of all streams of the present step's seed, as two int64 of no dims each, on a device.
+    The generators of all random streams of the present step's seed, as two int64 scalars each, on a device.
 
-    It gets to know a stream when that is first drawn from; from the next step on, all that it knows are there before
-    the step begins, copied from pinned memory, which waits for nothing.
+    A new stream is added when it is first drawn from. From the next step on, the generators of all known streams are
+    copied from pinned memory before the step begins, without blocking.
 
     Args:
-        device: where they are.
+        device: device of the generators.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -28,14 +28,14 @@ class SeedTable:
         self._blocks: list[torch.Tensor] = []
 
     def begin(self, seed: int) -> None:
-        """Begin the step of a seed."""
+        """Begin the step with a seed."""
         self.seed = seed
-        known = list(self._places)
+        streams = list(self._places)
         for number, block in enumerate(self._blocks):
-            self._copy(block, known[_ROWS * number : _ROWS * (number + 1)])
+            self._copy(block, streams[_ROWS * number : _ROWS * (number + 1)])
 
     def of(self, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The base and the gamma of a stream."""
+        """Return base and gamma of a stream."""
         new = stream not in self._places
         number, row = divmod(self._places.setdefault(stream, len(self._places)), _ROWS)
         if number == len(self._blocks):
@@ -47,7 +47,7 @@ class SeedTable:
 
     def _copy(self, rows: torch.Tensor, streams: list[int]) -> None:
         generators = [Stream.of(self.seed, stream) for stream in streams]
-        numbers = torch.tensor([(signed(each.base), signed(each.gamma)) for each in generators])
+        numbers = torch.tensor([(signed(generator.base), signed(generator.gamma)) for generator in generators])
         if self.device.type == "cuda":
             numbers = numbers.pin_memory()
         rows[: len(streams)].copy_(numbers, non_blocking=True)

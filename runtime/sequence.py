@@ -1,8 +1,8 @@
 """
-The checked mode of a communicator: before each collective the ranks of the mesh compare what they are about to do.
+The checked mode of a communicator: the ranks of the mesh compare each collective before it starts.
 
-Without it two ranks that run different programs exchange bytes that fit by chance, and the numbers are
-silently wrong: a shape or dtype of the same size, or two collectives in another order.
+Without it two ranks that run different programs may exchange bytes that fit by chance, with silently wrong
+numbers: a shape or dtype of the same size, or two collectives in another order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sequence:
     Counts the collectives of a program and compares each over all ranks of its mesh, before it starts.
 
     Args:
-        everyone: the group along all axes of `mesh`.
+        everyone: group along all axes of `mesh`.
     """
 
     def __init__(self, mesh: Mesh, everyone: RankGroup) -> None:
@@ -37,24 +37,24 @@ class Sequence:
         Compare the requests of all ranks.
 
         Raises:
-            SequenceError: on every rank, if two differ; the message names both.
+            SequenceError: on every rank, if two requests differ; the message names both.
         """
         if self._everyone.size == 1:
             return
-        sent: list[Any] = [None] * self._everyone.size
-        dist.all_gather_object(sent, (*request.tag(), str(request)), self._everyone.handle)
-        tags = [sent[wire] for wire in self._everyone.wire]
+        tags_by_wire: list[Any] = [None] * self._everyone.size
+        dist.all_gather_object(tags_by_wire, (*request.tag(), str(request)), self._everyone.handle)
+        tags = [tags_by_wire[wire] for wire in self._everyone.wire]
         if (pair := self._difference(tags, request.axes)) is not None:
             ranks = [self._everyone.ranks[part] for part in pair]
-            one, other = (f"{tags[part][2]} with {_compared(*tags[part][:2])}" for part in pair)
+            first, other = (f"{tags[part][2]} with {_compared(*tags[part][:2])}" for part in pair)
             raise SequenceError(
-                f"collective number {self._count} differs: rank {ranks[0]} is about to start {one}, "
+                f"collective number {self._count} differs: rank {ranks[0]} is about to start {first}, "
                 f"rank {ranks[1]} {other}; the ranks run different programs"
             )
         self._count += 1
 
     def _difference(self, tags: list[Any], axes: Axes) -> tuple[int, int] | None:
-        """Two ranks of the mesh whose tags differ where they may not."""
+        """Return two ranks of the mesh whose tags differ but must be equal."""
         for rank, (everywhere, _, _) in enumerate(tags):
             if everywhere != tags[0][0]:
                 return 0, rank

@@ -1,9 +1,9 @@
 """
 Ranks on this machine: one function in several processes with a gloo process group, for tools and tests.
 
-The processes are forked from a server that has loaded torch and the module of the first function that was launched:
-only the first launch pays for imports, and that once and not on every rank. Whatever ends one rank early ends them all,
-with one message that names it.
+The processes are forked from a server that has loaded torch and the module of the first launched function. So the first
+launch imports them only once for all ranks, and later launches import nothing. If any rank ends early, all end, with
+one message that names it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .lifetime import die_with_parent
 
 Returned = TypeVar("Returned")
 
-# After a first failure: long enough for the rank that caused it to be seen, if it was another.
+# The time after a first failure until the failure of the rank that caused it is known.
 _GRACE_SECONDS = 0.5
 
 
 class RankError(RuntimeError):
-    """A rank raised, died or did not finish; the message names it and has its traceback."""
+    """An error of a rank that raised, died or did not finish; the message names the rank and has its traceback."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a rank ended: `at` is when, by the clock that all processes share."""
+    """The failure of a rank; `at` is its time on the clock that all processes share."""
 
     rank: int
     at: float
@@ -52,19 +52,19 @@ class _Failure:
 
 def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeout: float = 120.0) -> list[Returned]:
     """
-    Run `fn(*args)` on `world_size` local gloo ranks and return what each returned, by rank.
+    Run `fn(*args)` on `world_size` local gloo ranks and return the results in rank order.
 
     Args:
-        fn: a function that the processes can import by name; it and `args` are pickled, as are the results.
-        world_size: how many ranks.
-        args: the same for all ranks.
+        fn: a function that the processes can import by name; it, `args` and the results are pickled.
+        world_size: the number of ranks.
+        args: arguments, the same on all ranks.
         timeout: seconds until the ranks are ended.
 
     Raises:
         RankError: a rank raised an exception, was killed or was still running after `timeout`.
     """
     context = multiprocessing.get_context("forkserver")
-    # Not the module of a script: the server would run that.
+    # The module of a script is left out, because the server would run the script.
     modules = [fn.__module__] if fn.__module__ != "__main__" else []
     context.set_forkserver_preload(["torch", "torch.distributed", __name__, *modules])
     processes: list[BaseProcess] = []
@@ -89,7 +89,7 @@ def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeo
 
 @contextmanager
 def _one_thread_each() -> Generator[None, None, None]:
-    """While ranks start, the environment in which their libraries use one thread: they share the cores."""
+    """Make the libraries of ranks that start inside use one thread, because the ranks share the cores."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -103,7 +103,7 @@ def _one_thread_each() -> Generator[None, None, None]:
 
 def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: bytes) -> None:
     store, rank, world_size, timeout = place
-    # No daemon, for those may have no children of their own, and what is asked for an op runs in one.
+    # Not a daemon process: daemons cannot start child processes, and a probe of an op runs in one.
     die_with_parent()
     torch.set_num_threads(1)
     try:
@@ -115,14 +115,14 @@ def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: byt
             timeout=timedelta(seconds=timeout),
         )
         fn, args = pickle.loads(call)
-        # torch's own pickling of tensors for processes shares memory that ends with this one.
+        # torch's own pickling of tensors shares memory that ends with this process.
         sender.send_bytes(pickle.dumps(fn(*args)))
-        # Keep the sockets open for those that are not done.
+        # Keep the sockets open for slower ranks.
         dist.barrier()
     except BaseException as error:
         failure = _Failure(rank, time.monotonic(), traceback.format_exc(), is_lost_peer(error))
         sender.send_bytes(pickle.dumps(failure))
-        # Keep the sockets open until the launcher has read this: it is not the peers' fault.
+        # Keep the sockets open until the launcher has read the failure, so that peers do not fail first.
         time.sleep(2 * _GRACE_SECONDS)
         os._exit(1)
     dist.destroy_process_group()
@@ -133,8 +133,8 @@ def _collect(processes: list[BaseProcess], pipes: list[Connection], timeout: flo
     results: dict[int, Any] = {}
     failures: dict[int, _Failure] = {}
     waiting = dict(zip(pipes, range(len(pipes)), strict=True))
-    while waiting and (left := deadline - time.monotonic()) > 0:
-        for pipe in wait(list(waiting), timeout=left):
+    while waiting and (remaining := deadline - time.monotonic()) > 0:
+        for pipe in wait(list(waiting), timeout=remaining):
             assert isinstance(pipe, Connection)
             rank = waiting.pop(pipe)
             outcome = _outcome(pipe, processes[rank], rank)
@@ -151,7 +151,7 @@ def _collect(processes: list[BaseProcess], pipes: list[Connection], timeout: flo
 
 
 def _outcome(pipe: Connection, process: BaseProcess, rank: int) -> Any:
-    """What a rank sent, or how it died without a message."""
+    """Return the result that a rank sent, or how it died without a message."""
     try:
         outcome = pickle.loads(pipe.recv_bytes())
     except EOFError:

@@ -1,4 +1,4 @@
-"""Programs of several stages: finding the stage of a rank, and its connections within and between stages."""
+"""Programs of several stages: the stage of a rank, and its connections within and between stages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 class Stage(NamedTuple):
     """
-    What the ranks of one mesh run: a program, or a stage of a pipeline.
+    A program, or a stage of a pipeline, that the ranks of one mesh run.
 
     Args:
-        plan: its plan.
-        step: its function, of the communicator and the plan's inputs to the plan's outputs, on local tensors.
+        plan: plan of the stage.
+        step: function of the communicator and the plan's inputs that returns the plan's outputs, as local tensors.
     """
 
     plan: Plan
@@ -34,7 +34,7 @@ class Stage(NamedTuple):
 
 
 def my_stage(stages: Sequence[Stage]) -> Stage:
-    """The stage of this rank of the job; StopIteration where it has none."""
+    """Return the stage of this rank of the job; StopIteration if it has none."""
     me = dist.get_rank() if dist.is_initialized() else 0
     return next(stage for stage in stages if me in stage.plan.ranks)
 
@@ -50,27 +50,27 @@ def connect(
     communicator: type[Communicator] = Communicator,
 ) -> Communicator:
     """
-    The communicator of this rank's stage, with channels to the others. Every rank of the job must call this.
+    Create the communicator of this rank's stage, with channels to other stages. Every rank of the job must call this.
 
     Args:
-        timeout: of messages.
+        timeout: timeout of messages.
         checked: as in `Communicator`.
-        lines, handles: to use again those of other programs of the same job; new ones are added to the latter.
-        communicator: what to make.
+        lines, handles: lines and groups of other programs of the same job, to reuse; new groups are added to `handles`.
+        communicator: class of the communicator.
 
     Raises:
-        PlanError: stages on GPUs whose streams share one hardware queue.
+        PlanError: there are several stages on GPUs, and all streams of a GPU share one hardware queue.
     """
     plan = my_stage(stages).plan
     channels = None
     if len(stages) > 1:
         if torch.device(device).type == "cuda" and os.environ.get(_QUEUES) == "1":
             raise PlanError(
-                f"{_QUEUES}=1 gives all streams of a GPU one hardware queue, where a receive holds up what another"
-                " stage waits for, for ever; unset it, or train without stages"
+                f"{_QUEUES}=1 gives all streams of a GPU one hardware queue, where a receive blocks for ever the work"
+                " that another stage waits for; unset it, or train without stages"
             )
         transfers = dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers)
         channels = Channels(transfers, lines or Lines(timeout), device)
-    job = [RankLayout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]
-    made = {"job": job, "channels": channels, "handles": handles, "timeout": timeout, "checked": checked}
-    return communicator(plan.mesh, (), device, **made)
+    job = [RankLayout(stage_plan.mesh, stage_plan.ranks, stage_plan.process_groups()) for stage_plan, _ in stages]
+    options = {"job": job, "channels": channels, "handles": handles, "timeout": timeout, "checked": checked}
+    return communicator(plan.mesh, (), device, **options)

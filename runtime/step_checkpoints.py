@@ -21,7 +21,7 @@ _NAMES: dict[str, Callable[[Value], tuple[str, ...]]] = {
     "state": lambda value: ("optimizer", value.name, value.state),
     "step_count": lambda _: ("optimizer", "step_count"),
 }
-"""By role of what lasts from step to step, its name in a checkpoint in pieces; a state of the step has no parameter."""
+"""The parts of a value's name in a checkpoint, by role; a state of the step itself has no parameter."""
 
 _OF_OPTIMIZER = "optimizer."
 _NONE: Mapping[str, bytes] = {}
@@ -30,12 +30,12 @@ _NONE: Mapping[str, bytes] = {}
 @dataclass(frozen=True)
 class Restored:
     """
-    A checkpoint that was loaded.
+    A loaded checkpoint.
 
     Args:
-        step: how many steps had been made.
-        extra: what was given to `save`.
-        path: of the checkpoint.
+        step: the number of finished steps.
+        extra: the object that was passed to `save`.
+        path: path of the checkpoint.
     """
 
     step: int
@@ -45,10 +45,10 @@ class Restored:
 
 class Checkpoints:
     """
-    Saves and loads what an executor holds; every rank must call each method.
+    Saves and loads the state of an executor; every rank must call each method.
 
     Args:
-        files: by name, the content of what checkpoints of rank 0 have besides.
+        files: additional files of checkpoints, by name; only the files of rank 0 are written.
     """
 
     def __init__(self, executor: Executor, files: Mapping[str, bytes] = _NONE) -> None:
@@ -74,25 +74,25 @@ class Checkpoints:
         executor = self._executor
         notes = Notes(executor.steps, executor.seed, tuple(rates), tuple(loaders))
         parts = self._parts(with_optimizer=True)
-        given = {**self._files, EXTRA: self._ranks.agree(lambda: packed(extra), patient="")}
+        files = {**self._files, EXTRA: self._ranks.agree(lambda: packed(extra), patient="")}
         if not asynchronous:
-            return write(folder, parts, notes, given, keep, self._ranks)
+            return write(folder, parts, notes, files, keep, self._ranks)
         copies = {
             name: LocalShard(part.local.detach().to("cpu", copy=True), part.shape, part.offsets)
             for name, part in parts.items()
         }
         self._writer = self._writer or ThreadPoolExecutor(1, "shardwright-checkpoint")
-        self._writing = self._writer.submit(write, folder, copies, notes, given, keep, self._ranks)
+        self._writing = self._writer.submit(write, folder, copies, notes, files, keep, self._ranks)
         return folder / notes.name
 
     def wait(self) -> None:
-        """Wait for the asynchronous write; CheckpointError if it failed."""
+        """Wait for the asynchronous write; raise a CheckpointError if it failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             ACTIVITY.wait(self._ranks.turn, writing.result, patient="save")
 
     def load(self, folder: Path, *, with_optimizer: bool) -> CompleteCheckpoint | None:
-        """See `DistributedStep.load`; None where the folder has no checkpoint."""
+        """See `DistributedStep.load`; return None if the folder has no checkpoint."""
         self.wait()
         whole = newest_whole(folder, self._ranks)
         if whole is None:
@@ -111,23 +111,23 @@ class Checkpoints:
 
     def _parts(self, *, with_optimizer: bool) -> dict[str, LocalShard]:
         executor = self._executor
-        found: dict[str, LocalShard] = {}
+        shards: dict[str, LocalShard] = {}
         for name, value in _lasting(executor.plan, with_optimizer=with_optimizer):
             if value.spread.partial:
                 raise CheckpointError(f"{name} is kept as partial sums, which cannot be saved in a checkpoint")
             slices = value.slices(executor.plan.mesh, executor.comm.rank)
-            found[name] = LocalShard(executor.local(value), value.shape, tuple(each.start for each in slices))
-        return found
+            shards[name] = LocalShard(executor.local(value), value.shape, tuple(dim.start for dim in slices))
+        return shards
 
     def _verify(self, whole: CompleteCheckpoint, *, with_optimizer: bool) -> None:
-        """CheckpointError where the checkpoint is of something else."""
+        """Raise a CheckpointError if the checkpoint does not fit the step."""
         plans = self._executor.plans
         groups, rates = len(plans[0].parameter_groups), len(whole.notes.rates)
         if with_optimizer and rates != groups:
-            what = f"{whole.path} has the rates of {rates} groups of parameters, and the step has {groups}"
-            raise CheckpointError(f"{what}{_remedy(_OF_OPTIMIZER)}")
-        wanted = {name: value for plan in plans for name, value in _lasting(plan, with_optimizer=with_optimizer)}
-        for name, value in wanted.items():
+            mismatch = f"{whole.path} has the rates of {rates} groups of parameters, and the step has {groups}"
+            raise CheckpointError(f"{mismatch}{_remedy(_OF_OPTIMIZER)}")
+        expected = {name: value for plan in plans for name, value in _lasting(plan, with_optimizer=with_optimizer)}
+        for name, value in expected.items():
             if name not in whole.tensors:
                 raise CheckpointError(f"{whole.path} has no {name}{_remedy(name)}")
             shape, dtype = whole.tensors[name]
@@ -137,18 +137,18 @@ class Checkpoints:
                     f"{list(value.shape)}{_remedy(name)}"
                 )
         for name in whole.tensors:
-            if name not in wanted and (with_optimizer or not name.startswith(_OF_OPTIMIZER)):
+            if name not in expected and (with_optimizer or not name.startswith(_OF_OPTIMIZER)):
                 raise CheckpointError(f"{whole.path} has {name}, and the step does not{_remedy(name)}")
 
 
 def _remedy(name: str) -> str:
     if name.startswith(_OF_OPTIMIZER):
         return ": it was saved with another optimizer; use that one, or load the weights alone, by optimizer=False"
-    return ": it was saved of another model; make the model that it was saved of, or save to another folder"
+    return ": it was saved from another model; build that model, or save to another folder"
 
 
 def _lasting(plan: Plan, *, with_optimizer: bool) -> Iterator[tuple[str, Value]]:
-    """What a stage keeps from step to step, by its name in a checkpoint."""
+    """Yield the persistent values of a stage, with their names in a checkpoint."""
     for value in plan.inputs:
         if value.role in _NAMES:
             name = ".".join(filter(None, _NAMES[value.role](value)))

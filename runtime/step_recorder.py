@@ -1,10 +1,10 @@
 """
-Measuring a step where it runs: when this rank computes, and when what it sends is under way.
+Measurement of a running step: when this rank computes, and when its messages are in flight.
 
-A rank that does not wait computes. The communicator says what it starts, and where it waits; programs with ranges by
-layer (`layer_ranges`) say which phase of the step they are in. When asynchronous work is over is noted by whoever waits
-for it first: on a CPU that is a thread for each channel, on CUDA a stream for each channel, on which an event is
-recorded. So a recorded step runs the same calls in the same order, and nothing is recorded unless a recorder is on.
+A rank that does not wait computes. The communicator reports the operations that it starts, and its waits; programs with
+ranges by layer (`layer_ranges`) report the phase of the step. The end of asynchronous work is recorded by an extra
+waiter, which waits first: a thread per channel on a CPU, and on CUDA an event on a stream per channel. So a recorded
+step runs the same calls in the same order. Without a recorder, nothing is recorded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _Instant: TypeAlias = "float | torch.cuda.Event"
 _Wait: TypeAlias = Callable[[], Any]
 
 _FOR_THREADS = 5.0
-"""Seconds for which threads that follow work are waited for at the end."""
+"""How long to wait at the end for the threads that follow work, in seconds."""
 
 
 @dataclass
 class _UnderWay:
-    """A collective or transfer while it is under way."""
+    """A collective or transfer in flight."""
 
     kind: str
     channel: str
@@ -48,31 +48,31 @@ class _UnderWay:
 
 
 class _Instants(Protocol):
-    """Instants of this rank, and when others' work is over."""
+    """A source of instants of this rank, and of the ends of asynchronous work."""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         ...
 
     def now(self) -> _Instant:
-        """When the device has come to here."""
+        """Return the instant when the device reaches this point of the program."""
         ...
 
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
-        """Note when `wait`, which waits for work under way, is over; what to call instead of it."""
+        """Record the end of `wait`, a wait for asynchronous work; return the function to call in its place."""
         ...
 
     def seconds(self) -> Callable[[_Instant], float]:
-        """What turns the instants of the step that ends now into seconds of the host's clock."""
+        """End a step; return a function from its instants to seconds of the host's clock."""
         ...
 
     def close(self) -> None:
-        """End what follows."""
+        """End the threads that follow work."""
         ...
 
 
 class _Followed:
-    """One wait that the thread of a channel does for the main thread."""
+    """A wait that the thread of a channel does for the main thread."""
 
     def __init__(self, call: _UnderWay, wait: _Wait) -> None:
         self._call, self._run = call, wait
@@ -82,7 +82,7 @@ class _Followed:
         self._over.acquire()
 
     def run(self) -> None:
-        """In the thread."""
+        """Wait in the channel's thread."""
         try:
             self._result = self._run()
         except BaseException as error:
@@ -91,7 +91,7 @@ class _Followed:
         self._over.release()
 
     def wait(self) -> Any:
-        """In the main thread."""
+        """Wait in the main thread."""
         with self._over:
             pass
         if self._error is not None:
@@ -100,21 +100,21 @@ class _Followed:
 
 
 class CpuClock:
-    """Instants are seconds of the clock that all processes of a host share."""
+    """A source of instants in seconds of the clock that all processes of a host share."""
 
     def __init__(self) -> None:
         self._queues: dict[str, queue.SimpleQueue[_Followed | None]] = {}
         self._threads: list[threading.Thread] = []
 
     def begin(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         return time.perf_counter()
 
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
-        """Have the thread of the channel wait, in the order in which work was started."""
+        """Make the thread of the channel wait, in the order of the starts."""
         if call.channel not in self._queues:
             self._queues[call.channel] = queue.SimpleQueue()
             name = f"shardwright recorder of {call.channel}"
@@ -126,15 +126,15 @@ class CpuClock:
         return followed.wait
 
     def seconds(self) -> Callable[[Any], float]:
-        """They are."""
+        """Return `float`: instants are already seconds of the host's clock."""
         return float
 
     def close(self) -> None:
-        """End the threads; one that still ran when the process ends would abort it."""
-        for each in self._queues.values():
-            each.put(None)
+        """End the threads; a thread that still runs when the process ends would abort it."""
+        for waits in self._queues.values():
+            waits.put(None)
         self._queues.clear()
-        # Without end only where what a thread waits for was lost, which the main thread has been told.
+        # A thread outlives the limit only if it waits for a lost rank, an error that the main thread also sees.
         until = time.perf_counter() + _FOR_THREADS
         for thread in self._threads:
             thread.join(max(0.0, until - time.perf_counter()))
@@ -148,7 +148,7 @@ def _follow(given: queue.SimpleQueue[_Followed | None]) -> None:
 
 
 class CudaClock:
-    """Instants are events; before the first and after the last one of a step the host waits for the device."""
+    """A source of events as instants; the host waits for the device before and after each step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -160,19 +160,19 @@ class CudaClock:
         return torch.cuda.Event(enable_timing=True)
 
     def begin(self) -> None:
-        """The first event, when the device has nothing left to do."""
+        """Record the first event, when the device is idle."""
         torch.cuda.synchronize(self._device)
         self._began, self._first = time.perf_counter(), self._event()
         self._first.record(torch.cuda.current_stream(self._device))
 
     def now(self) -> torch.cuda.Event:
-        """An event on the current stream."""
+        """Record an event on the current stream."""
         event = self._event()
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
-        """Have a stream of the channel wait too, which blocks nobody else."""
+        """Make a separate stream of the channel wait as well, without blocking other streams."""
         if call.channel not in self._streams:
             self._streams[call.channel] = torch.cuda.Stream(self._device)
         stream = self._streams[call.channel]
@@ -183,17 +183,17 @@ class CudaClock:
         return wait
 
     def seconds(self) -> Callable[[Any], float]:
-        """By the times between events."""
+        """Return a function that adds the time since the first event to the host's clock."""
         torch.cuda.synchronize(self._device)
         return lambda event: self._began + self._first.elapsed_time(event) / 1e3
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 @dataclass
 class _StepNotes:
-    """What is noted of a step while it runs."""
+    """The notes on a step while it runs."""
 
     start: _Instant
     calls: list[_UnderWay] = field(default_factory=list[_UnderWay])
@@ -207,10 +207,10 @@ class StepRecorder:
     Records the steps of one rank while it is on (`recording`).
 
     Args:
-        device: where tensors are.
-        rank: of the job.
-        stages: the ranks of each stage, in order.
-        first: the phase in which a step begins; ``all`` where the program does not say when others begin.
+        device: device of the tensors.
+        rank: rank in the job.
+        stages: ranks of each stage, in order.
+        first: phase at the start of a step; ``all`` if the program does not report its phases.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class StepRecorder:
 
     @contextmanager
     def recording(self) -> Generator[None, None, None]:
-        """Inside, the steps of this process are recorded."""
+        """Record the steps of this process inside the context."""
         before, RECORDING.recorder = RECORDING.recorder, self
         try:
             yield
@@ -237,7 +237,7 @@ class StepRecorder:
 
     @contextmanager
     def step(self) -> Generator[None, None, None]:
-        """Around a step; one that fails is not recorded."""
+        """Record a step inside the context, unless it fails."""
         self._clock.begin()
         start = self._clock.now()
         self._now = _StepNotes(start, phases=[(self._first, start)])
@@ -249,7 +249,7 @@ class StepRecorder:
             self._now = None
 
     def enter(self, phase: str) -> None:
-        """The program goes on with another phase of the step."""
+        """Record that the program enters another phase of the step."""
         if self._now is not None and self._now.phases[-1][0] != phase:
             self._now.phases.append((phase, self._clock.now()))
 
@@ -258,9 +258,9 @@ class StepRecorder:
         Begin a collective, and record it.
 
         Args:
-            ranks: of the job, that take part.
-            begin: begins it.
-            now: whether it is waited for at once.
+            ranks: ranks of the job that take part.
+            begin: function that begins the collective.
+            now: whether the caller waits for it at once.
         """
         if self._now is None:
             return begin()
@@ -272,7 +272,7 @@ class StepRecorder:
         call = self._begun(request.kind, channel, f"{channel} {members} {number}", PLACE.layer, sent)
         pending = begin()
         if not pending.works:
-            # Its phases wait for one another, so it proceeds while it is waited for.
+            # The phases of such a collective wait for one another, so it runs during its `finish`.
             return Pending([], self._waited(pending.finish, call))
 
         def arrive() -> None:
@@ -296,11 +296,11 @@ class StepRecorder:
         return Arrival(self._waited(self._clock.follow(call, arrival.wait)))
 
     def waiting(self, wait: _Wait) -> Any:
-        """Do something that waits for other ranks."""
+        """Run a function that waits for other ranks, and record the wait."""
         return self._waited(wait)()
 
     def _crossing(self, transfer: Transfer, part: int, size: int) -> _UnderWay:
-        ends = (self._stages.get(each.ranks, each.ranks) for each in (transfer.source, transfer.target))
+        ends = (self._stages.get(holders.ranks, holders.ranks) for holders in (transfer.source, transfer.target))
         channel = "stage {} to {}".format(*ends)
         return self._begun(TRANSFER, channel, f"{transfer.label} {part}", transfer.label, size)
 
@@ -311,7 +311,7 @@ class StepRecorder:
         return self._now.calls[-1]
 
     def _waited(self, wait: _Wait, call: _UnderWay | None = None) -> _Wait:
-        """A wait that is noted, and with a call as the end of that."""
+        """Wrap a wait so that it is recorded; its end is also the end of `call`, if given."""
 
         def noted() -> Any:
             start = self._clock.now()
@@ -329,16 +329,16 @@ class StepRecorder:
         seconds = self._clock.seconds()
         traffic = tuple(
             MeasuredTraffic(
-                each.kind,
-                each.channel,
-                each.key,
-                each.where,
-                each.phase,
-                each.bytes,
-                seconds(each.start),
-                None if each.end is None else seconds(each.end),
+                call.kind,
+                call.channel,
+                call.key,
+                call.where,
+                call.phase,
+                call.bytes,
+                seconds(call.start),
+                None if call.end is None else seconds(call.end),
             )
-            for each in step.calls
+            for call in step.calls
         )
         waits = [(seconds(start), seconds(stop)) for start, stop in step.waits]
         phases = [(phase, seconds(start)) for phase, start in step.phases]
@@ -348,7 +348,7 @@ class StepRecorder:
 
 @dataclass
 class _RecorderOfSteps:
-    """What records the steps of this process; None for nothing."""
+    """The recorder of this process's steps, or None while recording is off."""
 
     recorder: StepRecorder | None = None
 
@@ -358,22 +358,22 @@ RECORDING = _RecorderOfSteps()
 
 def computed(phases: Sequence[tuple[str, float]], end: float, waits: Sequence[Span]) -> Mapping[str, tuple[Span, ...]]:
     """
-    When a rank computes, by phase: when it does not wait.
+    Return the spans when a rank computes, outside its waits, by phase.
 
     Args:
-        phases: the step's, each with its begin.
-        end: of the step.
-        waits: when it waits.
+        phases: phases of the step, each with its start.
+        end: end of the step.
+        waits: spans when the rank waits.
     """
-    found: defaultdict[str, list[Span]] = defaultdict(list)
+    spans_by_phase: defaultdict[str, list[Span]] = defaultdict(list)
     ends = [start for _, start in phases[1:]] + [end]
     for (phase, start), stop in zip(phases, ends, strict=True):
-        found[phase] += without(merged([(start, stop)]), merged(waits))
-    return {phase: tuple(spans) for phase, spans in found.items()}
+        spans_by_phase[phase] += without(merged([(start, stop)]), merged(waits))
+    return {phase: tuple(spans) for phase, spans in spans_by_phase.items()}
 
 
 @dataclass(frozen=True)
 class _NotedWork:
-    """A handle as torch's: something to wait for."""
+    """A handle like torch's for asynchronous work."""
 
     wait: _Wait

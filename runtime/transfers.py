@@ -1,15 +1,15 @@
 """
-Transfers: values that go from the ranks of one stage of a pipeline to those of another.
+Transfers: values that the ranks of one stage of a pipeline send to the ranks of another.
 
-A transfer is a list of unit tasks. In each the sender's slice travels along the chain of receivers in chunks, every
-receiver handing a chunk on as soon as it has it (the pipelined broadcast of cross-mesh 3.1), so that one copy leaves
-the sender and the time hardly grows with the number of receivers. With one receiver it is a plain send.
+A transfer is a list of unit tasks. In each task the sender's slice travels along the chain of receivers in chunks.
+Every receiver forwards a chunk as soon as it arrives (the pipelined broadcast of cross-mesh 3.1), so that one copy
+leaves the sender and the time hardly grows with the number of receivers. With one receiver it is a plain send.
 
-Sending and beginning to receive wait for nobody. Memory to receive in is posted at once, and what is handed on moves
-by itself: in a thread of its own on the CPU, on streams on CUDA. So ranks may begin and await transfers in any order
-without waiting in a circle, unless the values themselves depend on each other so. On gloo each message has a number.
-NCCL has none: there two ranks must begin the transfers from the one to the other in one order. An operation of NCCL
-holds up all that comes after it on its communicator, so each pair of ranks has one for each direction.
+The starts of sends and receives never block. Receive buffers are posted at once, and forwarding is independent
+of the main thread: it has a separate thread on the CPU, and streams on CUDA. So ranks may begin and await transfers in
+any order and cannot deadlock, if the values themselves have no cyclic dependence. On gloo each message has a
+number. NCCL has no numbers: two ranks must begin the transfers from one to the other in the same order. An NCCL
+operation blocks all later operations of its communicator, so each pair of ranks has a communicator per direction.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _Slices = tuple[slice, ...]
 @dataclass(frozen=True)
 class Holders:
     """
-    The ranks that hold a value, and how they share it.
+    The ranks that hold a value, and its sharding on them.
 
     Args:
-        mesh: of their stage, with its axes of time.
-        ranks: of the job, in the order of the mesh's own.
-        sharding: in the text form of `ir.sharding`; empty for a replicated value.
+        mesh: mesh of their stage, including its temporal axes.
+        ranks: ranks in the job, in the order of the mesh.
+        sharding: the sharding in the text form of `ir.sharding`; empty for a replicated value.
     """
 
     mesh: Mesh
@@ -54,7 +54,7 @@ class Holders:
         return Grid.of(self.mesh, self.ranks)
 
     def slices(self, shape: Sequence[int], rank: int, part: int) -> _Slices:
-        """What `rank`, of the job, holds of a value of global `shape` at the part `part`."""
+        """Return the slices that `rank` of the job holds of part `part` of a value of global `shape`."""
         spread = parse_sharding(self.sharding) if self.sharding else Sharding.replicated(len(shape))
         return self._grid.slices(shape, spread, rank, part)
 
@@ -62,15 +62,15 @@ class Holders:
 @dataclass(frozen=True)
 class Transfer:
     """
-    A value that goes from one stage to another, once per part of the axes of time.
+    A value that one stage sends to another, once per part of the temporal axes.
 
     Args:
-        label: its name; a job has one transfer of a name.
-        shape: the global shape, that of all parts together.
-        dtype: torch's name of it, such as ``float32``.
-        source: who has it.
-        target: who wants it.
-        tasks: who sends what to whom, in the order in which ranks begin them.
+        label: name of the transfer, unique in a job.
+        shape: global shape of all parts together.
+        dtype: torch's name of the dtype, such as ``float32``.
+        source: the ranks that send the value.
+        target: the ranks that receive the value.
+        tasks: unit tasks; ranks begin them in this order.
     """
 
     label: str
@@ -81,7 +81,7 @@ class Transfer:
     tasks: tuple[Task, ...]
 
     def tasks_of(self, part: int, rank: int) -> list[tuple[int, Task]]:
-        """The tasks at a part in which `rank` has something to do, each with its number in the transfer."""
+        """Return the tasks of a part that involve `rank`, each with its number in the transfer."""
         return [
             (number, task)
             for number, task in enumerate(self.tasks)
@@ -91,7 +91,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class _LineEnd:
-    """One end of a line between two ranks: the place of the rank at the other in the group of that direction."""
+    """One end of a line between two ranks: a group for one direction, and the other rank's index in it."""
 
     group: dist.ProcessGroup
     place: int
@@ -105,9 +105,9 @@ class _LineEnd:
 
 class Lines:
     """
-    What messages between any two ranks travel on: a group for those to higher ranks, and one for those to lower.
+    The process groups of messages between any two ranks: one for messages to higher ranks, and one to lower ranks.
 
-    Every rank of the job must make them, all at the same point among the groups of all ranks.
+    Every rank of the job must construct them, at the same point in the creation of groups of all ranks.
     """
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
@@ -117,20 +117,20 @@ class Lines:
         self._of_pairs: dict[tuple[int, int], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
 
     def _both(self, ranks: list[int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """A group for each direction; placeholders on a rank that is none of them."""
+        """Create a group for each direction; a rank that is not a member gets placeholders."""
         lines = (lambda: dist.new_group(ranks, timeout=self._timeout) for _ in range(2))
         up, down = (ACTIVITY.wait("a line between ranks", line) for line in lines)
         return up, down  # pyright: ignore[reportReturnType]
 
     def open(self, pairs: Iterable[tuple[int, int]]) -> None:
         """
-        Give pairs of ranks groups of their own. Every rank must call this with the same pairs of sender and receiver.
+        Create separate groups for pairs of ranks. Every rank must call this with the same pairs (sender, receiver).
         """
         for one, other in sorted({(min(pair), max(pair)) for pair in pairs} - self._of_pairs.keys()):
             self._of_pairs[one, other] = self._both([one, other])
 
     def end(self, sender: int, receiver: int) -> _LineEnd:
-        """This rank's end of the line from `sender` to `receiver`, of which it is one."""
+        """Return this rank's end of the line from `sender` to `receiver`; this rank must be one of them."""
         other = receiver if self.rank == sender else sender
         pair = min(sender, receiver), max(sender, receiver)
         if pair not in self._of_pairs:
@@ -140,12 +140,12 @@ class Lines:
 
 class _Hop:
     """
-    One task at this rank: chunks that come from the rank before it, if any, and go to the one after it, if any.
+    A task at this rank: chunks arrive from the rank before it in the chain, if any, and are sent to the rank after it.
 
-    What is to come is posted, and what this rank has itself is sent, when the hop is made.
+    The constructor posts the receives, and starts the sends of chunks that this rank already has.
 
     Args:
-        block: contiguous; what is sent, or where it arrives.
+        block: contiguous tensor to send, or to receive into.
     """
 
     def __init__(self, task: Task, tag: int, block: torch.Tensor, lines: Lines) -> None:
@@ -163,24 +163,24 @@ class _Hop:
         return self._after.send(chunk, self._tag)
 
     def forward(self) -> None:
-        """Hand each chunk on as soon as it is here."""
+        """Forward each chunk as soon as it arrives."""
         for work, chunk in zip(self._coming, self._chunks, strict=True):
             work.wait()
             self.sent.append(self._send(chunk))
 
     def arrive(self) -> None:
-        """Wait until all chunks are here."""
+        """Wait until all chunks have arrived."""
         for work in self._coming:
             work.wait()
 
     def finish(self) -> None:
-        """Wait until all that is sent is."""
+        """Wait until all chunks are sent."""
         for work in self.sent:
             work.wait()
 
 
 class _Carrier(threading.Thread):
-    """Hands on what one transfer has this rank hand on; ends, and lets go of the memory, when all that is sent is."""
+    """Forwards the chunks of a transfer at this rank; ends, and releases the memory, when all are sent."""
 
     def __init__(self, hops: Sequence[_Hop]) -> None:
         super().__init__(name="shardwright transfer", daemon=True)
@@ -189,7 +189,7 @@ class _Carrier(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Forward, then wait for what has been sent."""
+        """Forward the chunks, then wait for all sends."""
         try:
             for hop in self._hops:
                 if hop.forwards:
@@ -205,36 +205,36 @@ class _Carrier(threading.Thread):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to wait for or to report."""
+        """Whether the thread has ended without an error."""
         return not self.is_alive() and self._error is None
 
     def arrive(self) -> None:
-        """Wait until all that is to be forwarded is here; raises what went wrong."""
+        """Wait until all chunks to forward have arrived; raise the thread's error, if any."""
         self._here.wait()
         if self._error is not None:
             raise self._error
 
     def finish(self) -> None:
-        """Wait for the end; raises what went wrong."""
+        """Wait for the end of the thread; raise its error, if any."""
         self.join()
         self.arrive()
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A value on its way to this rank; `wait` may be called once."""
+    """A value in flight to this rank; `wait` may be called once."""
 
     wait: Callable[[], torch.Tensor]
 
 
 class Channels:
     """
-    The transfers of a job, as far as they concern this rank.
+    The transfers of a job that involve this rank.
 
     Args:
-        transfers: all of the job, in the same order on every rank.
-        lines: what their messages travel on.
-        device: where values are.
+        transfers: all transfers of the job, in the same order on every rank.
+        lines: process groups of their messages.
+        device: device of the values.
     """
 
     def __init__(self, transfers: Iterable[Transfer], lines: Lines, device: torch.device | str = "cpu") -> None:
@@ -251,8 +251,8 @@ class Channels:
             self._connect()
 
     def _connect(self) -> None:
-        """Greet along every line, in one order on all ranks: on NCCL the first message blocks until both are there."""
-        chains = ((task.sender, *task.receivers) for each in self._transfers.values() for task in each.tasks)
+        """Send a first message along every line, in the same order on all ranks: NCCL blocks until both ranks join."""
+        chains = ((task.sender, *task.receivers) for transfer in self._transfers.values() for task in transfer.tasks)
         pairs = sorted({pair for chain in chains for pair in pairwise(chain)})
         self._lines.open(pairs)
         greeting, me = torch.zeros(1, device=self._device), self._lines.rank
@@ -263,15 +263,17 @@ class Channels:
 
     def send(self, label: str, part: int, value: torch.Tensor) -> None:
         """
-        Begin to send; what `Communicator.send` does.
+        Begin to send, for `Communicator.send`.
 
         Raises:
-            ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
+            ValueError: this rank sends no such transfer, or `value` has an unexpected shape.
         """
         transfer = self.transfer(label)
         mine = self._mine(transfer, transfer.source, part, "sent by")
         if tuple(value.shape) != (expected := _shape(mine)):
-            raise ValueError(f"transfer {label!r} sends {list(expected)} from here, found {list(value.shape)}")
+            raise ValueError(
+                f"transfer {label!r} sends shape {list(expected)} from this rank, found {list(value.shape)}"
+            )
         if self._device.type != "cuda":
             self._carry(self._hops(transfer, part, lambda task: value[_inside(task, mine)].contiguous()))
             return
@@ -284,7 +286,7 @@ class Channels:
 
     def receive(self, label: str, part: int) -> Arrival:
         """
-        Begin to receive; what `Communicator.receive` does.
+        Begin to receive, for `Communicator.receive`.
 
         Raises:
             ValueError: this rank receives no such transfer.
@@ -294,7 +296,7 @@ class Channels:
             return self._receive(transfer, part)[0]
         stream, done = self._stream(transfer), torch.cuda.Event()
         with torch.cuda.stream(stream):
-            # On CUDA this orders streams and blocks nobody.
+            # On CUDA this orders streams without blocking the CPU.
             arrival, hops = self._receive(transfer, part)
             result = arrival.wait()
             done.record(stream)
@@ -312,14 +314,14 @@ class Channels:
     def _receive(self, transfer: Transfer, part: int) -> tuple[Arrival, list[_Hop]]:
         mine = self._mine(transfer, transfer.target, part, "received by")
         result = torch.empty(_shape(mine), dtype=getattr(torch, transfer.dtype), device=self._device)
-        beside: list[tuple[Task, torch.Tensor]] = []
+        copies: list[tuple[Task, torch.Tensor]] = []
 
         def block(task: Task) -> torch.Tensor:
-            # In place where the slice is one contiguous block of the result.
+            # Receive in place if the slice is a contiguous block of the result.
             if _common(task, mine) == task.slice and (place := result[_inside(task, mine)]).is_contiguous():
                 return place
-            beside.append((task, result.new_empty([end - begin for begin, end in task.slice])))
-            return beside[-1][1]
+            copies.append((task, result.new_empty([end - begin for begin, end in task.slice])))
+            return copies[-1][1]
 
         hops = self._hops(transfer, part, block)
         carrier = self._carry([hop for hop in hops if hop.forwards])
@@ -330,7 +332,7 @@ class Channels:
             for hop in hops:
                 if not hop.forwards:
                     hop.arrive()
-            for task, landed in beside:
+            for task, landed in copies:
                 _settle(task, landed, mine, result)
             return result
 
@@ -342,7 +344,7 @@ class Channels:
         return [_Hop(task, first + number, block(task), self._lines) for number, task in tasks]
 
     def _carry(self, hops: Sequence[_Hop]) -> _Carrier | None:
-        """Have sent what is to be sent, without waiting for it."""
+        """Forward and send in the background."""
         if not hops:
             return None
         if self._device.type == "cuda":
@@ -355,8 +357,8 @@ class Channels:
 
     def finish(self) -> None:
         """
-        Wait until everything that was begun has been sent; raises what went wrong with it. On CUDA the current stream
-        waits, for what was sent may be changed next.
+        Wait until everything that was begun has been sent, and raise its error, if any. On CUDA the current stream
+        waits, because the sent values may be changed next.
         """
         for (sources, _), stream in self._streams.items():
             if self._lines.rank in sources:
@@ -366,18 +368,18 @@ class Channels:
 
     def transfer(self, label: str) -> Transfer:
         """
-        The transfer of a name.
+        Return the transfer with a name.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no such transfer exists.
         """
-        if (found := self._transfers.get(label)) is None:
-            known = ", ".join(map(repr, self._transfers)) or "none"
-            raise ValueError(f"there is no transfer {label!r} in this job; its transfers: {known}")
-        return found
+        if (transfer := self._transfers.get(label)) is None:
+            existing = ", ".join(map(repr, self._transfers)) or "none"
+            raise ValueError(f"there is no transfer {label!r} in this job; its transfers: {existing}")
+        return transfer
 
     def _mine(self, transfer: Transfer, holders: Holders, part: int, verb: str) -> _Slices:
-        """What this rank has of a value, as one of its holders."""
+        """Return this rank's part of a value, as one of its holders."""
         if (me := self._lines.rank) not in holders.ranks:
             whose = f"is {verb} ranks {list(holders.ranks)}"
             raise ValueError(f"transfer {transfer.label!r} {whose}; this is rank {me}")
@@ -385,8 +387,8 @@ class Channels:
 
     def _stream(self, transfer: Transfer) -> torch.cuda.Stream:
         """
-        A stream for all transfers from one stage to another, which both begin in one order; one that waits for a
-        message must not hold up those between other stages. Not one per transfer, for torch has 32.
+        Return the stream of all transfers from one stage to another, which both begin in the same order; transfers
+        between other stages must not wait for them. A stream per transfer is impossible, because torch has only 32.
         """
         stages = transfer.source.ranks, transfer.target.ranks
         if stages not in self._streams:
@@ -395,23 +397,23 @@ class Channels:
 
 
 def _shape(slices: _Slices) -> tuple[int, ...]:
-    return tuple(each.stop - each.start for each in slices)
+    return tuple(dim.stop - dim.start for dim in slices)
 
 
 def _inside(task: Task, held: _Slices) -> _Slices:
-    """Where a task's slice is in a part that holds all of it."""
+    """Return the place of a task's slice in a part that contains it."""
     pairs = zip(task.slice, held, strict=True)
-    return tuple(slice(begin - each.start, end - each.start) for (begin, end), each in pairs)
+    return tuple(slice(begin - dim.start, end - dim.start) for (begin, end), dim in pairs)
 
 
 def _common(task: Task, mine: _Slices) -> tuple[tuple[int, int], ...]:
-    """What a task's slice and a part have in common, of each dim begin and end."""
+    """Return the intersection of a task's slice and a part, as start and end per dim."""
     pairs = zip(task.slice, mine, strict=True)
-    return tuple((max(begin, each.start), min(end, each.stop)) for (begin, end), each in pairs)
+    return tuple((max(begin, dim.start), min(end, dim.stop)) for (begin, end), dim in pairs)
 
 
 def _settle(task: Task, landed: torch.Tensor, mine: _Slices, result: torch.Tensor) -> None:
-    """Put what arrived beside the result into its place there."""
+    """Copy the received data of a task that was not received in place to its place in the result."""
     common = _common(task, mine)
     if any(b >= e for b, e in common):
         return

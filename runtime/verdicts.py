@@ -12,11 +12,11 @@ from torch.distributed.distributed_c10d import Store
 from .judge import Verdict
 
 VERDICT = "verdict"
-"""What holds the verdict, in the store; empty while there is none."""
+"""The key of the verdict in the store; its value is empty as long as there is none."""
 
 _REPORTER, _REPORTED, _ENDS = "reporter", "reported", "ends"
 KEYS = (VERDICT, _REPORTER, _REPORTED)
-"""What is in the store once `Verdicts.open` was called."""
+"""The keys that exist in the store after `Verdicts.open`."""
 
 _POLL_SECONDS = 0.02
 
@@ -24,16 +24,16 @@ _POLL_SECONDS = 0.02
 @dataclass
 class Verdicts:
     """
-    The verdict of a job, as one rank sees it: the store takes the first.
+    The verdict of a job, as one rank sees it: the store accepts only the first.
 
-    A rank ends for a verdict once its message is written. Whoever found it writes the message and says so in the store;
-    where that rank dies before (another may have killed it as the one at fault), the next writes it.
+    A rank ends for a verdict once its message is printed. The rank that found the verdict prints it and marks it as
+    printed in the store; if that rank dies before (another may have killed it as the rank at fault), the next prints.
 
     Args:
-        store: of the job.
-        rank: this one.
-        patience: seconds that writing a message may take a rank that is not known to be dead.
-        is_dead: of a rank, whether it is known to be.
+        store: store of the job.
+        rank: this rank.
+        patience: seconds that a rank may take to print a message before another does so, unless it is known to be dead.
+        is_dead: function that tells whether a rank is known to be dead.
     """
 
     store: Store
@@ -48,13 +48,13 @@ class Verdicts:
 
     def claim(self, verdict: Verdict, tell: Callable[[Verdict], None]) -> Verdict:
         """
-        Make a verdict that of the job, unless it has one; its message is printed when this returns.
+        Make a verdict the verdict of the job, unless it has one; a message is printed before this returns.
 
         Args:
-            tell: writes the message of a verdict; of this one or of the one that stands.
+            tell: prints the message of a verdict, either this verdict or the job's earlier one.
 
         Returns:
-            The verdict that stands.
+            The job's verdict.
         """
         mine = json.dumps({"by": self.rank, **asdict(verdict)})
         if self.store.compare_set(VERDICT, "", mine).decode() == mine:
@@ -64,13 +64,13 @@ class Verdicts:
 
     def await_told(self, tell: Callable[[Verdict], None]) -> Verdict:
         """
-        Wait until the message of the present verdict is printed, and print it if no other rank will.
+        Wait until the message of the present verdict is printed, and print it if the reporting rank fails to.
 
         Returns:
             The verdict.
         """
-        found, reported = self.store.multi_get([VERDICT, _REPORTED])
-        entry = json.loads(found)
+        text, reported = self.store.multi_get([VERDICT, _REPORTED])
+        entry = json.loads(text)
         teller, verdict = entry["by"], Verdict(tuple(entry["ranks"]), entry["text"])
         before, deadline = "", time.monotonic() + self.patience
         while not reported:
@@ -90,11 +90,11 @@ class Verdicts:
 
     def end(self, others: int, seconds: float) -> None:
         """
-        Say that this rank ends for the verdict; where it holds the store, wait for the others to have seen it.
+        Announce that this rank ends for the verdict; if it holds the store, wait until the others have seen it.
 
         Args:
-            others: how many ranks to wait for; 0 where another process holds the store.
-            seconds: for which at most.
+            others: the number of ranks to wait for; 0 if another process holds the store.
+            seconds: upper bound on the wait.
         """
         deadline = time.monotonic() + seconds
         ended = self.store.add(_ENDS, 1)

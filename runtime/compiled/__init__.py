@@ -1,1 +1,1 @@
-"""What of a program Inductor compiles, and how."""
+"""Which parts of a program Inductor compiles, and how."""

@@ -1,4 +1,4 @@
-"""A function of a program that computes and nothing else, which is compiled when it is first called."""
+"""A function of a program that only computes, and is compiled at its first call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .graph import Function, Results, TracedGraph
 LOG = logging.getLogger("shardwright")
 
 _Function: TypeAlias = "Callable[[object, list[Any]], Results]"
-"""Of a communicator and a list of tensors and numbers."""
+"""A function of a communicator and a list of tensors and numbers."""
 
 _UNTRACEABLE = (
     DataDependentOutputException,
@@ -31,11 +31,11 @@ _UNTRACEABLE = (
 
 class ComputeFunction:
     """
-    Takes the place of a function of a communicator and a list of values, which it empties.
+    A replacement for a function of a communicator and a list of values, which empties the list.
 
-    Numbers among the values, such as the part of a batch, are constants of what is compiled: for each there is another.
-    Shapes and strides of tensors are those of the first call. What cannot be traced, or has nothing to fuse, runs as it
-    is written.
+    Numbers in the list, such as the part of a batch, are constants of the compiled function: other numbers compile
+    another function. Shapes and strides of tensors are fixed by the first call. A function that cannot be traced, or
+    has nothing to fuse, runs uncompiled.
     """
 
     def __init__(self, function: _Function) -> None:
@@ -45,15 +45,15 @@ class ComputeFunction:
 
     def __call__(self, comm: object, given: list[Any]) -> Results:
         if self._numbers is None:
-            self._numbers = [index for index, each in enumerate(given) if not isinstance(each, torch.Tensor)]
+            self._numbers = [index for index, value in enumerate(given) if not isinstance(value, torch.Tensor)]
         key = tuple([given[index] for index in self._numbers])
-        if (made := self._made.get(key)) is None:
-            made = self._made[key] = self._compiled(comm, given, self._numbers)
-        return made(comm, given)
+        if (compiled := self._made.get(key)) is None:
+            compiled = self._made[key] = self._compiled(comm, given, self._numbers)
+        return compiled(comm, given)
 
     def _compiled(self, comm: object, given: list[Any], numbers: list[int]) -> _Function:
         constants = {index: given[index] for index in numbers}
-        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
 
         def traced(values: list[torch.Tensor]) -> Results:
             rest = iter(values)
@@ -69,7 +69,7 @@ class ComputeFunction:
 
 
 def _called(function: Function, numbers: list[int]) -> _Function:
-    """A function of tensors, as one of a communicator and a list in which numbers are in some places."""
+    """Adapt a function of tensors to a communicator and a list with numbers at some indices."""
     if not numbers:
         return lambda _, given: function(given)
 

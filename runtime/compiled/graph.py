@@ -1,9 +1,9 @@
 """
-The graph of a function of tensors, and what Inductor compiles it to.
+The graph of a function of tensors, and its compilation by Inductor.
 
-A graph is traced from tensors without memory, so nothing is computed. Shapes and strides are fixed: those of a program
-do not change from step to step. Equal graphs, those of equal layers say, are compiled once in a process; Inductor's own
-cache keeps them on disk from run to run.
+Tracing uses tensors without memory, so it is cheap. Shapes and strides are constants, because a program has the same
+in every step. A process compiles equal graphs (of equal layers, for example) once; Inductor's own cache keeps
+the results on disk from run to run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger("shardwright")
 
 Results = Sequence[torch.Tensor]
 Function = Callable[[list[torch.Tensor]], Results]
-"""Of a list of tensors, which it empties."""
+"""A function of a list of tensors, which empties the list."""
 
 _aten = torch.ops.aten
 
@@ -47,10 +47,10 @@ _KERNELS = frozenset(
         _aten._scaled_dot_product_efficient_attention_backward,
     }
 )
-"""Ops that Inductor leaves to the kernels that compute them otherwise."""
+"""Ops that Inductor does not fuse: it calls the same kernels as eager execution."""
 
 _LEAST_FUSED = 2
-"""Other ops than these, and than views, of a graph that is worth to be compiled."""
+"""The least number of ops, other than these and views, in a graph that is worth compiling."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class TracedGraph:
     A traced function.
 
     Args:
-        module: the ops.
-        examples: its arguments, without memory.
+        module: the ops of the function.
+        examples: arguments without memory, which give shapes, strides and dtypes.
     """
 
     module: torch.fx.GraphModule
@@ -68,7 +68,7 @@ class TracedGraph:
 
     @staticmethod
     def of(function: Function, given: Sequence[torch.Tensor]) -> TracedGraph:
-        """The graph of a function of tensors such as `given`, which are not touched."""
+        """Trace a function with tensors like `given`, whose data is not touched."""
         mode = FakeTensorMode()
         examples = [mode.from_tensor(tensor) for tensor in given]
         with torch.no_grad(), mode:
@@ -77,43 +77,43 @@ class TracedGraph:
 
     @property
     def is_worth_compiling(self) -> bool:
-        """Whether Inductor could fuse anything."""
+        """Whether the graph has enough ops for Inductor to fuse."""
         targets = [node.target for node in self.module.graph.nodes if node.op == "call_function"]
         ops = [target for target in targets if isinstance(target, torch._ops.OpOverload)]
         return sum(op.overloadpacket not in _KERNELS and not op.is_view for op in ops) >= _LEAST_FUSED
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What equal graphs have in common."""
-        kept = [id(value) for _, value in sorted(vars(self.module).items()) if isinstance(value, torch.Tensor)]
-        forms = [(each.shape, each.stride(), each.dtype, each.device) for each in self.examples]
-        return (self.module.code, *forms, *kept)
+        """A key that is the same for equal graphs."""
+        constants = [id(value) for _, value in sorted(vars(self.module).items()) if isinstance(value, torch.Tensor)]
+        forms = [(example.shape, example.stride(), example.dtype, example.device) for example in self.examples]
+        return (self.module.code, *forms, *constants)
 
     def compiled(self, name: str = "a function") -> Function:
         """
-        What Inductor makes of it.
+        Compile the graph with Inductor, or return the result of an earlier compilation of an equal graph.
 
         Args:
-            name: for messages.
+            name: name of the function, for messages.
 
         Raises:
-            PlanError: it fails.
+            PlanError: Inductor fails.
         """
-        if (known := _COMPILED.get(self.key)) is not None:
-            return known
+        if (cached := _COMPILED.get(self.key)) is not None:
+            return cached
         start = time.perf_counter()
-        # So wrapped, its list of arguments is emptied, and memory is free after the last use.
+        # With this wrapper the argument list is emptied, so that memory is free after the last use.
         wrapped: Any = GmWrapper(self.module, lambda flat: flat)
         try:
             with torch.no_grad():
-                made: Any = compile_fx(wrapped, list(self.examples))
+                function: Any = compile_fx(wrapped, list(self.examples))
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
             raise PlanError(f"Inductor cannot compile {name}: {type(error).__name__}: {reason[0]}; {ADVICE}") from error
         seconds = time.perf_counter() - start
         LOG.debug("compiled %s, of %d ops, in %.1f s", name, len(self.module.graph.nodes), seconds)
-        return _COMPILED.setdefault(self.key, made)
+        return _COMPILED.setdefault(self.key, function)
 
 
 _COMPILED: dict[tuple[object, ...], Function] = {}
-"""By key; what a process has compiled."""
+"""The functions that this process has compiled, by key."""

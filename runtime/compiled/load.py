@@ -14,12 +14,12 @@ from .split import DECORATOR, with_compute_functions
 
 def verify_usable(device: torch.device) -> None:
     """
-    Check that there is what Inductor needs to compile for a device.
+    Check that the tools which Inductor needs to compile for a device are installed.
 
     Raises:
-        PlanError: there is no C++ compiler, or for a GPU no Triton.
+        PlanError: the C++ compiler is missing, or Triton for a GPU.
     """
-    # Whoever does not compile does not wait for the import of Inductor, which takes seconds; here and below.
+    # Imported late here and below: the import of Inductor takes seconds, which only a compiling job should wait for.
     from .usable import verify_inductor
 
     verify_inductor(device)
@@ -27,19 +27,19 @@ def verify_usable(device: torch.device) -> None:
 
 def compiled_stages(stages: Sequence[Stage], program: str, device: torch.device) -> list[Stage]:
     """
-    Stages that do the same as those of a program, and are compiled in their first step.
+    Return stages that compute the same as the given stages, and are compiled in their first step.
 
     Args:
-        program: the text that the stages are from.
+        program: source text of the stages.
 
     Raises:
-        PlanError: as `verify_usable`.
+        PlanError: as in `verify_usable`.
     """
     from .compute import ComputeFunction
 
     verify_usable(device)
     text = with_compute_functions(program)
     name = f"<{stages[0].plan.name}, compiled>"
-    made = run_text(text, name, **{DECORATOR: ComputeFunction})
+    namespace = run_text(text, name, **{DECORATOR: ComputeFunction})
     ACTIVITY.compiles = True
-    return [Stage(stage.plan, made[stage.step.__name__]) for stage in stages]
+    return [Stage(stage.plan, namespace[stage.step.__name__]) for stage in stages]

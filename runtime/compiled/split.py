@@ -1,7 +1,7 @@
 """
 Functions of a program for the computation between collectives.
 
-A run of statements that compute becomes a function of its own, which is compiled when it is first called:
+Consecutive statements that compute become a separate function, which is compiled at its first call:
 
     def step(comm, w):                               @compiled
         ...                                          def step_compute_1(comm, given):
@@ -20,7 +20,8 @@ A run of statements that compute becomes a function of its own, which is compile
                                                          a, b = step_compute_1(comm, given)
                                                          sent = comm.start("all_reduce", (b,))
 
-What a run deletes or writes over it is handed in a list that it empties, so that nobody else holds on to it.
+Values that such a run deletes or overwrites are passed in a list that the function empties, so that no caller keeps
+them alive.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from collections.abc import Iterator, Sequence
 from .statements import Read, computes, deleted, is_deletion, needed, reads, written
 
 DECORATOR = "compiled"
-"""What the text calls that by which the functions are compiled; whoever runs it has to give it that name."""
+"""The name of the compiling decorator in the text; the namespace that runs the text must define it."""
 
 _LEAST = 2
-"""Statements of a run that is worth a function."""
+"""The least number of computing statements in a run that becomes a function."""
 
 _GIVEN = "given"
 
 
 def with_compute_functions(program: str) -> str:
-    """The text of a program in which the computation between collectives is in functions of its own."""
+    """Return the text of a program with the computation between collectives moved into separate functions."""
     tree = ast.parse(program)
     body: list[ast.stmt] = []
-    for each in tree.body:
-        if isinstance(each, ast.FunctionDef):
-            body += _split(each)
-        body.append(each)
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            body += _split(statement)
+        body.append(statement)
     tree.body = body
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 
 def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
-    """The functions of the runs of a function, which gets calls of them in their place."""
+    """Yield a function for each run of a function's body, and replace the runs by calls."""
     body: list[ast.stmt] = []
     number = 0
     for run, rest in _runs(function.body):
@@ -62,14 +63,14 @@ def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
             body += run
             continue
         number += 1
-        made = _ComputeRun(f"{function.name}_compute_{number}", run, rest)
-        yield made.function()
-        body += made.call()
+        compute_run = _ComputeRun(f"{function.name}_compute_{number}", run, rest)
+        yield compute_run.function()
+        body += compute_run.call()
     function.body = body
 
 
 def _runs(body: Sequence[ast.stmt]) -> Iterator[tuple[Sequence[ast.stmt], Sequence[ast.stmt]]]:
-    """The runs of statements that compute or delete, and single other statements; of each what follows it."""
+    """Yield the runs of statements that compute or delete, and other statements singly, with the statements after."""
     at = 0
     while at < len(body):
         end = at
@@ -82,16 +83,16 @@ def _runs(body: Sequence[ast.stmt]) -> Iterator[tuple[Sequence[ast.stmt], Sequen
 
 class _ComputeRun:
     """
-    A run of statements that compute or delete.
+    Consecutive statements that compute or delete, to become a function.
 
     Args:
-        name: of the function that it becomes.
-        rest: what follows it.
+        name: name of the function.
+        rest: statements that follow the run.
     """
 
     def __init__(self, name: str, body: Sequence[ast.stmt], rest: Sequence[ast.stmt]) -> None:
         self._name = name
-        self._used = {node.id for each in body for node in ast.walk(each) if isinstance(node, ast.Name)}
+        self._used = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
         self._parameters: dict[str, str] = {}
         self._taken: dict[str, None] = {}
         self._made: dict[str, None] = {}
@@ -105,7 +106,7 @@ class _ComputeRun:
         self._results = [name for name in self._made if name in later]
 
     def _compute(self, statement: ast.stmt) -> None:
-        """Add a statement, in which elements of lists are parameters."""
+        """Add a statement, with parameters in the place of the values that it reads from outside the run."""
         statement = copy.deepcopy(statement)
         names = {id(read.node): self._parameter(read) for read in reads(statement) if read.name not in self._made}
         _Renamed(names).visit(statement)
@@ -116,35 +117,35 @@ class _ComputeRun:
             self._made[name] = None
 
     def _parameter(self, read: Read) -> str:
-        """The parameter for a value: its name, or for an element of a list a new one."""
+        """Return the parameter for a value: its name, or a new name for an element of a list."""
         if read.text not in self._parameters:
-            own = re.sub(r"\W+", "_", read.text.rstrip("]"))
-            while own != read.text and own in self._used:
-                own += "_"
-            self._used.add(own)
-            self._parameters[read.text] = own
+            parameter = re.sub(r"\W+", "_", read.text.rstrip("]"))
+            while parameter != read.text and parameter in self._used:
+                parameter += "_"
+            self._used.add(parameter)
+            self._parameters[read.text] = parameter
         return self._parameters[read.text]
 
     def _delete(self, names: Sequence[str]) -> None:
-        """Delete what was made here, and what was given, which the caller does not hold on to."""
-        gone: list[str] = []
+        """Delete values of the run, and parameters that the caller passed in the list and no longer holds."""
+        deletions: list[str] = []
         for name in names:
             if name in self._made:
                 del self._made[name]
-                gone.append(name)
+                deletions.append(name)
             else:
                 self._taken[name] = None
-                gone += [own for text, own in self._parameters.items() if text.partition("[")[0] == name]
-        if gone:
-            self._body.append(ast.Delete([ast.Name(name, ast.Del()) for name in gone]))
+                deletions += [own for text, own in self._parameters.items() if text.partition("[")[0] == name]
+        if deletions:
+            self._body.append(ast.Delete([ast.Name(name, ast.Del()) for name in deletions]))
 
     def function(self) -> ast.stmt:
-        """The function, of a communicator and a list of values."""
+        """Return the definition of the function of a communicator and a list of values."""
         text = [f"@{DECORATOR}", f"def {self._name}(comm, {_GIVEN}):", *self._head(), f"    return {self._tuple()}"]
-        made = ast.parse("\n".join(text)).body[0]
-        assert isinstance(made, ast.FunctionDef)
-        made.body[-1:-1] = self._body
-        return made
+        definition = ast.parse("\n".join(text)).body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        definition.body[-1:-1] = self._body
+        return definition
 
     def _head(self) -> list[str]:
         if not self._parameters:
@@ -155,7 +156,7 @@ class _ComputeRun:
         return f"({', '.join(self._results)}{',' if len(self._results) == 1 else ''})"
 
     def call(self) -> list[ast.stmt]:
-        """What takes the place of the run."""
+        """Return the statements that replace the run."""
         lines = [f"{_GIVEN} = [{', '.join(self._parameters)}]"]
         if self._taken:
             lines.append(f"del {', '.join(self._taken)}")
@@ -165,7 +166,7 @@ class _ComputeRun:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Puts names in the place of expressions, by the identity of their nodes."""
+    """Replaces expressions by names, by the identity of their nodes."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names

@@ -1,9 +1,10 @@
 """
-The statements of a program: which of them compute and do nothing else, and which names they use.
+The statements of a program: which of them only compute, and which names they use.
 
-A program is straight-line calls (`lowering.codegen.check_program`). A statement computes if it assigns what ops of
-torch, and a few functions of the runtime, make of tensors. Others are collectives, transfers, updates by fused kernels,
-random draws (their seed is a number on the host), ops of other libraries, and calls of the program's own functions.
+A program is straight-line calls (`lowering.codegen.check_program`). A statement computes if it assigns the results of
+torch ops, and of a few functions of the runtime, on tensors. Other statements are collectives, transfers, updates by
+fused kernels, random draws (their seed is a number on the host), ops of other libraries, and calls of the program's own
+functions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _RUNTIME = frozenset({"attention", "attention_backward", "part_of"})
-"""Functions of the runtime that call ops of torch, and neither loop over rows nor read numbers."""
+"""Functions of the runtime that only call torch ops, without loops over rows or reads of numbers from tensors."""
 
 _LOCAL = frozenset({"slice", "partial"})
 """Methods of a communicator that do not communicate."""
@@ -21,7 +22,7 @@ _LOCAL = frozenset({"slice", "partial"})
 _TORCH = frozenset({"add", "cat", "full", "maximum", "minimum"})
 _METHODS = frozenset({"add_", "clone", "contiguous", "reshape"})
 _GLOBAL = frozenset({"SIZES", "aten", "torch", "rt", "comm"})
-"""Names that all functions of a program know."""
+"""Names that every function of a program can use."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Read:
 
     Args:
         node: the expression.
-        text: what it says: a name, or an element of a list such as `h[2][14]`.
-        name: the variable in it.
+        text: source text of the expression: a name, or an element of a list such as `h[2][14]`.
+        name: the variable in the expression.
     """
 
     node: ast.expr
@@ -41,12 +42,12 @@ class Read:
 
 
 def is_deletion(statement: ast.stmt) -> bool:
-    """Whether a statement does nothing but delete names."""
+    """Whether a statement only deletes names."""
     return isinstance(statement, ast.Delete)
 
 
 def computes(statement: ast.stmt) -> bool:
-    """Whether a statement does nothing but compute."""
+    """Whether a statement only computes."""
     if not isinstance(statement, ast.Assign) or not all(map(_is_of_names, statement.targets)):
         return False
     nodes = list(ast.walk(statement.value))
@@ -56,22 +57,22 @@ def computes(statement: ast.stmt) -> bool:
 
 
 def written(statement: ast.stmt) -> list[str]:
-    """The names that a statement assigns."""
+    """Return the names that a statement assigns."""
     return [node.id for node in _names(statement) if isinstance(node.ctx, ast.Store)]
 
 
 def deleted(statement: ast.stmt) -> list[str]:
-    """The names that it deletes."""
+    """Return the names that a statement deletes."""
     return [node.id for node in _names(statement) if isinstance(node.ctx, ast.Del)]
 
 
 def needed(statement: ast.stmt) -> list[str]:
-    """The names that have to be there before it, to be read or deleted."""
+    """Return the names that must be defined before a statement, because it reads or deletes them."""
     return [node.id for node in _names(statement) if not isinstance(node.ctx, ast.Store)]
 
 
 def reads(node: ast.AST) -> Iterator[Read]:
-    """The values that are read in a statement that computes."""
+    """Yield the values that a computing statement reads."""
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
             if name not in _GLOBAL:
@@ -84,7 +85,7 @@ def reads(node: ast.AST) -> Iterator[Read]:
 
 
 def _list_of(node: ast.expr) -> str | None:
-    """The list that an expression is an element of, at a place that is written down."""
+    """Return the list that an expression indexes by constants."""
     while isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None

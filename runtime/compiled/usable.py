@@ -1,4 +1,4 @@
-"""Whether Inductor can compile for a device here."""
+"""Whether Inductor can compile for a device on this machine."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ADVICE = "leave out compile=True (--compile) to run without it"
 
 def verify_inductor(device: torch.device) -> None:
     """
-    Check that there is what Inductor needs, before it is first used.
+    Check that the tools which Inductor needs are installed, before its first use.
 
     Raises:
-        PlanError: there is no C++ compiler, or for a GPU no Triton.
+        PlanError: the C++ compiler is missing, or Triton for a GPU.
     """
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
         raise PlanError(
-            "compile=True needs a C++ compiler, with which Inductor builds its kernels, and none was found: install "
-            f"g++ or clang++, or name one by the environment variable CXX; {ADVICE}"
+            "compile=True needs a C++ compiler to build the kernels of Inductor, and found none: install "
+            f"g++ or clang++, or name a compiler in the environment variable CXX; {ADVICE}"
         ) from error
     if device.type == "cuda" and not has_triton():
         raise PlanError(f"compile=True needs Triton for the kernels of {device}, which is not installed; {ADVICE}")

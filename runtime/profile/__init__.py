@@ -1,1 +1,1 @@
-"""Measuring a cluster from its ranks: what collectives and ops take there, and the cluster that fits it."""
+"""Measuring a cluster from its ranks: the times of collectives and ops, and the cluster fitted to them."""

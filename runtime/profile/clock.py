@@ -1,8 +1,8 @@
 """
 Timing on all ranks at once.
 
-A rank's time is that of many calls between two readings of its clock, after a barrier: their mean. Where processes
-share cores, single calls say nothing: a call either has the core or has not.
+A rank's time is the mean of many calls between two readings of its clock, after a barrier. If processes share cores,
+the time of a single call is meaningless: the call either has the core or waits for it.
 """
 
 from __future__ import annotations
@@ -29,53 +29,53 @@ def _wait(done: Callable[[], object]) -> None:
 
 class Clock:
     """
-    The clocks of all ranks of a job; every rank must make one, and call its methods in the same order.
+    Synchronized timing on all ranks of a job; every rank must construct one, and call its methods in the same order.
 
     Args:
-        device: where the work is; before a clock is read, all that was queued there is waited for.
+        device: device of the measured work; each reading first waits for all work queued on it.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        # What ranks agree on is in the memory of hosts, which NCCL does not carry.
+        # Ranks exchange values in host memory, which NCCL cannot send.
         own = None if backends().get("cpu") == "gloo" else dist.new_group(backend="gloo", timeout=UNWATCHED)
         self._group = own if isinstance(own, dist.ProcessGroup) else dist.group.WORLD
 
     def by_rank(self, value: float) -> list[float]:
-        """The `value` of every rank, the same list on all of them."""
-        given = torch.tensor([value], dtype=torch.float64)
-        values = [torch.empty_like(given) for _ in range(self.world)]
-        _wait(lambda: dist.all_gather(values, given, self._group))
-        return [each.item() for each in values]
+        """Return the `value` of every rank, the same list on all ranks."""
+        mine = torch.tensor([value], dtype=torch.float64)
+        values = [torch.empty_like(mine) for _ in range(self.world)]
+        _wait(lambda: dist.all_gather(values, mine, self._group))
+        return [tensor.item() for tensor in values]
 
     def slowest(self, value: float) -> float:
-        """The largest `value` of any rank."""
+        """Return the largest `value` of any rank."""
         return max(self.by_rank(value))
 
     def mean(self, value: float) -> float:
-        """The mean `value` of the ranks."""
+        """Return the mean `value` of the ranks."""
         return statistics.fmean(self.by_rank(value))
 
     def share(self, value: Given) -> Given:
-        """The `value` of rank 0, on all ranks; it is pickled."""
+        """Return the `value` of rank 0 on all ranks; it is pickled."""
         box = [value]
         _wait(lambda: dist.broadcast_object_list(box, 0, self._group))
         return box[0]
 
     def everyone(self, value: Given) -> list[Given]:
-        """What each rank gives, by rank; it is pickled."""
+        """Return the values of all ranks, in rank order; they are pickled."""
         boxes: list[Any] = [None] * self.world
         _wait(lambda: dist.all_gather_object(boxes, value, self._group))
         return boxes
 
     def wait_for_all(self) -> None:
-        """A barrier, with nothing left to do on the device."""
+        """Wait for all work on the device, then for all ranks."""
         self._settle()
         _wait(lambda: dist.barrier(self._group))
 
     def calls(self, run: Callable[[], object], count: int) -> float:
-        """This rank's seconds per call, of `count` calls."""
+        """Return this rank's mean seconds of `count` calls."""
         start = time.perf_counter()
         for _ in range(count):
             run()
@@ -84,9 +84,9 @@ class Clock:
 
     def window(self, run: Callable[[], object], seconds: float, chunk: int) -> float:
         """
-        This rank's seconds per call, of as many calls as fill `seconds`, `chunk` of them between looks at the clock.
+        Return this rank's mean seconds of a call, over `seconds`, with a clock reading after every `chunk` calls.
 
-        So all ranks work to the end: none has a core for itself because another is done.
+        All ranks work for the same time, so that no rank gets a core to itself when another rank finishes early.
         """
         start, count, now = time.perf_counter(), 0, 0.0
         while now < seconds:

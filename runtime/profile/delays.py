@@ -1,10 +1,10 @@
 """
-How late ranks resume after a wait, by how long they computed before it.
+How late ranks resume after a wait, depending on how long they computed before it.
 
-Processes that share cores are not all there when the last of them is: one that was woken waits for a core that another
-computes on, and those that have used up their share of it wait longest. What is measured is how much longer small
-collectives, gathers and reductions, take a rank in the mean where all compute before them than where none does; what
-ranks wait for one another is in it. Devices that nobody shares have none of this.
+When a wait completes, processes that share cores resume at different times: a woken process may wait for a core that
+another uses, longest if it has used up its share. The measurement is the mean extra time of small collectives
+(gathers and reductions) if all ranks compute before them, compared with ranks that do not compute; it includes the time
+that ranks wait for one another. Unshared devices have no delay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STRETCHES = (0.0005, 0.002, 0.008, 0.032)
 
 _WINDOW = 0.2
 _LEAST, _MOST = 6, 60
-"""Seconds for each, and how many collectives that may be."""
+"""Seconds per measurement, and bounds on its number of collectives."""
 
 _BYTES = 64 * 1024
 _MATRIX = 128
@@ -29,7 +29,7 @@ _MATRIX = 128
 
 class Delays:
     """
-    Measures them; every rank must make one, and call `measure` equally often.
+    Measures the delays of ranks; every rank must construct one, and call `measure` equally often.
     """
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:
@@ -39,18 +39,18 @@ class Delays:
         self._x = torch.rand(_MATRIX, _MATRIX)
 
     def measure(self) -> list[tuple[float, float]]:
-        """By stretch, the seconds computed, and by how much a collective took longer: means over ranks."""
+        """Return, for each stretch, mean seconds of computation and mean extra seconds of a collective over ranks."""
         once = self._clock.mean(self._clock.window(self._compute, _WINDOW / 4, 1))
         _, alone = self._alternating(0, _MOST)
-        found: list[tuple[float, float]] = []
+        delays: list[tuple[float, float]] = []
         for stretch in _STRETCHES:
             count = min(max(2 * round(_WINDOW / stretch / 2), _LEAST), _MOST)
             computed, taken = self._alternating(max(round(stretch / once), 1), count)
-            found.append((computed, taken - alone))
-        return found
+            delays.append((computed, taken - alone))
+        return delays
 
     def _alternating(self, products: int, count: int) -> tuple[float, float]:
-        """The mean seconds, over ranks, of so many products and of a collective, done in turn `count` times (even)."""
+        """Alternate `products` products and a collective, `count` times (even); return mean seconds of both."""
         self._clock.wait_for_all()
         computing, communicating, now = 0.0, 0.0, time.perf_counter()
         for turn in range(count):

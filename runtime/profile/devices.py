@@ -9,14 +9,14 @@ import torch
 
 
 def device_name(device: torch.device) -> str:
-    """A name for this kind of device, such as `nvidia-h100` or `cpu`."""
+    """Return a name for this kind of device, such as `nvidia-h100` or `cpu`."""
     if device.type != "cuda":
         return device.type
     return "-".join(torch.cuda.get_device_name(device).lower().split())
 
 
 def memory_bytes(device: torch.device) -> int:
-    """The bytes of a device; of a host's memory, this rank's share, or what its control group allows it."""
+    """Return the bytes of a GPU's memory; for a CPU, this rank's share of the host's memory or its cgroup limit."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -24,7 +24,7 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def _group_limit() -> int:
-    """The limit of memory of the control group that this process is in."""
+    """Return the memory limit of this process's control group."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             return int(Path("/sys/fs/cgroup", name).read_text())

@@ -22,8 +22,7 @@ _ROUNDS = 10
 @dataclass(frozen=True)
 class Line:
     """
-    Seconds of latency and seconds per byte, and how far the line is from the points: of the relative errors the
-    middle one and the largest.
+    A line of seconds of latency plus seconds per byte, with the median and the largest relative error of its points.
     """
 
     alpha: float
@@ -32,17 +31,17 @@ class Line:
     worst_error: float = 0.0
 
     def seconds(self, count: float) -> float:
-        """The time of `count` bytes."""
+        """Return the seconds for `count` bytes."""
         return self.alpha + self.beta * count
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     """
-    The line through (bytes, seconds) by least squares of *relative* errors, of which large ones count less (Huber).
+    Fit a line to (bytes, seconds) by least squares of *relative* errors, with less weight on large errors (Huber).
 
-    An absolute error would make latency noise of the largest size. Neither number is negative. Measurements of one
-    size give latency alone. Which errors are large follows from the median error of the line, so it is fitted several
-    times.
+    An absolute error would turn the noise of the largest size into latency. Alpha and beta are at least 0. Measurements
+    of a single size give latency alone. The threshold of large errors follows from the median error of the line, so the
+    fit is repeated.
     """
     counts, seconds = np.array(points).T
     if np.ptp(counts) == 0:
@@ -51,17 +50,17 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     matrix = np.stack([1.0 / seconds, counts / seconds], axis=1)
     columns = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(float).tiny)
     scaled = matrix / columns
-    found = np.maximum(np.linalg.lstsq(scaled, np.ones(len(points)), rcond=None)[0], 0.0)
+    solution = np.maximum(np.linalg.lstsq(scaled, np.ones(len(points)), rcond=None)[0], 0.0)
     for _ in range(_ROUNDS):
-        found = _robust(scaled, found)
-    errors = np.abs(scaled @ found - 1.0)
-    alpha, beta = map(float, found / columns)
+        solution = _robust(scaled, solution)
+    errors = np.abs(scaled @ solution - 1.0)
+    alpha, beta = map(float, solution / columns)
     return Line(alpha, beta, float(np.median(errors)), float(errors.max()))
 
 
 def _robust(matrix: Numbers, start: Numbers) -> Numbers:
     """
-    The numbers, none negative, for which `matrix @ numbers - 1` has the least Huber loss, given the deviation of the
+    Return nonnegative numbers that minimize the Huber loss of `matrix @ numbers - 1`, with the threshold from the
     errors at `start`.
     """
     deviation = _DEVIATION * float(np.median(np.abs(matrix @ start - 1.0)))

@@ -1,4 +1,4 @@
-"""How much of the hosts other processes take while something is measured."""
+"""The load that other processes put on the hosts during a measurement."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from .clock import Clock
 
 _GRAIN_SECONDS = 0.02
-"""What the system's counters may be wrong by."""
+"""The error of the system's counters, in seconds."""
 
 
 class HostLoadMonitor:
     """
-    Watches the processors of all hosts of a job; every rank must make one and call `share` at the same points.
+    Watches the processors of all hosts of a job; every rank must construct one and call `share` at the same points.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -24,7 +24,7 @@ class HostLoadMonitor:
         self._marks = _marks()
 
     def share(self) -> float:
-        """The processors that others than ranks kept busy since the last call, of the host where most."""
+        """Return the number of processors that other processes kept busy since the last call, on the busiest host."""
         now = _marks()
         wall, busy, own = (after - before for after, before in zip(now, self._marks, strict=True))
         self._marks = now
@@ -36,13 +36,13 @@ class HostLoadMonitor:
 
 
 def _marks() -> tuple[float, float, float]:
-    """The time, what all processors of this host have worked, and what the threads of this process have, in seconds."""
+    """Return the time, the seconds of work of all processors of this host, and the CPU seconds of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return time.perf_counter(), _busy_seconds(), used.ru_utime + used.ru_stime
 
 
 def _busy_seconds() -> float:
-    """What all processors of this host have worked so far; 0 where the system does not say."""
+    """Return the seconds that all processors of this host have worked so far; 0 if the system does not tell."""
     try:
         counters = Path("/proc/stat").read_text(encoding="utf-8").split("\n", maxsplit=1)[0].split()[1:9]
     except OSError:

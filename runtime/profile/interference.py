@@ -1,7 +1,7 @@
 """
-Computing and communicating at once: how many times longer each takes (HiDup 6.6).
+How many times longer computation and communication take if they run at the same time (HiDup 6.6).
 
-On a GPU both want memory and multiprocessors; on a CPU the library's threads want the cores.
+On a GPU both compete for memory and multiprocessors; on a CPU they compete for the cores.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .clock import Clock
 
 _MOST_ELEMENTS, _LEAST_ELEMENTS = 1024 * 1024, 16 * 1024
 _LONGEST = 0.05
-"""The seconds that what is communicated takes, at most, unless the least number of elements takes longer."""
+"""Upper bound on the seconds of the communication, unless the least number of elements takes longer."""
 
 _MATRIX = 192
 _ALONE = 8
-"""How often each is done alone, in turn with the other."""
+"""How often each is measured alone, alternating with the other."""
 
 
 class InterferenceMeter:
     """
-    Measures it; every rank must make one and call `measure` equally often.
+    Measures interference; every rank must construct one and call `measure` equally often.
 
-    What is computed are products of small matrices; what is communicated is an all-reduce over all ranks, of 4 MiB
-    where links are fast enough.
+    The computation consists of products of small matrices; the communication is an all-reduce over all ranks, of 4 MiB
+    if links are fast enough.
     """
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:
@@ -36,13 +36,13 @@ class InterferenceMeter:
         self._axes = tuple(axis.name for axis in comm.mesh.spatial if axis.size > 1)
         self._value = torch.ones(_MOST_ELEMENTS, device=comm.device)
         self._x = torch.rand(_MATRIX, _MATRIX, device=comm.device)
-        # The first one makes connections.
+        # The first call also connects the ranks.
         self._communicate()
         once = clock.slowest(clock.calls(self._communicate, 1))
         self._value = self._value[: max(int(_MOST_ELEMENTS * min(_LONGEST / once, 1.0)), _LEAST_ELEMENTS)].clone()
 
     def measure(self) -> tuple[float, float]:
-        """How many times longer (compute, communication) took, the mean over ranks."""
+        """Return how many times longer (compute, communication) took, the mean over ranks."""
         alone = self._clock.window(self._compute, self._communication_alone(), 1)
         sending = self._communication_alone()
         self._clock.wait_for_all()
@@ -57,7 +57,7 @@ class InterferenceMeter:
         return compute, communication
 
     def _communication_alone(self) -> float:
-        """The mean of some all-reduces, of the slowest rank."""
+        """Return the mean seconds of an all-reduce on the slowest rank."""
         self._clock.wait_for_all()
         return self._clock.slowest(self._clock.calls(self._communicate, _ALONE))
 
@@ -70,10 +70,10 @@ class InterferenceMeter:
     def _compute(self) -> None:
         torch.mm(self._x, self._x)
         if self._comm.device.type == "cuda":
-            # One after the other, as is counted.
+            # The products must run in sequence, because their number is counted.
             torch.cuda.current_stream(self._comm.device).synchronize()
 
 
 def _is_over(token: Token) -> bool:
-    """Whether a collective is done, without waiting for it."""
+    """Whether a collective is complete, without waiting for it."""
     return all(work.is_completed() for work in token.pending.works if isinstance(work, dist.Work | UntilEvent))

@@ -1,4 +1,4 @@
-"""The measurements of a profile so far, in a file from which a later run can resume."""
+"""The measurements of a profile so far, in a file that a later run can resume from."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _FIELDS: Shape = {
     "delays": [_ROUNDS],
     "trouble": str,
 }
-"""The fields of a journal in a file, besides its version."""
+"""The fields of a journal in a file, without its version."""
 
 _QUIET = 0.1
-"""The part of a processor that others may take."""
+"""The fraction of a processor that other processes may use in a quiet round."""
 
 _LEAST_ROUNDS = 2
 
 
 class ProfileError(RuntimeError):
-    """A profile that cannot be taken, or gone on with; the message says why."""
+    """A profile that cannot be measured or resumed; the message gives the reason."""
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Journal:
     Measurements of a job, the same on every rank.
 
     Args:
-        about: what must be the same for them to go together: mesh, backend, devices.
+        about: mesh, backend and devices, which must be the same for all measurements in a journal.
         seconds: by task, and by round, each rank's seconds per call.
         others: by task, and by round, the processors that other processes kept busy meanwhile.
-        left_out: by task, why it was not measured.
+        left_out: by task, the reason why it was not measured.
         interference: by repetition, how many times longer compute and communication took while the other ran.
-        delays: by repetition and stretch of computing, its seconds, and those that a collective took longer after it.
-        trouble: why the measuring ended early, if it did.
+        delays: by repetition and stretch of computing, its seconds, and the extra seconds of a collective after it.
+        trouble: the reason why the measurement ended early, if it did.
     """
 
     about: dict[str, Any]
@@ -58,37 +58,37 @@ class Journal:
     trouble: str = ""
 
     def quiet_rounds(self, task: str) -> list[list[float]]:
-        """The rounds of a task in which the ranks had their hosts to themselves; where there are few, the quietest."""
+        """Return the rounds of a task without much load by other processes; the quietest rounds if there are few."""
         rounds, others = self.seconds[task], self.others.get(task, [])
         if not others:
             return rounds
-        # What was measured last before an early end is not known to be quiet.
+        # The load during the last rounds before an early end is unknown, and counts as high.
         shares = [*others, *[1.0] * len(rounds)][: len(rounds)]
         quiet = sorted(zip(shares, rounds, strict=True), key=lambda pair: pair[0])
-        kept = sum(share <= _QUIET for share, _ in quiet)
-        return [by_rank for _, by_rank in quiet[: max(kept, min(_LEAST_ROUNDS, len(quiet)))]]
+        quiet_count = sum(share <= _QUIET for share, _ in quiet)
+        return [by_rank for _, by_rank in quiet[: max(quiet_count, min(_LEAST_ROUNDS, len(quiet)))]]
 
     def save(self, path: Path) -> None:
-        """Write it atomically."""
+        """Write the journal atomically."""
         write_atomically(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
 
     @staticmethod
     def load(path: Path) -> Journal:
         """
-        Read what `save` wrote.
+        Read a journal that `save` wrote.
 
         Raises:
-            ProfileError: there is no such file, or it is not one of these.
+            ProfileError: the file is missing, or is not a journal.
         """
         try:
-            found = json.loads(read_text(path))
-            if found.pop("version") != VERSION:
+            fields = json.loads(read_text(path))
+            if fields.pop("version") != VERSION:
                 raise ProfileError(f"{path} was written by another release; start over without --resume")
-            if fault := fault_of(found, _FIELDS):
+            if fault := fault_of(fields, _FIELDS):
                 raise ValueError(fault)
-            if not all(rounds and all(rounds) for rounds in found["seconds"].values()):
+            if not all(rounds and all(rounds) for rounds in fields["seconds"].values()):
                 raise ValueError("seconds has a task without a measurement")
-            return Journal(**found)
+            return Journal(**fields)
         except OSError as error:
             hint = "measure without --resume first"
             raise ProfileError(f"cannot resume: {path}: {error.strerror}; {hint}") from error

@@ -1,10 +1,10 @@
 """
-Fitting the roofline of a family of ops to measured times.
+Fit of the roofline of a family of ops to measured times.
 
-The model is `max(flops / F / efficiency(flops), bytes / B / efficiency(bytes)) + launch` (`OpRate`), with a curve of
-efficiency for each of the two terms: linear in the logarithm of the size between knots, constant beyond. Residuals are
-of logarithms, since times span orders of magnitude (`_residuals`), and so are the parameters, which keeps the constants
-above zero. The fit is robust (`robust_fit`).
+The model is `max(flops / F / efficiency(flops), bytes / B / efficiency(bytes)) + launch` (`OpRate`). Each of the two
+terms has a curve of efficiency, linear in the logarithm of the size between knots and constant beyond. The residuals
+(`_residuals`) are of logarithms, because times span orders of magnitude. The parameters are also logarithms, which
+keeps the constants positive. The fit is robust (`robust_fit`).
 """
 
 from __future__ import annotations
@@ -25,66 +25,66 @@ Sample = tuple[float, float, float]
 """FLOPs, bytes and seconds of one op."""
 
 _HUBER = 0.05
-"""The error, as a part of the time, from which a measurement counts less."""
+"""A measurement with a larger relative error counts less."""
 
 _ENOUGH = 1e-6
-"""The part of the loss that a step must gain to be followed by others."""
+"""The fit ends at a step that reduces the loss by less than this fraction."""
 
 _PER_KNOT, _KNOTS = 3, 8
 _STIFFNESS = 0.3
-"""How much a bend of the curve counts beside the error of a measurement, where measurements are few."""
+"""The weight of a bend of the curve relative to the error of a measurement, if measurements are few."""
 
 _WORTH = 0.01
-"""How much less a curve must make the loss, per knot, to be kept: noise alone makes it a little less."""
+"""The least reduction of the loss per knot that justifies a curve; noise alone gives a small reduction."""
 
 _WORKING = 0.2
-"""The part of its time that an op must work, by the rates known so far, to be a measurement of the curve."""
+"""The least part of its time that an op must work, by the present rates, to count as a measurement of the curve."""
 
 _MATTERS = 0.05
-"""The part of a sample's time that a cost must explain to be known by it."""
+"""The least part of a sample's time that a cost must explain for the sample to determine the cost."""
 
 
 def fit_rates(measured: Sequence[tuple[OpWork, float]]) -> list[tuple[OpRate, tuple[float, ...]]]:
     """
-    The rates that explain the measured seconds of ops of several families, and by what part each misses them.
+    Fit rates to the measured seconds of ops of several families; return each rate with its relative errors.
 
-    For other families there is the rate of all that go over memory (`""`). Views have but a launch.
+    Other families share the rate of all memory-bound ops (family `""`). Views have only a launch time.
     """
     groups: dict[tuple[str, str], list[Sample]] = {}
     for work, seconds in measured:
         if work.flops or work.bytes:
             for family in {work.family, work.family if work.family in MULTIPLYING else ""}:
                 groups.setdefault((family, work.dtype), []).append((work.flops, work.bytes, seconds))
-    found: list[tuple[OpRate, tuple[float, ...]]] = []
+    rates: list[tuple[OpRate, tuple[float, ...]]] = []
     for (family, dtype), group in sorted(groups.items()):
         # The rate of other families comes first: its name is empty.
-        others = next((rate for rate, _ in found if (rate.family, rate.dtype) == ("", dtype)), None)
+        others = next((rate for rate, _ in rates if (rate.family, rate.dtype) == ("", dtype)), None)
         least = others.bandwidth if others is not None and family in MULTIPLYING else 0.0
-        found.append(fit_rate(family, dtype, group, least))
+        rates.append(fit_rate(family, dtype, group, least))
     if launches := [seconds for work, seconds in measured if work.family == VIEWS]:
         launch = statistics.median(launches)
-        found.append((OpRate(VIEWS, "", 1e12, 1e12, launch), tuple(launch / each - 1.0 for each in launches)))
-    return found
+        rates.append((OpRate(VIEWS, "", 1e12, 1e12, launch), tuple(launch / seconds - 1.0 for seconds in launches)))
+    return rates
 
 
 def fit_rate(
     family: str, dtype: str, samples: Sequence[Sample], bandwidth: float = 0.0
 ) -> tuple[OpRate, tuple[float, ...]]:
     """
-    The rate of a family and dtype that explains measured times, and by what part it misses each, in their order.
+    Fit the rate of a family and dtype to measured times; return it with its relative errors, in the order of samples.
 
-    A rate that bounds no sample is the highest that one reached.
+    A rate that bounds no sample is the highest rate that a sample reached.
 
     Args:
         bandwidth: a lower bound on the bandwidth, bytes/s.
 
     Raises:
-        ValueError: there is no sample, or one that did nothing or took no time.
+        ValueError: the list of samples is empty, or a sample lacks work or time.
     """
     what = f"{family or 'ops'} in {dtype or 'any dtype'}"
     if not samples:
         raise ValueError(f"there are no measurements of {what} to fit a rate to")
-    if wrong := [each for each in samples if each[2] <= 0 or max(each[:2]) <= 0 or min(each[:2]) < 0]:
+    if wrong := [sample for sample in samples if sample[2] <= 0 or max(sample[:2]) <= 0 or min(sample[:2]) < 0]:
         raise ValueError(
             f"a measurement of {what} has (FLOPs, bytes, seconds) = {wrong[0]}; expected some work in a time above 0"
         )
@@ -98,16 +98,16 @@ def fit_rate(
 
 
 _Curve: TypeAlias = tuple[float, ...]
-"""Of some knots, the logarithms of sizes, or of efficiencies."""
+"""Logarithms of sizes or of efficiencies, one per knot."""
 
 
 @dataclass(frozen=True)
 class _Model:
     """
-    The logarithms of what is fitted: seconds per FLOP, per byte and of a launch, and efficiencies at the knots.
+    The fitted logarithms: of seconds per FLOP, per byte and per launch, and of efficiencies at the knots.
 
-    There is a curve for FLOPs and one for bytes. The last knot's efficiency is held at 0: the largest ops reach the
-    rates. A byte costs no more than `dearest`.
+    There is a curve for FLOPs and another for bytes. The last knot's efficiency is fixed at log 1 = 0: the largest ops
+    reach the rates. The cost of a byte is at most `dearest`.
     """
 
     constants: tuple[float, float, float]
@@ -117,11 +117,11 @@ class _Model:
 
     @property
     def parameters(self) -> int:
-        """How many there are: the constants, and the heights of both curves but for the last of each."""
+        """The number of parameters: the constants, and the heights of both curves without their last ones."""
         return 3 + sum(max(len(heights) - 1, 0) for heights in self.heights)
 
     def moved_by(self, offsets: Numbers) -> _Model:
-        """The same model with an offset added to each parameter."""
+        """Return the model with an offset added to each parameter."""
         flop, byte, launch = (c + float(o) for c, o in zip(self.constants, offsets[:3], strict=True))
         first = 3 + max(len(self.heights[0]) - 1, 0)
         computing, moving = (
@@ -131,12 +131,12 @@ class _Model:
         return replace(self, constants=(flop, byte, launch), heights=(computing, moving))
 
     def terms(self, samples: Numbers) -> tuple[Numbers, Numbers, float]:
-        """The seconds of computing and of moving bytes, of each sample, and those of a launch."""
+        """Return the seconds of computing and of moving bytes of each sample, and the seconds of a launch."""
         computing, moving = (self._term(term, samples[:, term]) for term in (0, 1))
         return computing, moving, float(np.exp(self.constants[2]))
 
     def _term(self, term: int, amounts: Numbers) -> Numbers:
-        """The seconds for a number of FLOPs (term 0) or bytes (term 1)."""
+        """Return the seconds for numbers of FLOPs (term 0) or bytes (term 1)."""
         seconds = amounts * np.exp(self.constants[term])
         if not self.knots[term]:
             return seconds
@@ -144,8 +144,8 @@ class _Model:
 
     def residuals(self, samples: Numbers) -> Numbers:
         """
-        The logarithms of predicted over measured seconds; and how far the heights of neighbouring knots differ, scaled
-        to count beside them.
+        Return the logarithms of predicted over measured seconds, then the differences in height of neighbouring knots,
+        scaled by `_STIFFNESS`.
         """
         computing, moving, launch = self.terms(samples)
         bends = [_STIFFNESS * np.diff(heights) for heights in self.heights if heights]
@@ -153,23 +153,23 @@ class _Model:
 
 
 def _log(amounts: Numbers) -> Numbers:
-    """The logarithms of FLOPs or bytes, 0 for none at all."""
+    """Return the logarithms of FLOPs or bytes, 0 for zero."""
     return np.log(np.maximum(amounts, 1.0))
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A model with the least loss downhill from where its fit began, and that loss."""
+    """A model at a local minimum of the loss, with the loss."""
 
     model: _Model
     loss: float
 
 
 def _fitted(start: _Model, samples: Numbers) -> _Fit:
-    """Fit offsets to the parameters, which begin at 0: the first steps are then by no more than a factor of e."""
+    """Fit offsets to the parameters, starting at 0, so that the first steps change costs by at most a factor of e."""
     highest = np.full(start.parameters, np.inf)
     highest[1] = start.dearest - start.constants[1]
-    found = robust_fit(
+    fit = robust_fit(
         lambda offsets: start.moved_by(offsets).residuals(samples),
         np.zeros(start.parameters),
         measured=len(samples),
@@ -177,11 +177,11 @@ def _fitted(start: _Model, samples: Numbers) -> _Fit:
         bounds=(-np.inf, highest),
         enough=_ENOUGH,
     )
-    return _Fit(start.moved_by(found.unknowns), found.loss)
+    return _Fit(start.moved_by(fit.unknowns), fit.loss)
 
 
 def _starts(samples: Sequence[Sample], dearest: float) -> Iterator[_Model]:
-    """Where to begin: the launch of the fastest sample, the costs of fast ones or of middling ones."""
+    """Yield start models: the launch time of the fastest sample, with the costs of fast or of median samples."""
     per_flop, per_byte = (sorted(s[2] / s[term] for s in samples if s[term]) for term in (0, 1))
     launch = math.log(min(sample[2] for sample in samples) / 2)
     for low, high in ((0.05, 0.05), (0.05, 0.5), (0.5, 0.05)):
@@ -193,7 +193,7 @@ def _starts(samples: Sequence[Sample], dearest: float) -> Iterator[_Model]:
 
 
 def _with_curves(plain: _Model, samples: Numbers) -> Iterator[_Model]:
-    """The plain model and ones of smaller launches, with flat curves, or one, over the sizes that depend on them."""
+    """Yield the plain model with smaller launches, and flat curves for one or both terms over the sizes they decide."""
     flop, byte, launch = plain.constants
     for less in (1.0, 4.0, 16.0):
         model = replace(plain, constants=(flop, byte, launch - math.log(less)))
@@ -206,7 +206,7 @@ def _with_curves(plain: _Model, samples: Numbers) -> Iterator[_Model]:
 
 
 def _parts(model: _Model, samples: Numbers) -> Numbers:
-    """By sample, the part of its time that FLOPs and that bytes explain: 0 for the one that the other hides."""
+    """Return, by sample, the part of its time that FLOPs and bytes explain: 0 for the smaller of the two."""
     computing, moving, launch = model.terms(samples)
     longer = np.maximum(computing, moving)
     bound = np.stack([computing > moving, computing <= moving], axis=1)
@@ -214,7 +214,7 @@ def _parts(model: _Model, samples: Numbers) -> Numbers:
 
 
 def _knots(sizes: Numbers) -> tuple[float, ...]:
-    """Some of the ascending sizes, each at least twice the one before: the least, and equally many between others."""
+    """Pick knots from ascending sizes, with equally many sizes between them, each at least twice the previous one."""
     count = min(_KNOTS, len(sizes) // _PER_KNOT)
     knots: list[float] = []
     for i in range(count if count > 1 else 0):
@@ -225,7 +225,7 @@ def _knots(sizes: Numbers) -> tuple[float, ...]:
 
 
 def _rate(family: str, dtype: str, model: _Model, samples: Numbers) -> OpRate:
-    """The model as a rate; a cost that matters for no sample is as low as it was seen to be."""
+    """Convert the model to a rate; a cost that matters in no sample becomes the lowest cost that a sample shows."""
     flop, byte, launch = map(math.exp, model.constants)
     bound = _parts(model, samples).max(axis=0) > _MATTERS
     seconds = samples[:, 2]
@@ -237,5 +237,5 @@ def _rate(family: str, dtype: str, model: _Model, samples: Numbers) -> OpRate:
         tuple((math.exp(k), math.exp(h)) for k, h in zip(*pair, strict=True))
         for pair in zip(model.knots, model.heights, strict=True)
     )
-    # Work of one sort alone says nothing of the other: an operation is then as good as a byte.
+    # Samples with only FLOPs or only bytes do not tell the other rate: FLOPs and bytes then have the same rate.
     return OpRate(family, dtype, flops or bandwidth, bandwidth or flops, launch, computing, moving)

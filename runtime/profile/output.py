@@ -1,4 +1,4 @@
-"""The file that a profile writes: the cluster, and in comments how well it fits and what is missing."""
+"""The output file of a profile: the cluster, with comments on its fit and on missing measurements."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .samples import OpSample
 @dataclass(frozen=True)
 class Output:
     """
-    Where a profile writes its results.
+    The contents of a profile's output file.
 
     Args:
-        name: of the cluster.
-        samples: the ops that are measured.
-        base: a cluster that the times of the ops are added to; None where a new one is measured.
+        name: name of the cluster.
+        samples: the measured ops.
+        base: an existing cluster that receives the times of the ops, or None to measure a new cluster.
         in_step: ops that were timed in a step; their times correct the rates of a new cluster.
     """
 
@@ -33,10 +33,10 @@ class Output:
 
     def profile(self, journal: Journal) -> Profile:
         """
-        The cluster.
+        Return the cluster with its fits and missing measurements.
 
         Raises:
-            ProfileError: too little was measured for one.
+            ProfileError: there are too few measurements for a cluster.
         """
         if self.base is None:
             return profile_of(journal, self.samples, self.name, self.in_step)
@@ -50,10 +50,10 @@ class Output:
 
 
 def profile_text(profile: Profile) -> str:
-    """The text of a cluster file."""
+    """Return the text of a cluster file."""
     lines = [comment(f"{fit.what}: {fit_text(fit)}") for fit in profile.fits]
     if lines:
-        lines.insert(0, "# Fitted to measured times; of the relative errors the middle one and the largest:")
+        lines.insert(0, "# Fitted to measured times, with the median and the largest relative error:")
     if profile.missing:
         is_partial = any(not why.startswith("one call takes") for why in profile.missing.values())
         lines += ["# PARTIAL: not everything was measured." if is_partial else "# Left out:"]
@@ -62,6 +62,6 @@ def profile_text(profile: Profile) -> str:
 
 
 def fit_text(fit: FittedNumbers) -> str:
-    """The numbers of a fit in a line."""
+    """Return the numbers of a fit in a line."""
     numbers = ", ".join(f"{name} {value:.3g}" for name, value in fit.found.items())
     return f"{numbers}; {fit.points} points, errors {fit.middle_error:.1%} and {fit.worst_error:.1%}"

@@ -1,10 +1,10 @@
 """
-Plans rehearsed: every rank runs a plan's program with nothing to send, and a clock between its ops.
+Rehearsals of plans: every rank runs a plan's program without communication, and reads a clock between its ops.
 
-On a processor an op takes another time in a program than in a loop: its operands are in no cache, or another one, and
-what comes next has the caches and the memory that it left. So the ops of a plan are timed where they stand, each with
-what follows it: values that are let go. Wherever the program would wait for what others send, the ranks only wait for
-one another, so that as many of them compute at once as in a real step; what arrives is made up.
+On a processor the time of an op in a program differs from its time in a loop: its operands are in other caches or in
+none, and it changes the caches and memory for the next op. So the ops of a plan are timed in their program, each
+including the deletions after it. Wherever the program would wait for communication, the ranks only wait for one
+another, so that as many of them compute at once as in a real step; received values are made up.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from .samples import REFUSALS
 
 _TURN_SECONDS = 0.2
 _LEAST_STEPS, _MOST_STEPS = 2, 50
-"""Of a turn, after one step that is not timed: it finds cold caches."""
+"""Bounds on the steps of a turn, after one step with cold caches that is not timed."""
 
 _RATE = 1e-4
-"""Of learning: so little that what is computed with stays what it was."""
+"""A learning rate so small that the weights hardly change."""
 
 Tick: TypeAlias = "tuple[int | None, float]"
-"""The number of what came, if it was an op of the step, and when."""
+"""The number of the next op, None if it is not an op of the step, and the time."""
 
 _DEVIATION, _LEAST = 0.1, 0.5
-"""Of parameters that are made up; what a square root is taken of is at least so much."""
+"""The deviation of made-up parameters, and the least value of buffers, which may be arguments of square roots."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Rehearsal:
     A plan to rehearse.
 
     Args:
-        name: of the plan, for people.
-        text: its program, which says before each op that it comes next: `comm.tick(number)`.
-        keys: by rank of the job, and by number, the name under which the op's time is kept; empty where it is not.
-        ranges: of integers in the batch, by item, the least and one above the largest.
+        name: name of the plan, for messages.
+        text: source text of its program, which announces each op by `comm.tick(number)`.
+        keys: by rank of the job, and by number, the name of the op in the journal; empty if its time is not kept.
+        ranges: by batch item of integers, their lower bound and exclusive upper bound.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Rehearsal:
 
 class Rehearsed(Communicator):
     """
-    A communicator that sends nothing, but between stages; who waits for a collective waits for the ranks of its group.
+    A communicator that sends nothing except between stages; the wait for a collective becomes a barrier of its group.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -72,10 +72,10 @@ class Rehearsed(Communicator):
         self.meets = True
         """Whether ranks wait for one another."""
         self.ticks: list[Tick] = []
-        """What came, and when."""
+        """The ticks so far."""
 
     def tick(self, number: int | None = None) -> None:
-        """Note that the op with that number comes next; without one, no op of the step."""
+        """Note that the op with the given number comes next, or with None the end of the step."""
         self.ticks.append((number, time.perf_counter()))
 
     def _begun(self, group: RankGroup, request: Request, now: bool) -> Pending:
@@ -90,40 +90,40 @@ class Rehearsed(Communicator):
 
 
 def _made_up(group: RankGroup, request: Request) -> list[torch.Tensor]:
-    """What a collective might give: of every tensor its own part, as often as it takes."""
+    """Return a plausible result of a collective, with this rank's part in place of other ranks' parts."""
     tensors = request.tensors
     match request.kind:
         case "all_reduce" | "broadcast":
-            return [each.clone(memory_format=torch.contiguous_format) for each in tensors]
+            return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
         case "all_gather":
             pairs = zip(tensors, request.dims(), request.gathered_sizes(group), strict=True)
-            return [_repeated(each, dim, sum(sizes)) for each, dim, sizes in pairs]
+            return [_repeated(tensor, dim, sum(sizes)) for tensor, dim, sizes in pairs]
         case "reduce_scatter":
             return _own_parts(group, request)
         case _:
             pairs = zip(_own_parts(group, request), request.concat_dims(), request.gathered_sizes(group), strict=True)
-            return [_repeated(each, dim, sum(sizes)) for each, dim, sizes in pairs]
+            return [_repeated(tensor, dim, sum(sizes)) for tensor, dim, sizes in pairs]
 
 
 def _own_parts(group: RankGroup, request: Request) -> list[torch.Tensor]:
     triples = zip(request.tensors, request.dims(), request.scattered_sizes(group), strict=True)
-    return [each.narrow(dim, 0, sizes[group.part]).contiguous() for each, dim, sizes in triples]
+    return [tensor.narrow(dim, 0, sizes[group.part]).contiguous() for tensor, dim, sizes in triples]
 
 
 def _repeated(part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """A tensor of `size` along `dim`."""
+    """Repeat a part along `dim` up to `size`."""
     if (length := part.shape[dim]) == 0:
         return part.new_zeros(piece_shape(part.shape, dim, size))
     return torch.cat([part] * math.ceil(size / length), dim).narrow(dim, 0, size).contiguous()
 
 
 class RehearsalError(RuntimeError):
-    """A program that does not run on made up numbers; the message says why."""
+    """A program that does not run on made-up numbers; the message gives the reason."""
 
 
 class Rehearsing:
     """
-    A rehearsal on one rank; every rank must make one, and call its methods in the same order.
+    A rehearsal on one rank; every rank must construct one, and call its methods in the same order.
 
     Raises:
         RehearsalError: on some rank the program does not run on made-up values.
@@ -148,7 +148,7 @@ class Rehearsing:
         self._steps = self._steps_of_a_turn()
 
     def _try(self) -> None:
-        """Run a step with nobody waiting for anybody, so that a rank on which it fails holds up none."""
+        """Run a step without barriers, so that a failing rank cannot block the others."""
         self._comm.meets, refusal = False, ""
         try:
             self._step()
@@ -167,16 +167,16 @@ class Rehearsing:
         self._executor.step(self._batch, _RATE)
 
     def turn(self) -> dict[str, list[float]]:
-        """By key, the mean seconds of an op of that name on each rank."""
+        """Run some steps; return, by name of op, its mean seconds on each rank."""
         self._step()
         self._comm.ticks.clear()
         for _ in range(self._steps):
             self._clock.wait_for_all()
             self._step()
             self._comm.tick()
-        found = self._clock.everyone(mean_by_key(self._keys, self._comm.ticks))
+        means = self._clock.everyone(mean_by_key(self._keys, self._comm.ticks))
         self._comm.ticks.clear()
-        return by_rank(found)
+        return by_rank(means)
 
 
 def _numbers(value: Value, shape: tuple[int, ...], limits: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
@@ -186,24 +186,24 @@ def _numbers(value: Value, shape: tuple[int, ...], limits: tuple[int, int], gene
         return torch.randint(max(low, 0), max(high, 1), shape, generator=generator).to(dtype)
     drawn = _DEVIATION * torch.randn(shape, generator=generator)
     if value.role == "buffer":
-        # Among them may be variances.
+        # Buffers may be variances.
         drawn = drawn.abs() + _LEAST
     return drawn.to(dtype)
 
 
 def mean_by_key(keys: Sequence[str], ticks: Sequence[Tick]) -> dict[str, float]:
-    """By key, the mean of the seconds from each tick of an op of that name to the next tick."""
+    """Return, by name of op, the mean seconds from each of its ticks to the next tick."""
     spent: dict[str, list[float]] = {}
     for (number, begun), (_, ended) in pairwise(ticks):
         if number is not None and (key := keys[number]):
             spent.setdefault(key, []).append(ended - begun)
-    return {key: statistics.fmean(each) for key, each in spent.items()}
+    return {key: statistics.fmean(seconds) for key, seconds in spent.items()}
 
 
 def by_rank(found: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """By key, the seconds of each rank; a rank that has no such op is given the mean of those that have."""
+    """Return, by name of op, the seconds of each rank; a rank without the op gets the mean of the other ranks."""
     seconds: dict[str, list[float]] = {}
-    for key in dict.fromkeys(key for each in found for key in each):
-        mean = statistics.fmean(each[key] for each in found if key in each)
-        seconds[key] = [each.get(key, mean) for each in found]
+    for key in dict.fromkeys(key for of_rank in found for key in of_rank):
+        mean = statistics.fmean(of_rank[key] for of_rank in found if key in of_rank)
+        seconds[key] = [of_rank.get(key, mean) for of_rank in found]
     return seconds

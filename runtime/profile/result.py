@@ -1,4 +1,4 @@
-"""The cluster that fits a journal: alpha and beta of every collective, rates of every family of ops, measured times."""
+"""The cluster that fits a journal: alpha and beta of all collectives, rates of all families of ops, measured times."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .samples import OpSample
 from .tasks import OVERHEAD, TRANSFER, ExchangeTask, exchanges, groups_of
 
 _LEAST_BETA = 1e-12
-"""Seconds per byte where no byte was seen to cost anything, as among ranks of one."""
+"""Seconds per byte if bytes have no measurable cost, as on an axis of one rank."""
 
 _CUDA_BLOCK = 512.0
-"""The block size in bytes of torch's CUDA allocator: every tensor gets a multiple of it."""
+"""The block size in bytes of torch's CUDA allocator: every tensor's memory is a multiple of it."""
 
 _ALIKE = 1.4
-"""Devices of one name whose speeds are apart by more than this are of several kinds."""
+"""Devices of one name whose speeds differ by more than this factor belong to different kinds."""
 
 _FREE = Line(1e-6, _LEAST_BETA)
-"""What an axis of one rank has."""
+"""The line of an axis of one rank."""
 
 
 @dataclass(frozen=True)
 class FittedNumbers:
-    """What was fitted, for people: what to, the numbers, of the relative errors the middle and the largest."""
+    """A fit, for people: its subject, the numbers, and the median and largest relative error."""
 
     what: str
     found: Mapping[str, float]
@@ -43,7 +43,7 @@ class FittedNumbers:
 
 @dataclass(frozen=True)
 class Profile:
-    """A cluster, what was fitted to get it, and by task what is missing, and why."""
+    """A cluster, the fits behind it, and by task the reason why its measurement is missing."""
 
     cluster: Cluster
     fits: tuple[FittedNumbers, ...]
@@ -52,7 +52,7 @@ class Profile:
 
 def middle_seconds(rounds: Sequence[Sequence[float]], ranks: Iterable[int] | None = None) -> float:
     """
-    The seconds of a task: the middle round's, of its slowest rank, or of the mean of `ranks`.
+    Return the seconds of a task in the median round: of the slowest rank, or of the mean of `ranks`.
     """
     if ranks is None:
         return statistics.median(max(by_rank) for by_rank in rounds)
@@ -61,28 +61,28 @@ def middle_seconds(rounds: Sequence[Sequence[float]], ranks: Iterable[int] | Non
 
 
 def mesh_of(journal: Journal) -> Mesh:
-    """The mesh that a journal is of."""
+    """Return the mesh of a journal's job."""
     return Mesh(tuple(Axis(name, size) for name, size in journal.about["mesh"]))
 
 
 def profile_of(journal: Journal, samples: Sequence[OpSample], name: str, in_step: Sequence[OpSample] = ()) -> Profile:
     """
-    The cluster that was measured.
+    Return the measured cluster.
 
     Args:
-        in_step: ops that were timed in a step, where they take longer than in a loop; rates are corrected by them.
+        in_step: ops that were timed in a step, where they take longer than in a loop; they correct the rates.
 
     Raises:
-        ProfileError: too little was measured for one that can be planned for; the message says what is missing.
+        ProfileError: there are too few measurements to plan for the cluster; the message names a missing measurement.
     """
     mesh = mesh_of(journal)
     links, fits = _links(journal, mesh)
     kinds = kinds_of(journal, samples)
     devices: list[Device] = []
     for kind, ranks in kinds.items():
-        device, found = _device(kind, ranks, journal, samples)
+        device, device_fits = _device(kind, ranks, journal, samples)
         devices.append(replace(device, rates=_corrected(device, _times(journal, in_step, ranks))))
-        fits += found
+        fits += device_fits
     places = list(kinds)
     placement = tuple(
         next(places.index(kind) for kind, ranks in kinds.items() if rank in ranks) for rank in range(mesh.device_count)
@@ -92,29 +92,29 @@ def profile_of(journal: Journal, samples: Sequence[OpSample], name: str, in_step
 
 
 def missing_of(journal: Journal, samples: Sequence[OpSample]) -> dict[str, str]:
-    """What was not measured, and why."""
+    """Return the measurements that are missing, with the reasons."""
     missing = dict(journal.left_out)
     if journal.trouble:
-        names = [each.work.key for each in samples]
-        names += [f"{each.series}" for each in _exchanges(journal, mesh_of(journal))]
+        names = [sample.work.key for sample in samples]
+        names += [f"{exchange.series}" for exchange in _exchanges(journal, mesh_of(journal))]
         measured = {*journal.seconds, *(name.rpartition(" of ")[0] for name in journal.seconds)}
         missing |= {name: journal.trouble for name in names if name not in measured and name not in missing}
     return missing
 
 
 def _exchanges(journal: Journal, mesh: Mesh) -> list[ExchangeTask]:
-    """One of each series."""
+    """Return one exchange of each series."""
     return exchanges(mesh, journal.about["backend"], (1024,))
 
 
 def _points(journal: Journal, series: str) -> list[tuple[float, float]]:
-    """The (bytes, seconds) of a series of exchanges, ascending."""
-    found: list[tuple[float, float]] = []
+    """Return the (bytes, seconds) of a series of exchanges, in ascending order."""
+    points: list[tuple[float, float]] = []
     for name in journal.seconds:
-        of, _, size = name.partition(" of ")
-        if of == series:
-            found.append((float(size.removesuffix(" bytes")), middle_seconds(journal.quiet_rounds(name))))
-    return sorted(found)
+        name_of_series, _, size = name.partition(" of ")
+        if name_of_series == series:
+            points.append((float(size.removesuffix(" bytes")), middle_seconds(journal.quiet_rounds(name))))
+    return sorted(points)
 
 
 def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[FittedNumbers]]:
@@ -124,19 +124,19 @@ def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[FittedNumbers
         parts = mesh.parts(axes)
         lines: dict[str, Line] = {}
         points: list[tuple[str, float, float]] = []
-        for each in (each for each in _exchanges(journal, mesh) if each.axes == axes):
-            seen = _points(journal, each.series)
+        for exchange in (exchange for exchange in _exchanges(journal, mesh) if exchange.axes == axes):
+            seen = _points(journal, exchange.series)
             if not seen:
                 continue
-            if each.kind == TRANSFER:
-                # There and back.
+            if exchange.kind == TRANSFER:
+                # A transfer was timed both ways.
                 seen = [(size, seconds / 2) for size, seconds in seen]
-            line = fit_line([(_counted(each.kind, size, parts), seconds) for size, seconds in seen])
-            lines[each.curve] = line
-            found = {"alpha": line.alpha, "beta": line.beta}
-            fits.append(FittedNumbers(each.series, found, len(seen), line.middle_error, line.worst_error))
-            if each.kind != TRANSFER:
-                points += [(each.curve, size, seconds) for size, seconds in rising(seen)]
+            line = fit_line([(_counted(exchange.kind, size, parts), seconds) for size, seconds in seen])
+            lines[exchange.curve] = line
+            numbers = {"alpha": line.alpha, "beta": line.beta}
+            fits.append(FittedNumbers(exchange.series, numbers, len(seen), line.middle_error, line.worst_error))
+            if exchange.kind != TRANSFER:
+                points += [(exchange.curve, size, seconds) for size, seconds in rising(seen)]
         links.append(_link("-".join(axes), lines, points))
     order = [axis.name for axis in mesh.spatial]
     return sorted(links, key=lambda link: order.index(link.axis) if link.axis in order else len(order)), fits
@@ -144,10 +144,10 @@ def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[FittedNumbers
 
 def rising(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """
-    Times that never fall with the size: those that do are noise, and neighbours get the median of their logarithms.
+    Make times monotone in size: times that fall are noise, and pools of neighbours get the median of their logarithms.
 
-    It is the isotonic regression by least absolute deviations, by pooling adjacent violators (Ayer and others, 1955);
-    so one slow measurement among small sizes does not lift them all.
+    This is the isotonic regression by least absolute deviations, by pooling adjacent violators (Ayer and others, 1955);
+    one slow measurement among small sizes does not raise them all.
     """
     pools: list[list[float]] = []
     for _, seconds in points:
@@ -172,14 +172,14 @@ def _link(name: str, lines: Mapping[str, Line], points: Sequence[tuple[str, floa
 
 
 def _counted(kind: str, size: float, parts: int) -> float:
-    """The bytes that the model of `ir.cluster` counts, by which beta is divided."""
+    """Return the bytes that the model of `ir.cluster` multiplies by beta."""
     if kind in (TRANSFER, "broadcast"):
         return size
     return (2 if kind == "all_reduce" else 1) * size * (parts - 1) / parts
 
 
 def kinds_of(journal: Journal, samples: Sequence[OpSample]) -> dict[str, list[int]]:
-    """The ranks of each kind of device: of one name, and of about one speed."""
+    """Return the ranks of each kind of device, with one name and about one speed."""
     names = [name for name, _ in journal.about["devices"]]
     slowness = _slowness(journal, samples, len(names))
     kinds: dict[str, list[int]] = {}
@@ -196,8 +196,8 @@ def kinds_of(journal: Journal, samples: Sequence[OpSample]) -> dict[str, list[in
 
 
 def _slowness(journal: Journal, samples: Sequence[OpSample], ranks: int) -> list[float]:
-    """Of each rank, how many times longer than the fastest it takes for an op, in the middle of the ops."""
-    keys = {each.work.key for each in samples if each.work.flops} & journal.seconds.keys()
+    """Return, by rank, how many times longer than on the fastest rank an op takes, as the median over ops."""
+    keys = {sample.work.key for sample in samples if sample.work.flops} & journal.seconds.keys()
     ratios: list[list[float]] = [[] for _ in range(ranks)]
     for key in keys:
         middle = [middle_seconds(journal.quiet_rounds(key), [rank]) for rank in range(ranks)]
@@ -210,7 +210,7 @@ def _device(
     kind: str, ranks: Sequence[int], journal: Journal, samples: Sequence[OpSample]
 ) -> tuple[Device, list[FittedNumbers]]:
     seconds = op_seconds_of(journal, samples, ranks)
-    if not any(each.work.flops for each in seconds):
+    if not any(sample.work.flops for sample in seconds):
         raise ProfileError("no op was measured; measure longer, or continue with --resume")
     rates, fits = _rates(kind, seconds)
     device = Device(
@@ -218,7 +218,7 @@ def _device(
         _flops(seconds),
         _bandwidth(seconds),
         min(journal.about["devices"][rank][1] for rank in ranks),
-        min(spent for each, spent in seconds.items() if each.work.bytes),
+        min(spent for sample, spent in seconds.items() if sample.work.bytes),
         rates,
         overhead=middle_seconds(journal.quiet_rounds(OVERHEAD), ranks) if OVERHEAD in journal.seconds else 0.0,
         block=1.0 if kind.startswith("cpu") else _CUDA_BLOCK,
@@ -227,78 +227,78 @@ def _device(
 
 
 def op_seconds_of(journal: Journal, samples: Sequence[OpSample], ranks: Sequence[int]) -> dict[OpSample, float]:
-    """The seconds of each op that was measured, the mean over `ranks`."""
-    measured = (each for each in samples if each.work.key in journal.seconds)
-    return {each: middle_seconds(journal.quiet_rounds(each.work.key), ranks) for each in measured}
+    """Return the seconds of each measured op, as the mean over `ranks`."""
+    measured = (sample for sample in samples if sample.work.key in journal.seconds)
+    return {sample: middle_seconds(journal.quiet_rounds(sample.work.key), ranks) for sample in measured}
 
 
 def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, ...], list[FittedNumbers]]:
-    """A rate for each family and dtype, for what other ops do, and for what is fitted beside them."""
+    """Fit a rate for each family and dtype; return the rates and the fits."""
     rates: list[OpRate] = []
     fits: list[FittedNumbers] = []
-    for rate, residuals in fit_rates([(each.work, spent) for each, spent in seconds.items()]):
+    for rate, residuals in fit_rates([(sample.work, spent) for sample, spent in seconds.items()]):
         rates.append(rate)
         errors = [abs(residual) for residual in residuals] or [0.0]
-        found = {"FLOP/s": rate.flops, "bytes/s": rate.bandwidth, "launch": rate.launch}
-        what = f"{kind}: {rate.family or 'others'} in {rate.dtype or 'any dtype'}"
-        fits.append(FittedNumbers(what, found, len(residuals), statistics.median(errors), max(errors)))
+        numbers = {"FLOP/s": rate.flops, "bytes/s": rate.bandwidth, "launch": rate.launch}
+        name = f"{kind}: {rate.family or 'others'} in {rate.dtype or 'any dtype'}"
+        fits.append(FittedNumbers(name, numbers, len(residuals), statistics.median(errors), max(errors)))
     return tuple(rates), fits
 
 
 def _flops(seconds: Mapping[OpSample, float]) -> tuple[tuple[str, float], ...]:
-    """By dtype, the most floating-point operations per second that any op reached."""
-    found: dict[str, float] = {}
-    for each, spent in seconds.items():
-        if each.work.flops:
-            found[each.work.dtype] = max(found.get(each.work.dtype, 0.0), each.work.flops / spent)
-    return tuple(sorted(found.items()))
+    """Return, by dtype, the most floating-point operations per second that an op reached."""
+    highest: dict[str, float] = {}
+    for sample, spent in seconds.items():
+        if sample.work.flops:
+            highest[sample.work.dtype] = max(highest.get(sample.work.dtype, 0.0), sample.work.flops / spent)
+    return tuple(sorted(highest.items()))
 
 
 def _bandwidth(seconds: Mapping[OpSample, float]) -> float:
-    """The bytes per second of the largest copy; of the op that moves most, where none was measured."""
-    copies = [each for each in seconds if each.work.family == COPY]
-    largest = max(copies or seconds, key=lambda each: each.work.bytes)
+    """Return the bytes per second of the largest copy, or of the op that moves most bytes if no copy was measured."""
+    copies = [sample for sample in seconds if sample.work.family == COPY]
+    largest = max(copies or seconds, key=lambda sample: sample.work.bytes)
     return largest.work.bytes / seconds[largest]
 
 
 def with_table(cluster: Cluster, journal: Journal, samples: Sequence[OpSample] = ()) -> Cluster:
     """
-    `cluster` with the seconds of ops, all that a journal has, replacing those that it had of the same ops.
+    Add the journal's seconds of ops to the table of `cluster`, replacing its entries for the same ops.
 
-    Ops take longer in a plan than in a loop of one. So that an op which was not measured is not the faster for it, the
-    fitted rates of each family become those at which the ops that were measured take as long together as they did.
+    Ops take longer in a plan than in a loop. The fitted rates of each family are scaled until its measured ops take as
+    long in total as measured; otherwise an op without a measurement would look faster.
 
     Args:
-        samples: what the journal's ops do.
+        samples: the work of the journal's ops.
     """
     devices: list[Device] = []
     for kind, device in enumerate(cluster.devices):
         ranks = [rank for rank, placed in enumerate(cluster.placement) if placed == kind]
         keys = journal.seconds if ranks else ()
-        found = {key: middle_seconds(journal.quiet_rounds(key), ranks) for key in keys}
+        table = {key: middle_seconds(journal.quiet_rounds(key), ranks) for key in keys}
         rates = _corrected(device, _times(journal, samples if ranks else (), ranks))
-        devices.append(replace(device, table=tuple({**dict(device.table), **found}.items()), rates=rates))
+        devices.append(replace(device, table=tuple({**dict(device.table), **table}.items()), rates=rates))
     return replace(cluster, devices=tuple(devices))
 
 
 def _times(journal: Journal, samples: Sequence[OpSample], ranks: Sequence[int]) -> dict[OpWork, float]:
-    """Return the seconds of each op that was measured, by its work, as the mean over `ranks`."""
-    return {each.work: seconds for each, seconds in op_seconds_of(journal, samples, ranks).items()}
+    """Return the seconds of each measured op, by its work, as the mean over `ranks`."""
+    return {sample.work: seconds for sample, seconds in op_seconds_of(journal, samples, ranks).items()}
 
 
 def _corrected(device: Device, measured: Mapping[OpWork, float]) -> tuple[OpRate, ...]:
-    """The rates of a device, by family such that the ops that were measured take as long as they did, all together."""
+    """Scale the rates of each family so that its measured ops take as long in total as measured."""
     by_family: dict[tuple[str, str], list[tuple[OpRate, OpWork, float]]] = {}
     for work, seconds in measured.items():
         if work.flops or work.bytes:
             rate = op_rate(device, work.family, work.dtype)
             by_family.setdefault((work.family, work.dtype), []).append((rate, work, seconds))
-    found = {(rate.family, rate.dtype): rate for rate in device.rates}
+    rates = {(rate.family, rate.dtype): rate for rate in device.rates}
     for (family, dtype), ops in by_family.items():
         fitted = sum(rate.seconds(work.flops, work.bytes) for rate, work, _ in ops)
         slower = sum(seconds for _, _, seconds in ops) / fitted
         rate = ops[0][0]
-        found[family, dtype] = replace(
+        rates[family, dtype] = replace(
             rate,
             family=family,
             dtype=dtype,
@@ -306,7 +306,7 @@ def _corrected(device: Device, measured: Mapping[OpWork, float]) -> tuple[OpRate
             bandwidth=rate.bandwidth / slower,
             launch=rate.launch * slower,
         )
-    return tuple(found.values())
+    return tuple(rates.values())
 
 
 def _interference(journal: Journal) -> Interference:
@@ -317,7 +317,7 @@ def _interference(journal: Journal) -> Interference:
 
 
 def _delays(journal: Journal) -> Iterator[tuple[float, float]]:
-    """The delay after each stretch of computing, where there is any."""
+    """Yield the delays after stretches of computing, if there are any."""
     before = 0.0
     for stretch in zip(*journal.delays, strict=True):
         computed, longer = (statistics.median(column) for column in zip(*stretch, strict=True))

@@ -1,8 +1,8 @@
 """
-Least squares in which outliers count less (Huber, Robust Statistics, 1981), by `scipy.optimize.least_squares`.
+Least squares with less weight on outliers (Huber, Robust Statistics, 1981), by `scipy.optimize.least_squares`.
 
-The loss of a residual r is r^2 up to `large` and 2 large |r| - large^2 beyond: a measurement during which a process was
-taken off its core hardly moves the fit.
+The loss of a residual r is r^2 up to `large` and 2 large |r| - large^2 beyond: a measurement hardly moves the fit if
+its process lost the core meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RobustFit:
-    """The unknowns with the least loss downhill from where the fit began, and that loss."""
+    """Unknowns at a local minimum of the loss, with the loss."""
 
     unknowns: Numbers
     loss: float
@@ -41,25 +41,25 @@ def robust_fit(
     Minimise the loss of `residuals(unknowns)` from `start`.
 
     Args:
-        measured: how many residuals, the first ones, are of measurements; others always count by their squares.
-        large: the residual from which on a measurement counts linearly.
-        bounds: the least and the largest of each unknown.
-        scale: by how much an unknown is changed at first, in the order of magnitude; "jac": by how little its
-            derivatives are.
-        difference: the step by which derivatives are estimated, as a part of an unknown; scipy's by default.
-        enough: the part of the loss that a step must gain to be followed by others.
-        steps: the most evaluations, but for those that estimate derivatives.
+        measured: the number of residuals, the first ones, that are measurements; the others always count squared.
+        large: a larger residual of a measurement counts linearly.
+        bounds: the lower and upper bound of each unknown.
+        scale: order of magnitude of the first change of an unknown; "jac" for the inverse of its
+            derivatives.
+        difference: the step for the estimate of derivatives, relative to an unknown; scipy's default if None.
+        enough: the fit ends at a step that reduces the loss by less than this fraction.
+        steps: upper bound on evaluations, apart from derivatives.
     """
-    # Only who fits a profile waits for scipy to load.
+    # Imported late: scipy takes long to load, and only the fit of a profile needs it.
     from scipy.optimize import least_squares
 
-    # Residuals that are not finite take a step back.
+    # A step to residuals that are not finite is taken back.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        found = least_squares(
+        optimum = least_squares(
             residuals,
             start,
             bounds=bounds or (-np.inf, np.inf),
-            # The steps of "trf" are cut at bounds: begun at one, it would end there.
+            # "trf" shortens its steps near a bound, and would end at once if it started there.
             method="dogbox" if bounds else "trf",
             x_scale=scale,
             loss=lambda squares: _huber(squares, measured),  # pyright: ignore[reportArgumentType]  # scipy has no types
@@ -68,11 +68,11 @@ def robust_fit(
             ftol=enough,
             max_nfev=steps,
         )
-    return RobustFit(found.x, 2.0 * float(found.cost))
+    return RobustFit(optimum.x, 2.0 * float(optimum.cost))
 
 
 def _huber(squares: Numbers, measured: int) -> Numbers:
-    """By residual, given its square in units of `large`: the loss and its first two derivatives."""
+    """Return, by residual, given its square in units of `large`, the loss and its first two derivatives."""
     outliers = (squares > 1.0) & (np.arange(len(squares)) < measured)
     roots = np.sqrt(np.where(outliers, squares, 1.0))
     return np.stack([np.where(outliers, 2.0 * roots - 1.0, squares), 1.0 / roots, -0.5 * outliers / roots**3])

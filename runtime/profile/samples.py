@@ -10,15 +10,15 @@ import torch
 from ...ir.op_cost import OpWork
 
 REFUSALS = (RuntimeError, IndexError, TypeError, ValueError)
-"""What torch raises for operands that an op does not take."""
+"""The exceptions that torch raises for operands that an op rejects."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
     """
-    An operand: its local shape and torch's name of its dtype; integers are drawn from 0 to `high - 1`.
+    The local shape of an operand and torch's name of its dtype; integers are drawn from 0 to `high - 1`.
 
-    Floating-point numbers are between 0.5 and 1.5, so that no op meets one that it is slow or undefined for.
+    Floating-point numbers are between 0.5 and 1.5, where every op is defined and fast.
     """
 
     shape: tuple[int, ...]
@@ -32,10 +32,10 @@ class OpSample:
     One op with its local shapes.
 
     Args:
-        work: what it does; `work.key` names the sample.
-        expression: Python of the operands `x0`, `x1`, ..., as in a generated program.
-        operands: in order.
-        changes: whether it writes to operands, as updates do.
+        work: the work of the op; `work.key` names the sample.
+        expression: Python expression of the operands `x0`, `x1`, ..., as in a generated program.
+        operands: the operands in order.
+        changes: whether the op writes to operands, as updates do.
     """
 
     work: OpWork
@@ -46,10 +46,10 @@ class OpSample:
 
 class Arena:
     """
-    Memory that the operands of all samples lie in, so that none has to be drawn twice.
+    Memory shared by the operands of all samples, so that their numbers are drawn only once.
 
     Args:
-        elements: of floating-point numbers, at least as many as the operands of one sample have together.
+        elements: number of floating-point elements, at least as many as the operands of any one sample have in total.
     """
 
     def __init__(self, elements: int, device: torch.device) -> None:
@@ -59,8 +59,8 @@ class Arena:
         self._by_dtype: dict[str, torch.Tensor] = {"float32": self._floats}
 
     def operands(self, sample: OpSample) -> list[torch.Tensor]:
-        """The operands of a sample, one after the other in memory; copies where it writes to them."""
-        at, made = 0, list[torch.Tensor]()
+        """Return the operands of a sample, consecutive in memory; they are copies if the op writes to them."""
+        at, operands = 0, list[torch.Tensor]()
         for spec in sample.operands:
             count = _elements(spec)
             dtype: torch.dtype = getattr(torch, spec.dtype)
@@ -69,8 +69,8 @@ class Arena:
                 at += count
             else:
                 tensor = self._integers(spec, dtype)
-            made.append(tensor.clone() if sample.changes else tensor)
-        return made
+            operands.append(tensor.clone() if sample.changes else tensor)
+        return operands
 
     def _of(self, dtype: str) -> torch.Tensor:
         if dtype not in self._by_dtype:
@@ -79,29 +79,29 @@ class Arena:
 
     def _integers(self, spec: TensorSpec, dtype: torch.dtype) -> torch.Tensor:
         drawn = torch.randint(0, max(spec.high, 1), spec.shape, generator=self._generator)
-        # What counts steps and seeds generators is in the memory of the host.
+        # Step counts and seeds are scalars in host memory.
         return drawn.to(dtype) if not spec.shape else drawn.to(self.device, dtype)
 
 
 def arena_for(samples: Sequence[OpSample], device: torch.device) -> Arena:
-    """An arena that has room for each of `samples`."""
+    """Return an arena large enough for each of `samples`."""
     sizes = (sum(_elements(spec) for spec in sample.operands) for sample in samples)
     return Arena(max(sizes, default=1), device)
 
 
 def callable_of(sample: OpSample, arena: Arena) -> Callable[[], object]:
     """
-    A function that runs the sample once.
+    Return a function that runs the sample once.
 
     Raises:
-        RuntimeError: torch refuses the operands.
+        RuntimeError: torch rejects the operands.
     """
     from ... import runtime
 
     names = ", ".join(f"x{i}" for i in range(len(sample.operands)))
-    known: dict[str, object] = {"torch": torch, "aten": torch.ops.aten, "rt": runtime, "device": arena.device}
-    known["__builtins__"] = {"float": float}
-    function = eval(f"lambda {names}: {sample.expression}", known)
+    names_in_scope: dict[str, object] = {"torch": torch, "aten": torch.ops.aten, "rt": runtime, "device": arena.device}
+    names_in_scope["__builtins__"] = {"float": float}
+    function = eval(f"lambda {names}: {sample.expression}", names_in_scope)
     operands = arena.operands(sample)
     return lambda: function(*operands)
 

@@ -1,9 +1,9 @@
 """
 A profile on one rank: all tasks in turn, round after round, until the time is up.
 
-All ranks hold the same journal, since each gets what all measured; so they reach the same decision on what to measure,
-how often and in which order, without communicating. A slow moment of the machine hits one round of some tasks and not
-all rounds of one.
+Every rank receives the measurements of all ranks and holds the same journal. So all ranks choose the same tasks in the
+same order without further communication. A slow moment of the machine affects one round of some tasks, and not all
+rounds of one task.
 """
 
 from __future__ import annotations
@@ -46,47 +46,47 @@ from .tasks import (
 )
 
 QUICK_SECONDS = 30.0
-"""Below this there is time for every other size only."""
+"""The time below which only every other size is measured."""
 
 _LEAST_ROUNDS = 3
 _WINDOW = (0.004, 0.025)
-"""The seconds that one measurement takes, at least and at most, where single calls are short."""
+"""The bounds on the seconds of one measurement, if single calls are short."""
 
 _LEAST_CALLS, _LONG_WINDOW = 16, 0.1
-"""Of one measurement, unless they take more seconds: among processes that share cores, calls vary by milliseconds."""
+"""The least number of calls, unless they exceed these seconds: calls vary by milliseconds if processes share cores."""
 
 _SLOWEST_SHARE = 1 / 300
-"""What a single call may take of the time that there is."""
+"""Upper bound on the time of a single call, relative to the time of the profile."""
 
 _FAIR = 2.0
-"""How many times the mean of all tasks one may have taken to be done again, so that slow ones leave time for others."""
+"""A task that has taken this many times the mean of all tasks is not repeated, which leaves time for the others."""
 
 _REHEARSED = 0.3
-"""The share of the time for rehearsals where there is a network to measure, too."""
+"""The share of the time for rehearsals if the network is measured too."""
 
 _INTERFERENCE_ROUNDS = 8
 _DELAY_ROUNDS = 5
 _SAVE_SECONDS = 2.0
 
 _WATCH_SECONDS = 0.25
-"""Between two looks at what other processes do: so long that the system's counters are precise enough."""
+"""Seconds between two readings of the load by other processes; the system's counters are too imprecise for fewer."""
 
 
 @dataclass(frozen=True)
 class ProfileRequest:
     """
-    What to measure.
+    A request for measurements.
 
     Args:
-        mesh: of all ranks of the job.
+        mesh: mesh of all ranks of the job.
         samples: the ops.
-        rehearsals: plans with these ops: on processors, ops are timed where they stand in them, and in loops only those
-            that are in none.
-        seconds: about how long.
-        network: whether to measure collectives and transfers, interference, and the overhead of a step, too, and to
-            leave out what takes too long; else every sample is needed by itself, and rehearsals have all the time.
-        progress: a file for what has been measured so far; None keeps nothing.
-        resume: whether to resume from that file.
+        rehearsals: plans with these ops. On CPUs, ops are timed inside their plans, and only the remaining ops
+            are timed in loops.
+        seconds: approximate duration.
+        network: whether to measure collectives, transfers, interference and the overhead of a step too, and to
+            skip slow tasks. Otherwise every sample is required, and rehearsals get all the time.
+        progress: file for the measurements so far, or None to write no file.
+        resume: whether to resume from this file.
     """
 
     mesh: Mesh
@@ -99,27 +99,27 @@ class ProfileRequest:
 
 
 class Observer(Protocol):
-    """Receives the progress of a profile; on rank 0 alone."""
+    """Receives the progress of a profile on rank 0."""
 
     def at(self, done: float, what: str) -> None:
-        """The part of the work that is done, and the name of the task that comes next."""
+        """Receive the fraction of the work that is done, and the name of the next task."""
         ...
 
     def saved(self, journal: Journal) -> None:
-        """Called whenever the journal is written down, and at the end, however that comes."""
+        """Receive the journal whenever it is saved, and at the end, also after an error."""
         ...
 
 
 def profile_rank(request: ProfileRequest, device: torch.device, observe: Observer | None = None) -> Journal:
     """
-    Measure, as one rank of a job; every rank must call this with the same request.
+    Measure as one rank of a job; every rank must call this with the same request.
 
     Args:
         observe: called with the progress, on rank 0.
 
     Raises:
-        ProfileError: the mesh has another number of ranks than the job, or there is nothing to resume from.
-        RuntimeError: another rank was lost; what had been measured is in the file of progress.
+        ProfileError: the mesh and the job differ in their numbers of ranks, or there is nothing to resume from.
+        RuntimeError: another rank was lost; the measurements so far are in the file of progress.
     """
     if (world := dist.get_world_size()) != request.mesh.device_count:
         text = f"mesh {request.mesh} has {request.mesh.device_count} ranks, this job has {world}; give another --mesh"
@@ -140,33 +140,33 @@ def profile_rank(request: ProfileRequest, device: torch.device, observe: Observe
 
 
 def reason(error: BaseException) -> str:
-    """Why measuring ended, in a line."""
+    """Return the reason why the measurement ended, in a line."""
     if is_lost_peer(error):
         return "another rank was lost"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def profile_here(request: ProfileRequest, observe: Observer | None = None) -> Journal:
-    """Measure, as one of the processes that `run_ranks` started on this machine."""
+    """Measure as one of the processes that `run_ranks` started on this machine."""
     os.environ["LOCAL_WORLD_SIZE"] = str(dist.get_world_size())
     return profile_rank(request, torch.device("cpu"), observe)
 
 
 def _begun(request: ProfileRequest, clock: Clock) -> Journal:
-    """The journal to resume from, or a new one."""
+    """Return the journal to resume from, or a new journal."""
     devices = clock.everyone((device_name(clock.device), memory_bytes(clock.device)))
     about = {
         "mesh": [[axis.name, axis.size] for axis in request.mesh.spatial],
         "backend": backend_of(clock.device),
-        "devices": [list(each) for each in devices],  # pyright: ignore[reportArgumentType]
+        "devices": [list(device) for device in devices],  # pyright: ignore[reportArgumentType]
     }
-    found: Journal | ProfileError | None = None
+    resumed: Journal | ProfileError | None = None
     if request.resume and clock.rank == 0:
-        found = _resumed(request, about)
-    found = clock.share(found)
-    if isinstance(found, ProfileError):
-        raise found
-    return replace(found, trouble="") if isinstance(found, Journal) else Journal(about)
+        resumed = _resumed(request, about)
+    resumed = clock.share(resumed)
+    if isinstance(resumed, ProfileError):
+        raise resumed
+    return replace(resumed, trouble="") if isinstance(resumed, Journal) else Journal(about)
 
 
 def _resumed(request: ProfileRequest, about: dict[str, object]) -> Journal | ProfileError:
@@ -177,7 +177,7 @@ def _resumed(request: ProfileRequest, about: dict[str, object]) -> Journal | Pro
     except ProfileError as error:
         return error
     for what, value in about.items():
-        # What a machine has free of its memory may change, where nothing else does.
+        # The free memory of a machine may change even if nothing else does.
         if what != "devices" and journal.about.get(what) != value:
             was = journal.about.get(what)
             return ProfileError(f"{request.progress} is of another job: {what} was {was}, is {value} here")
@@ -202,12 +202,12 @@ class _Session:
             factor = 4 if request.seconds >= QUICK_SECONDS else 16
             sizes = sizes_between(LEAST_BYTES, MOST_BYTES, factor)
             every = exchanges(request.mesh, backend_of(device), sizes)
-            yield from (exchange_task(each, self._comm) for each in every)
+            yield from (exchange_task(task, self._comm) for task in every)
             yield overhead_task(request.mesh, device)
         yield from op_tasks(request.samples, device)
 
     def run(self) -> None:
-        """All rehearsals, all rounds, and interference."""
+        """Run all rehearsals, all rounds, and the measurement of interference."""
         rounds, rehearsed = 0, self._rehearse()
         self._tasks = [task for task in self._tasks if task.name not in rehearsed]
         while self._tasks and (rounds < 1 or self._elapsed() < self._request.seconds):
@@ -218,20 +218,20 @@ class _Session:
             self._interfere()
 
     def _rehearse(self) -> set[str]:
-        """Every rehearsal in its share of the time; the names of the ops that were timed."""
-        given, done = self._request.rehearsals, set[str]()
+        """Run each rehearsal in its share of the time; return the names of the timed ops."""
+        rehearsals, done = self._request.rehearsals, set[str]()
         available = self._request.seconds * (_REHEARSED if self._request.network else 1.0)
         if self._clock.device.type != "cpu":
-            # There ops take as long in a loop.
+            # On other devices ops take as long in a loop as in a program.
             return done
-        for number, each in enumerate(given):
-            self._tell(number / len(given), f"rehearsal of {each.name}")
+        for number, rehearsal in enumerate(rehearsals):
+            self._tell(number / len(rehearsals), f"rehearsal of {rehearsal.name}")
             try:
-                rehearsing = Rehearsing(each, self._clock)
+                rehearsing = Rehearsing(rehearsal, self._clock)
             except RehearsalError as error:
-                self._journal.left_out[f"rehearsal of {each.name}"] = f"it fails on made up numbers: {error}"
+                self._journal.left_out[f"rehearsal of {rehearsal.name}"] = f"it fails on made up numbers: {error}"
                 continue
-            turns, until = 0, available * (number + 1) / len(given)
+            turns, until = 0, available * (number + 1) / len(rehearsals)
             while turns < _LEAST_ROUNDS or self._elapsed() < until:
                 for key, by_rank in rehearsing.turn().items():
                     self._journal.seconds.setdefault(key, []).append(by_rank)
@@ -257,11 +257,11 @@ class _Session:
             self._measure(task)
 
     def _measure(self, task: ProfileTask) -> None:
-        """Measure a task once, unless it takes too long for the time that there is."""
+        """Measure a task once, unless it takes too much of the available time."""
         clock, journal = self._clock, self._journal
         before, most = journal.seconds.get(task.name), self._request.seconds * _SLOWEST_SHARE
         shorter, last = self._last_two.get(task.series, (0.0, 0.0))
-        # It grows with the size, and the next size is four times as large.
+        # The time of a call grows with the size, and the next size is four times as large.
         if before is None and task.together and last > most / 2 and last > 2 * shorter > 0:
             self._leave_out(task, f"one call of the size before takes {last:.2g} s", most)
             return
@@ -287,19 +287,19 @@ class _Session:
         self._watched.append(task.name)
 
     def _leave_out(self, task: ProfileTask, found: str, most: float) -> None:
-        """Leave out a task, and all larger ones of its series."""
-        self._journal.left_out[task.name] = f"{found}, of {most:.2g} s that there are for it"
+        """Leave out a task, and all larger tasks of its series."""
+        self._journal.left_out[task.name] = f"{found}, but the limit is {most:.2g} s"
         self._too_slow.add(task.series)
 
     def _look_around(self, now: float) -> None:
-        """Write down how busy others were while the last tasks were measured."""
+        """Record the load by other processes during the last tasks."""
         self._looked, share = now, self._others.share()
         for name in self._watched:
             self._journal.others.setdefault(name, []).append(share)
         self._watched.clear()
 
     def _made(self, task: ProfileTask, *, warm: bool) -> Callable[[], object] | None:
-        """What does the task once, having done it once if `warm`; None where torch refuses an op on some rank."""
+        """Return a function that runs the task once, warmed up if `warm`, or None if torch rejects it on some rank."""
         run: Callable[[], object] | None = None
         refusal = ""
         try:
@@ -316,10 +316,10 @@ class _Session:
         return run
 
     def _first_look(self, run: Callable[[], object]) -> float:
-        """About how long one call takes, on the slowest rank."""
+        """Return the approximate seconds of one call on the slowest rank."""
         self._clock.wait_for_all()
         once = self._clock.slowest(self._clock.calls(run, 1))
-        # The first calls make connections and touch fresh memory.
+        # The first calls connect ranks and touch new memory.
         return once if once > self._window / 4 else self._clock.slowest(self._clock.calls(run, 3))
 
     def _interfere(self) -> None:
@@ -333,11 +333,11 @@ class _Session:
             self._journal.delays.append(delays.measure())
 
     def _elapsed(self) -> float:
-        """For how long rank 0 has measured, the same number on all ranks."""
+        """Return for how long rank 0 has measured, the same number on all ranks."""
         return self._clock.by_rank(time.perf_counter() - self._began)[0]
 
     def _share(self, number: int, index: int) -> float:
-        """The part of the work that is done when a task comes in a round."""
+        """Return the fraction of the work that is done when a task of a round begins."""
         if number == 0:
             return index / len(self._tasks) / _LEAST_ROUNDS
         return max((time.perf_counter() - self._began) / self._request.seconds, 1 / _LEAST_ROUNDS)
@@ -350,7 +350,7 @@ class _Session:
         self._observe.at(min(done, 1.0), what)
 
     def save(self) -> None:
-        """Write down what has been measured, on rank 0."""
+        """Save the measurements so far, on rank 0."""
         self._saved = time.perf_counter()
         if self._clock.rank:
             return
@@ -361,5 +361,5 @@ class _Session:
 
 
 def _middle(rounds: Sequence[Sequence[float]]) -> float:
-    """The seconds of the slowest rank in the middle round."""
+    """Return the seconds of the slowest rank in the median round."""
     return statistics.median(max(by_rank) for by_rank in rounds)

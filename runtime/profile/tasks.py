@@ -23,16 +23,16 @@ from .samples import OpSample, arena_for, callable_of
 LEAST_BYTES, MOST_BYTES = 64, 64 * 1024 * 1024
 
 _ELEMENT_BYTES = 4
-"""Of float32, which is what travels."""
+"""The bytes of a float32, the dtype of all exchanged values."""
 
 TRANSFER = "send"
 """A message from one rank to its neighbour along an axis and back, at the same time between all pairs."""
 
 SHIFTED = "shifted"
-"""Instead of a transfer's method: the other pairs of neighbours, whose link may differ."""
+"""A method of transfers: between the other pairs of neighbours, whose link may differ."""
 
 START = "start"
-"""In the place of a method: the half of a collective that begins it, for so long as it keeps its caller."""
+"""A method that times only the start of a collective: how long it blocks its caller."""
 
 OVERHEAD = "step overhead"
 
@@ -42,15 +42,15 @@ _NEEDED_KINDS, _NEEDED_FAMILIES = (TRANSFER, "all_reduce"), ("contractions",)
 @dataclass(frozen=True)
 class ProfileTask:
     """
-    One thing to measure.
+    A measurement to repeat.
 
     Args:
-        name: unique, in this run and in later ones.
-        series: those that differ from it in size alone.
-        make: gives the function that does it once.
-        together: whether ranks communicate in it, and so must do it equally often.
-        needed: whether there is no cluster without it: such tasks come first.
-        timed: whether what does it gives the seconds that count; else all of its time does.
+        name: unique name, also in later runs.
+        series: name of the tasks that differ only in size.
+        make: function that returns a function to run the task once.
+        together: whether ranks communicate in the task, and so must run it equally often.
+        needed: whether a cluster requires the task; such tasks come first.
+        timed: whether the task's function returns the seconds to record; otherwise its whole run is timed.
     """
 
     name: str
@@ -67,8 +67,8 @@ class ExchangeTask:
     A collective by some method over some axes, or a transfer.
 
     Args:
-        method: empty for the backend's usual one; or `START`; of a transfer, `SHIFTED`.
-        whole: the bytes of the full (gathered, or not yet scattered) value; of an all-to-all, of a rank's operand.
+        method: name of the method; empty for the backend's default. Also `START`, or `SHIFTED` for a transfer.
+        whole: the bytes of the full (gathered, or not yet scattered) value; in an all-to-all, of a rank's operand.
     """
 
     kind: str
@@ -78,58 +78,58 @@ class ExchangeTask:
 
     @property
     def series(self) -> str:
-        """Its name without the size."""
+        """The name without the size."""
         return f"{self.curve} over {'-'.join(self.axes)}"
 
     @property
     def name(self) -> str:
-        """Its name in a journal."""
+        """The name in a journal."""
         return f"{self.series} of {self.whole} bytes"
 
     @property
     def curve(self) -> str:
-        """What a cluster file calls its kind and method."""
+        """The name of the kind and method in a cluster file."""
         return f"{self.kind}:{self.method}" if self.method else self.kind
 
 
 def groups_of(mesh: Mesh) -> tuple[Axes, ...]:
-    """The axes that are measured: each that has several parts, and all of them together."""
+    """Return the axes to measure: each axis with several parts, and all these axes together."""
     axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
     return tuple(dict.fromkeys([*((axis,) for axis in axes), axes])) if axes else ()
 
 
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """Sizes that grow by `factor`, from `least` to `most`, both among them."""
+    """Return sizes that grow by `factor`, from `least` to `most` inclusive."""
     rising = itertools.takewhile(lambda size: size < most, (least * factor**i for i in itertools.count()))
     return (*rising, most)
 
 
 def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[ExchangeTask]:
-    """Every collective, by every method that `backend` has, and transfers, at these sizes over the mesh's groups."""
-    found: list[ExchangeTask] = []
+    """Return all collectives, by all methods of `backend`, and transfers, in these sizes over the mesh's groups."""
+    tasks: list[ExchangeTask] = []
     usual = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
     for axes in groups_of(mesh):
-        # Of more axes, those without the last would have to be a group, too.
+        # With more than two axes, a hierarchical method would also need a group of all axes except the last.
         kinds = [*usual, *((kind, HIERARCHICAL) for kind in PHASED if len(axes) == 2)]
-        # A part of a part at least, for an all-to-all splits what is split already.
+        # At least one element per part of a part, because an all-to-all splits a value that is already split.
         least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
         whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))
-        found += [ExchangeTask(kind, method, axes, size) for kind, method in kinds for size in whole]
+        tasks += [ExchangeTask(kind, method, axes, size) for kind, method in kinds for size in whole]
         if len(axes) == 1:
             pairings = ("", SHIFTED) if mesh.parts(axes) > 2 else ("",)
-            found += [ExchangeTask(TRANSFER, pairing, axes, size) for pairing in pairings for size in sizes]
-    return found
+            tasks += [ExchangeTask(TRANSFER, pairing, axes, size) for pairing in pairings for size in sizes]
+    return tasks
 
 
 def _methods(kind: str, backend: str) -> Iterator[str]:
-    """Those of a kind, the usual one first and without its name."""
+    """Yield the methods of a kind, the backend's default first, as an empty name."""
     usual = USUAL[backend][kind]
     yield ""
     yield from (method for method in METHODS[kind] if method != usual and (method != "direct" or backend == "gloo"))
 
 
 def exchange_task(exchange: ExchangeTask, comm: Communicator) -> ProfileTask:
-    """The task of measuring an exchange."""
+    """Return the task that measures an exchange."""
     timed = exchange.method == START
     make = _transfer if exchange.kind == TRANSFER else _start if timed else _collective
     needed = exchange.kind in _NEEDED_KINDS and not exchange.method
@@ -158,7 +158,7 @@ def _collective(exchange: ExchangeTask, comm: Communicator) -> Callable[[], obje
 
 
 def _start(exchange: ExchangeTask, comm: Communicator) -> Callable[[], float]:
-    """Both halves of a collective, one after the other; it gives the seconds of the first."""
+    """Return a function that runs both halves of a collective and returns the seconds of the first half."""
     axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
     count = exchange.whole // _ELEMENT_BYTES
     whole = torch.ones(count, device=comm.device)
@@ -181,14 +181,14 @@ def _start(exchange: ExchangeTask, comm: Communicator) -> Callable[[], float]:
 
 
 def neighbour(part: int, parts: int, pairing: str) -> int | None:
-    """The part that a part exchanges messages with: of 0 and 1, 2 and 3; or, if `SHIFTED`, of 1 and 2, 3 and 4."""
+    """Return the partner of a part in pairs (0, 1), (2, 3), ...; or, if `SHIFTED`, (1, 2), (3, 4), ..."""
     first = int(pairing == SHIFTED)
     other = first + ((part - first) ^ 1)
     return other if first <= other < parts else None
 
 
 def _transfer(exchange: ExchangeTask, comm: Communicator) -> Callable[[], object]:
-    """There and back again, between neighbours in pairs; one that has none waits for nobody."""
+    """Return a function that sends a message to the paired neighbour and back, if there is a neighbour."""
     ranks, part = comm.group(exchange.axes).ranks, comm.part(exchange.axes)
     other = neighbour(part, len(ranks), exchange.method)
     if other is None:
@@ -207,7 +207,7 @@ def _transfer(exchange: ExchangeTask, comm: Communicator) -> Callable[[], object
 
 
 def op_tasks(samples: Sequence[OpSample], device: torch.device) -> list[ProfileTask]:
-    """The tasks of measuring ops."""
+    """Return the tasks that measure ops."""
     arena = arena_for(samples, device)
 
     def task(sample: OpSample) -> ProfileTask:
@@ -219,7 +219,7 @@ def op_tasks(samples: Sequence[OpSample], device: torch.device) -> list[ProfileT
 
 
 def overhead_task(mesh: Mesh, device: torch.device) -> ProfileTask:
-    """A step of a program that does nothing: what is left is what every step takes."""
+    """Return a task that runs a step of an empty program, to measure the fixed cost of a step."""
     batch = Value(role="batch", name="0", shape=(1,), dtype="float32")
     plan = Plan(name="nothing", mesh=mesh, step_spec=None, inputs=(batch,), outputs=(Result(role="loss"),), groups=())
 

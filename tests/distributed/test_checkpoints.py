@@ -26,7 +26,7 @@ TOLD: dict[str, tuple[int | str, str]] = {
     "empty": ("/empty has no checkpoint; step.save(folder) writes one", ""),
     "an extra that cannot be read": (LAST, ""),
     "a full disk": (LAST, ""),
-    "another model": ("it was saved of another model", ""),
+    "another model": ("it was saved from another model", ""),
     "another optimizer": ("load the weights alone, by optimizer=False", ""),
     "another optimizer, weights alone": (LAST, ""),
 }

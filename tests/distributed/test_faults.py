@@ -29,7 +29,7 @@ TOLD = {
     "out_of_memory": rf"{R1}: ran out of memory after step 3: .*keep less for backward \(keep_activations=\)",
     "told_to_end": rf"{R1} was ended by SIGTERM",
     "nan_in_the_batch": r"the loss of step 4 is nan: .* rank 1 \(\S+\): 1 in item '0'; mend the data",
-    "nan_of_the_step": r"the loss of step \d+ is (nan|inf): all that the ranks were given is finite.* lower the",
+    "nan_of_the_step": r"the loss of step \d+ is (nan|inf): the batches of all ranks are finite.* lower the",
     "refused": r"on_nan='leave out': expected 'raise', 'skip' or 'ignore'",
     "other_weights": r"rank 1 \(\S+\) holds another param '0.weight' .*they no longer train the same model",
     "other_rate": r"rank 1 \(\S+\) had other learning rates than the other ranks since the start",

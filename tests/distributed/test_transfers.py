@@ -33,8 +33,8 @@ def test_refused_calls_say_what_was_expected():
     assert run_ranks(transfer_cases.refused, 4)[0] == [
         "there is no transfer 'nothing' in this job; its transfers: '2 to 2, rows to rows'",
         "transfer '2 to 2, rows to rows' is received by ranks [2, 3]; this is rank 0",
-        "transfer '2 to 2, rows to rows' sends [15, 6] from here, found [3, 3]",
+        "transfer '2 to 2, rows to rows' sends shape [15, 6] from this rank, found [3, 3]",
         "transfer 'h': this communicator has no channels to other stages",
         'mesh <["gpu"=2]> has 2 ranks, this job 4',
-        'mesh <["gpu"=2]> of 2 ranks is on [0, 1, 2] of a job of 4',
+        'mesh <["gpu"=2]> has 2 ranks, but is placed on ranks [0, 1, 2] of a job of 4 ranks',
     ]

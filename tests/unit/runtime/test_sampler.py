@@ -66,7 +66,7 @@ def test_a_rank_without_rows_takes_an_empty_batch():
 
 def test_rows_of_another_number_are_refused():
     plan = batch_plan(UNEVEN)
-    with pytest.raises(PlanError, match=r"expects the rows 3 to 5 of the batch that are of rank 1, \[2, 3\]"):
+    with pytest.raises(PlanError, match=r"expects the rows 3 to 5 of the batch that belong to rank 1, \[2, 3\]"):
         part_of_batch(plan.inputs[0], LocalRows([torch.ones(3, 3)]), MESH, 1)
     with pytest.raises(PlanError, match=r"expects the global batch, \[6, 3\]"):
         part_of_batch(plan.inputs[0], [torch.ones(2, 3)], MESH, 1)
