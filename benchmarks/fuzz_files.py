@@ -27,9 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="mutants of each kind (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--kind", choices=(*KINDS, *JSON_KINDS), action="append", help="repeatable (default: all kinds)"
-    )
+    parser.add_argument("--kind", choices=(*KINDS, *JSON_KINDS), action="append", help="repeatable (default: all)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for the mutants that failed")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit per file (%(default)s)")
     options = parsed(parser, count=5)

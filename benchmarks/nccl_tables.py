@@ -92,7 +92,7 @@ def chosen(tables: Sequence[Table]) -> list[Table]:
         settings = dict.fromkeys(setting for table in own for setting in table.seconds)
         listed = {s: [table.seconds[s] for table in own if s in table.seconds] for s in settings}
         fastest.append(
-            Table(collective, CHOSEN, {s: [*map(min, zip(*times, strict=True))] for s, times in listed.items()})
+            Table(collective, CHOSEN, {s: [*map(min, zip(*runs, strict=True))] for s, runs in listed.items()})
         )
     return fastest
 
@@ -250,13 +250,13 @@ def shipped_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
     inside, nic = (next(level for level in where.levels if level.name == name) for name in ("nvlink", "infiniband"))
     values = (nic.start, inside.latency, nic.latency, inside.bandwidth, nic.bandwidth)
     constants = {constant.name: value for constant, value in zip(EXPECTED, values, strict=True)}
-    table_rows: list[dict[str, Any]] = []
+    errors_by_table: list[dict[str, Any]] = []
     for table in chosen(tables):
         ours = {setting: times(predicted(table.kind, setting, constants)) for setting in table.seconds}
         errors = compared(Table(table.kind, CHOSEN, ours), table)
         row = {"median error": statistics.median(errors), "90 % below": _quantile(errors, 0.9)}
-        table_rows.append({"h100-8x8.toml": table.kind, "times": len(errors), **row})
-    return table_rows
+        errors_by_table.append({"h100-8x8.toml": table.kind, "times": len(errors), **row})
+    return errors_by_table
 
 
 def scatter(tables: Sequence[Table], split: Split) -> None:

@@ -143,21 +143,19 @@ def main() -> None:
     tasks = [(kind, number, tuple(options.modes)) for number in numbers for kind in options.kinds]
     results: list[Outcome] = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
-        for result in (outcome for several in pool.map(_try, tasks) for outcome in several):
-            results.append(result)
-            if result.status not in ("equal", "refused"):
-                print(f"{result.status}: {result.mode}: {result.program}\n    {result.message}", flush=True)
+        for item in (outcome for several in pool.map(_try, tasks) for outcome in several):
+            results.append(item)
+            if item.status not in ("equal", "refused"):
+                print(f"{item.status}: {item.mode}: {item.program}\n    {item.message}", flush=True)
     statuses = ("equal", "refused", "refused otherwise", "wrong", "crash")
-    counts = Counter((result.mode, result.status) for result in results)
+    counts = Counter((item.mode, item.status) for item in results)
     rows = [{"mode": mode, **{status: counts[mode, status] for status in statuses}} for mode in options.modes]
     rows.append({"mode": "all", **{status: sum(row[status] for row in rows) for status in statuses}})
-    rows[-1]["not equal"] = [
-        [result.mode, result.program, result.status, result.message] for result in results if result.message
-    ]
+    rows[-1]["not equal"] = [[item.mode, item.program, item.status, item.message] for item in results if item.message]
     complete = [{**row, "not equal": row.get("not equal", "")} for row in rows]
     command = f"python benchmarks/random_programs.py --count {options.count} --first {options.first}"
     publish("random_programs", complete, command=command, hidden=("not equal",))
-    sys.exit(any(result.status in ("wrong", "crash") for result in results))
+    sys.exit(any(item.status in ("wrong", "crash") for item in results))
 
 
 if __name__ == "__main__":
