@@ -40,11 +40,9 @@ class DTensorRunner:
         """Return the full results of `function` on inputs that are split evenly or replicated at random."""
         with LocalTensorMode(RANKS):
             mesh = init_device_mesh("cpu", (RANKS,))
-            distributed = [distribute_tensor(tensor, mesh, [drawn.choice(_placements(tensor))]) for tensor in inputs]
-            results = [
-                tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in function(*distributed)
-            ]
-        return [tensor.reconcile() if isinstance(tensor, LocalTensor) else tensor for tensor in results]
+            spread = [distribute_tensor(t, mesh, [drawn.choice(_placements(t))]) for t in inputs]
+            results = [t.full_tensor() if isinstance(t, DTensor) else t for t in function(*spread)]
+        return [t.reconcile() if isinstance(t, LocalTensor) else t for t in results]
 
     def _noting(self, propagate: Any) -> Callable[[Any], Any]:
         def record(schema: Any) -> Any:

@@ -3,12 +3,10 @@ Count the kernels and copies of rank 0 in a step of DDP or FSDP2 on simulated GP
 
     python benchmarks/_eager_kernels.py LIBRARY STEP ddp|fsdp2 RANKS
 
-LIBRARY is compiled from `HOOKS` and makes torch's autograd find a CUDA device that does nothing. It must be loaded
-before torch.
-
-Some parts are replaced. Attention is the memory-efficient kernel, which CUDA uses for float32. DDP's all-reduce is a
-comm hook that divides a bucket and reduces it: with a hook gradients are copied into the bucket, without one they are
-multiplied into the bucket, which is one kernel in both cases. Broadcasts and checks at the start are left out.
+LIBRARY is compiled from `HOOKS` and makes torch's autograd find a CUDA device that does nothing. It is loaded before
+torch. Some parts are replaced. Attention is the memory-efficient kernel, which CUDA uses for float32. DDP's all-reduce
+is a comm hook that divides a bucket and reduces it: with a hook gradients are copied into the bucket, without one they
+are multiplied into the bucket, which is one kernel in both cases. Broadcasts and checks at the start are left out.
 """
 
 from __future__ import annotations

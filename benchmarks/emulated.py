@@ -262,9 +262,7 @@ def matrix_flops(width: int = 1024, times: int = 7) -> float:
 
 
 def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
-    """
-    Compare duplex with the same plan without duplex at each rate, and with the side that is predicted to be faster.
-    """
+    """Compare duplex with no duplex at each rate, and the side that is predicted to be faster with the faster side."""
     from shardwright.ir.overlap import ALL
     from shardwright.passes.analysis.simulation.overlap_report import overlaps
     from shardwright.passes.analysis.simulation.simulate import simulate_module

@@ -4,9 +4,9 @@ Compare flat and hierarchical collectives of each kind on emulated hosts, paired
     sudo python benchmarks/emulated_collectives.py [--pairs 30] [--rate 200mbit] [--sizes 65536 8388608]
 
 There are two hosts of two ranks (`_netns`): hosts send to each other at RATE, and ranks of a host communicate at
-several Gbit/s. The same processes call all collectives in rounds, each round in a different order, and noise of the
-machine affects all equally. A collective ends when its last rank is done. The ratio is the median of the ratios within
-a round, with a 95 % bootstrap interval; the flat collective runs twice, as a control. Without root, iproute2 or network
+several Gbit/s. In each round the same processes call all collectives in random order, so that noise of the machine
+affects all equally. A collective ends when its last rank is done. The ratio is the median of the ratios within a round,
+with a 95 % bootstrap interval; the flat collective runs twice, as a control. Without root, iproute2 or network
 namespaces the script is skipped with a message.
 """
 

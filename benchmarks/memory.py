@@ -44,13 +44,7 @@ _PIPELINE = (
 
 @dataclass(frozen=True)
 class Case:
-    """
-    A plan of a step.
-
-    Args:
-        form: form in `_prediction_cases`, or the schedule of a pipeline.
-        keep: share of activations that is kept for backward.
-    """
+    """A plan of a step, in a form of `_prediction_cases` or as a pipeline, which keeps a share of activations."""
 
     step: str
     ranks: int

@@ -233,9 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--ops", default="", help="regular expression that names of ops match")
-    parser.add_argument(
-        "--part", default="0/1", metavar="I/N", help="every Nth op only, from op I, for N parallel runs"
-    )
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op from op I, for N parallel runs")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
     options = parsed(parser, samples=1, ops="functional.relu$")
     warnings.simplefilter("ignore")

@@ -87,8 +87,7 @@ class Row:
 
     Args:
         failure: why the search gave no plan or an invalid one; empty if it succeeded.
-        fitting, refused: number of plans by hand that fit in memory, and number of plans by hand that could not be
-            made.
+        fitting, refused: number of plans by hand that fit in memory, and number that could not be made.
         refusals: family and reason of each plan by hand that could not be made.
         losses: plans by hand that are faster, the fastest first, with the seconds of their steps.
     """
@@ -325,9 +324,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", nargs="+", metavar="STEP", help="steps (default: all of full size)")
     parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", help="clusters (default: all shipped ones)")
-    parser.add_argument(
-        "--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these pairs; either may be random-NUMBER"
-    )
+    parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these; either may be random-NUMBER")
     parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N of these pairs")
     parser.add_argument("--random", type=int, metavar="N", help="N random clusters with a random step each")
     parser.add_argument("--unequal", action="store_true", help="the pairs of `_unequal_pairs.py`")

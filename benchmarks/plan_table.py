@@ -47,13 +47,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Hand:
-    """
-    A plan by hand on its mesh, or on the cluster's mesh if that is None.
-
-    Args:
-        pins: pinned presets with their axes.
-        parts: number of micro-batches.
-    """
+    """A plan by hand: a mesh (by default the cluster's), pinned presets, and numbers of stages and micro-batches."""
 
     name: str
     mesh: str | None = None

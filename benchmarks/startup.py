@@ -3,8 +3,7 @@ Measure the run time of `opt-tool` on a small IR file in comparison with stock `
 
     python benchmarks/startup.py [--runs 20]
 
-Runs of all commands alternate, so that noise of the machine affects them equally. The ratio is the median of the paired
-ratios.
+The commands alternate, so that noise of the machine affects all equally. The ratio is the median of the paired ratios.
 """
 
 from __future__ import annotations

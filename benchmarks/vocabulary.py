@@ -49,9 +49,7 @@ def figures(plan: CompiledStep) -> dict[str, Any]:
 def main() -> None:
     """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="batch sizes, as rows x length"
-    )
+    parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="batches, as rows x length")
     rows: list[dict[str, Any]] = []
     for tokens in parsed(parser, tokens=list(_STEPS)[:1]).tokens:
         batch, length = _STEPS[tokens]

@@ -71,16 +71,14 @@ def equality(names: Sequence[str]) -> list[dict[str, Any]]:
     results = check_on_ranks(cases, 4, timeout=3600)
     rows: list[dict[str, Any]] = []
     for name, mesh in itertools.product(names, MESHES):
-        own_results = [
-            result for result in results if result.case.step == name and result.case.mesh == parse_mesh(mesh)
-        ]
+        own = [result for result in results if result.case.step == name and result.case.mesh == parse_mesh(mesh)]
         ops = coverage(import_training_step(training_step(name)))
         row: dict[str, Any] = {"model": name, "mesh": mesh, "ops": ops["tensor_ops"]}
         row["replicated"] = ", ".join(f"{n}x {op}" for op, n in ops["replicated"].items())
-        for result in own_results:
+        for result in own:
             dtype = str(result.case.dtype).removeprefix("torch.")
             row[dtype] = max((worst.error for worst in result.errors), default=float("inf"))
-        row["agrees"] = "yes" if all(result.passed for result in own_results) else "; ".join(map(str, own_results))
+        row["agrees"] = "yes" if all(result.passed for result in own) else "; ".join(map(str, own))
         rows.append(row)
     return rows
 
