@@ -1,4 +1,4 @@
-"""A check whether a model computes in float32 only."""
+"""A check whether a model computes in float32 where float64 is requested."""
 
 from __future__ import annotations
 

@@ -73,10 +73,10 @@ class Measured:
     The results of short measurements.
 
     Args:
-        flops: by rank, FLOP/s of a small product of matrices.
-        latency: by level, seconds of a small message.
+        flops: FLOP/s of a small matrix product, by rank.
+        latency: seconds of a small message, by level.
         bandwidth: bytes/s between two ranks of a host; 0 if hosts have one rank.
-        efficiency: by level and collective, the part of the bandwidth that the collective reaches.
+        efficiency: share of the bandwidth that a collective reaches, by level and collective.
     """
 
     flops: tuple[float, ...]

@@ -89,7 +89,7 @@ def _one_way(other: int, size: int, times: int) -> float:
     """
     Return the median seconds of a message from rank 0 to another rank, which are half of a round trip.
 
-    Every rank calls this, and returns the same.
+    Every rank calls this, and gets the same result.
     """
     message, seconds = torch.zeros(size), list[float]()
     for _ in range(times + 3):
@@ -109,7 +109,7 @@ def _one_way(other: int, size: int, times: int) -> float:
 
 
 def _efficiencies(case: Case, latency: float) -> dict[str, float]:
-    """Return the part of the rate of the slowest host that each kind of collective between hosts reaches."""
+    """Return the share of the slowest host's rate that each kind of collective between hosts reaches."""
     count = len(case.rates)
     comm = Communicator(Mesh.of(node=count, gpu=case.ranks_each), (("node",),))
     part, axes = torch.ones(_PART), ("node",)
@@ -129,7 +129,7 @@ def _efficiencies(case: Case, latency: float) -> dict[str, float]:
 
 
 def _slowest(call: Callable[[], object], times: int) -> float:
-    """Return the median seconds of a collective until the last rank is done, the same on every rank."""
+    """Return the median seconds of a collective until its last rank is done, equal on all ranks."""
     took = torch.zeros(times, dtype=torch.float64)
     for index in range(times):
         dist.barrier()
@@ -141,7 +141,7 @@ def _slowest(call: Callable[[], object], times: int) -> float:
 
 
 def run(case: Case, folder: Path) -> None:
-    """Take the steps of all programs of the folder in turns; rank 0 writes the seconds."""
+    """Take the steps of all programs of the folder in random order; rank 0 writes the seconds."""
     request = json.loads((folder / "asked.json").read_text())
     step = case.step()
     pace = _pace(case)

@@ -81,7 +81,7 @@ def fit_constants(
         )
 
     expected = np.zeros(len(free))
-    # Far from a solution robust errors have little weight; plain least squares may follow outliers too far. Try both.
+    # Two starts: at the expected values large errors have little weight; least squares may follow outliers too far.
     starts = (expected, fitted(expected, measured=0).unknowns)
     best = min((fitted(start, len(measured)) for start in starts), key=lambda fit: fit.loss).unknowns
     return FittedConstants(named(best), tuple(map(float, errors(best))))

@@ -3,8 +3,8 @@ A scheduled step without its times: the counts of its ops and collectives betwee
 
 The simulator computes the times of a step once. A calibration or a sweep needs the times of one plan for many devices
 and links: it takes the outline of the step, which `outline_seconds` evaluates in a millisecond. The result is exact if
-all ranks of a stage do the same work and wait for every collective (as in a pipeline without `overlap`), and if no
-port is shared by several transfers.
+all ranks of a stage do the same work and wait for every collective (as in a pipeline without `overlap`), and transfers
+use separate ports.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Comparison:
     Args:
         pipelines: pass pipelines by name; the others are compared with the first.
         shares: share of a core that a rank gets, by rank.
-        speeds: FLOP/s of each rank in the planned cluster, relative to FLOPS.
+        speeds: FLOP/s of each rank in the planned cluster, relative to a core.
         fragment: shortest seconds of a pipeline's fragment. Sleeping fills them, so that other processes matter less.
     """
 

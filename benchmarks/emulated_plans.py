@@ -18,7 +18,7 @@ of matrices give the speed of each rank, and messages give the latency of links.
 programs of a case live in the same processes and take their steps in random order. `ratio` is the median of paired
 ratios to the chosen plan, with a bootstrap interval of 95 %. The chosen plan runs twice, as a control. `others` is the
 number of cores that other processes used during the measurement. Without root, iproute2 or network namespaces the
-script says so and ends.
+script is skipped with a message.
 """
 
 from __future__ import annotations

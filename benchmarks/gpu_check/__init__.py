@@ -1,5 +1,5 @@
 """
-The check on GPUs: tests that only real devices can run, on the ranks of one job. The same code runs on gloo and CPUs.
+The check on GPUs: tests that only real devices can run, on the ranks of one job. All of it also runs on gloo and CPUs.
 
     make gpu-check [GPU_CHECK_ARGS="--quick --only equality"]
     PYTHONPATH=benchmarks torchrun --nnodes 2 --nproc-per-node 8 ... -m gpu_check      (on every node)
