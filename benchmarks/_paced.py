@@ -29,8 +29,8 @@ class Paced(TorchDispatchMode):
     """
     Slow down the ops of this thread to the speed of an emulated device.
 
-    An op takes `slower * (LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH))` seconds. A core needs a small part of
-    that, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
+    An op takes `slower * (LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH))` seconds. A core needs a small part of that
+    time, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
     core is not multiplied. Views and collectives take their own time, and collectives begin after the sleep for the ops
     before them.
     """

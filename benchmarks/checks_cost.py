@@ -7,8 +7,7 @@ A pair is a block of steps with checks and a block without, each of about --seco
 checks that a job has after its first ten steps: the reports of the watch thread, the positions of the main thread, the
 test of every loss, and the comparison of replicas. `ratio` is the median of the paired ratios with its 95 % interval.
 `total` is the ratio of all seconds together, which includes the rare comparisons of replicas. `cpu` is the ratio of the
-processor seconds of all threads of a rank, which other processes disturb less. `A/A` compares blocks without
-checks.
+processor seconds of all threads of a rank, which other processes disturb less. `A/A` compares blocks without checks.
 """
 
 from __future__ import annotations
