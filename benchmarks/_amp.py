@@ -1,4 +1,4 @@
-"""AMP's trials as plans of ours: the published settings, imported, pinned and scheduled, and their outlines."""
+"""AMP's trials as plans of this compiler: the published settings, imported, pinned and scheduled, and outlines."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ RANKS, HOST, LAYERS = 16, 4, 24
 @dataclass(frozen=True)
 class Workload:
     """
-    A workload is a model as AMP ran it.
+    A model as AMP ran it.
 
     Args:
-        batch: the samples of a step.
-        make: makes its training step, with the scores of attention written out if the argument is true.
-        layer_at: our number of the layer at one of AMP's slots.
-        written_out: whether simulated programs contain these scores. A fitted rate of attention replaces them where
-            heads have the size of the calibration's.
+        batch: number of samples of a step.
+        make: function that makes the training step. If its argument is true, attention writes out its scores.
+        layer_at: function from a slot of AMP's to our number of its layer.
+        written_out: whether simulated programs write out the scores. If heads have the size of the calibration's heads,
+            a fitted rate of attention replaces them.
     """
 
     name: str
@@ -63,28 +63,28 @@ def _gpt2(written_out: bool) -> TrainingStep:
 
 
 def _transgan(written_out: bool) -> TrainingStep:
-    # A bicubic interpolation is imported as some 250 small ops, and was one kernel; so is repeating pixels.
+    # Bicubic interpolation ran as one kernel but is imported as about 250 small ops; "nearest" is one kernel too.
     growth: tuple[Growth, ...] = ("nearest", "nearest", "shuffle", "shuffle", "shuffle")
     step = transgan_step(TransGANConfig(growth=growth), batch=64)
     return replace(step, model=_with_scores(step.model)) if written_out else step
 
 
 def _with_scores(make: Any) -> Callable[[], nn.Module]:
-    def made() -> nn.Module:
+    def make_model() -> nn.Module:
         model: nn.Module = make()
         for module in model.modules():
             if isinstance(module, SelfAttention):
                 module.form = "decomposed"
         return model
 
-    return made
+    return make_model
 
 
 def _layer_of_gpt2(slot: int) -> int:
     """
-    Map a slot to our two embeddings, 24 blocks, the last norm and the vocabulary's projection.
+    Map a slot to our two embeddings, 24 blocks, the last norm and the projection to the vocabulary.
 
-    AMP's slots are an embedding and an empty one, the blocks, two empty ones, the projection, an empty one.
+    AMP's slots are an embedding and an empty slot, the blocks, two empty slots, the projection, and an empty slot.
     """
     return min(slot, 2 + LAYERS + (slot > 2 + LAYERS))
 
@@ -107,10 +107,10 @@ TRANSGAN_RUN = Workload("transgan", 64, _transgan, _layer_of_transgan, written_o
 @dataclass(frozen=True)
 class Setup:
     """
-    A setup decides how a step is run.
+    The parallelism of a step.
 
     Args:
-        micro_batch: its samples on a rank.
+        micro_batch: number of samples of a micro-batch on a rank.
         tensor, data: degrees of parallelism inside a stage.
         begins: our first layer of each stage.
     """
@@ -123,17 +123,17 @@ class Setup:
 
     @property
     def pipe(self) -> int:
-        """The number of stages."""
+        """Return the number of stages."""
         return len(self.begins)
 
     @property
     def parts(self) -> int:
-        """The micro-batches of a step."""
+        """Return the number of micro-batches of a step."""
         return self.workload.batch // (self.data * self.micro_batch)
 
     @property
     def axes(self) -> dict[str, int]:
-        """The mesh, major to minor, without axes of one."""
+        """Return the sizes of the mesh axes, major to minor, without axes of size one."""
         sizes = {"pipe": self.pipe, "data": self.data, "tensor": self.tensor}
         return {name: size for name, size in sizes.items() if size > 1}
 
@@ -141,14 +141,14 @@ class Setup:
 @dataclass(frozen=True)
 class Trial:
     """
-    A trial is a published run.
+    A published run.
 
     Args:
-        micro_batch: its samples on a rank.
-        cuts: the first slot of each stage, and the number of slots.
-        seconds: the measured step.
-        theirs: the step that AMP predicts, or 0.
-        method: who proposed it, `AMP` or `Megatron`, where a table says so.
+        micro_batch: number of samples of a micro-batch on a rank.
+        cuts: first slot of each stage, and the number of slots.
+        seconds: measured seconds of the step.
+        theirs: seconds of the step that AMP predicts, or 0.
+        method: `AMP` or `Megatron`, whichever proposed the run, or empty if no table tells.
     """
 
     setting: str
@@ -163,53 +163,53 @@ class Trial:
 
     @property
     def setup(self) -> Setup:
-        """Return our plan of the run."""
+        """Return our setup of the run."""
         workload = TRANSGAN_RUN if self.setting == "het_model" else GPT2_RUN
         begins = (0, *map(workload.layer_at, self.cuts[1:-1]))
         return Setup(workload, self.micro_batch, self.tensor, self.data, begins)
 
     @property
     def axes(self) -> dict[str, int]:
-        """The mesh, major to minor, without axes of one."""
+        """Return the sizes of the mesh axes, major to minor, without axes of size one."""
         return self.setup.axes
 
 
 def read_trials(path: Path, *, failed: bool = False) -> list[Trial]:
-    """Read the runs with a measured time from a file of AMP's trials, or the failed runs."""
-    found: list[Trial] = []
+    """Read the runs with a measured time, or the failed runs, from a file of AMP's trials."""
+    trials: list[Trial] = []
     for row in csv.DictReader(path.read_text().splitlines()):
         seconds = float(row["measured_s"] or "nan")
         cuts = tuple(map(int, row["layer_cuts"].split()))
-        # Table 10 lists cuts into two and four stages beside the numbers one and two; the cuts decide here.
+        # Table 10 lists one and two as numbers of stages where the cuts make two and four; the cuts decide here.
         tensor, pipe = int(row["tensor_par"]), len(cuts) - 1
         data = int(row.get("data_par") or RANKS // (tensor * pipe))
         theirs, method = float(row.get("predicted_s") or 0.0), row.get("method") or ""
         if seconds == float("inf") if failed else seconds < float("inf"):
-            found.append(
+            trials.append(
                 Trial(row["setting"], int(row["microbatch"]), tensor, data, pipe, cuts, seconds, theirs, method)
             )
-    return found
+    return trials
 
 
 def outlines(setups: Iterable[Setup], cache_file: Path | None) -> list[Outline]:
-    """Make the outlines of plans, or take them from a file that has them."""
-    known = _kept(cache_file)
-    found: list[Outline] = []
+    """Return the outlines of plans, and cache them in a file if one is given."""
+    cached = _kept(cache_file)
+    results: list[Outline] = []
     for setup in setups:
         key = (setup.workload.name, setup.micro_batch, setup.tensor, setup.data, setup.begins)
-        if key not in known:
+        if key not in cached:
             module = planned(setup, written_out=setup.workload.written_out)
             (func,) = step_functions(module)
-            known[key] = outline_of(module, func)
+            cached[key] = outline_of(module, func)
             if cache_file is not None:
-                cache_file.write_bytes(pickle.dumps(known))
-        found.append(known[key])
-    return found
+                cache_file.write_bytes(pickle.dumps(cached))
+        results.append(cached[key])
+    return results
 
 
 @cache
 def _kept(cache_file: Path | None) -> dict[object, Outline]:
-    """Read the outlines of earlier runs once; `outlines` adds to them."""
+    """Read the cached outlines once; `outlines` adds to them."""
     if cache_file is None or not cache_file.exists():
         return {}
     return pickle.loads(cache_file.read_bytes())
@@ -217,14 +217,14 @@ def _kept(cache_file: Path | None) -> dict[object, Outline]:
 
 @cache
 def imported(workload: Workload, *, written_out: bool = False) -> ModuleOp:
-    """Import a model at AMP's sizes, and prepare it for decisions."""
+    """Import a model at AMP's sizes, and prepare it for the passes that decide."""
     module = import_training_step(workload.make(written_out))
     run_pipeline(Context(), module, "prepare", verify_each=False)
     return module
 
 
 def planned(setup: Setup, *, written_out: bool = False) -> ModuleOp:
-    """The scheduled step, on a cluster that only gives its mesh."""
+    """Return the scheduled step on a nominal cluster that only provides the mesh."""
     axes = tuple(setup.axes.items())
     module = _searched(setup.workload, axes, setup.begins, written_out).clone()
     passes = f"split-batch{{parts={setup.parts}}},communicate,schedule-pipeline{{schedule=1f1b}},plan-transfers"
@@ -236,7 +236,7 @@ def planned(setup: Setup, *, written_out: bool = False) -> ModuleOp:
 def _searched(
     workload: Workload, axes: tuple[tuple[str, int], ...], begins: tuple[int, ...], written_out: bool
 ) -> ModuleOp:
-    """The step in its stages, with the signatures that its degrees of parallelism ask for."""
+    """Return the step in its stages, with the signatures of its degrees of parallelism."""
     module = imported(workload, written_out=written_out).clone()
     mesh = Mesh.of(**dict(axes))
     device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
@@ -254,14 +254,14 @@ def _searched(
 
 def as_run(outline: Outline) -> Outline:
     """
-    The step as AMP ran it, by DeepSpeed: in half precision but for the update, and all gradients reduced as one.
+    Return the step as AMP's DeepSpeed ran it: in half precision except the update, and all gradients reduced at once.
     """
     stages = tuple(
         replace(stage, stretches=tuple(_as_run(stretch) for stretch in stage.stretches)) for stage in outline.stages
     )
     crossings = tuple(
-        replace(each, edges=tuple((sender, receiver, size / 2) for sender, receiver, size in each.edges))
-        for each in outline.crossings
+        replace(crossing, edges=tuple((sender, receiver, size / 2) for sender, receiver, size in crossing.edges))
+        for crossing in outline.crossings
     )
     return Outline(stages, crossings)
 
@@ -270,11 +270,11 @@ def _as_run(stretch: Stretch) -> Stretch:
     works = tuple((work if work.family == "update" else halved(work), count) for work, count in stretch.works)
     buckets: dict[tuple[str, ...], float] = {}
     others: list[tuple[CollectiveWork, int]] = []
-    for each, count in stretch.communications:
-        if each.kind is CollectiveKind.ALL_REDUCE and "data" in each.axes:
-            buckets[each.axes] = buckets.get(each.axes, 0.0) + count * each.whole_bytes / 2
+    for collective, count in stretch.communications:
+        if collective.kind is CollectiveKind.ALL_REDUCE and "data" in collective.axes:
+            buckets[collective.axes] = buckets.get(collective.axes, 0.0) + count * collective.whole_bytes / 2
         else:
-            others.append((replace(each, whole_bytes=each.whole_bytes / 2), count))
+            others.append((replace(collective, whole_bytes=collective.whole_bytes / 2), count))
     reduced = ((CollectiveWork(CollectiveKind.ALL_REDUCE, axes, size), 1) for axes, size in buckets.items())
     return Stretch(works, (*others, *reduced))
 
@@ -285,7 +285,7 @@ def halved(work: OpWork) -> OpWork:
 
 
 Constants = tuple[tuple[str, float], ...]
-"""By name, for a device or the wires of a host."""
+"""Constants of a device or of the wires of a host, by name."""
 
 
 @dataclass(frozen=True)
@@ -294,8 +294,8 @@ class Testbed:
     Four hosts of four devices.
 
     Args:
-        device: the constants of a kind of device, by host.
-        network: those of the wires, by host: inside, and of its NIC.
+        devices: constants of the devices of each host.
+        networks: constants of the wires of each host: inside, and of its NIC.
     """
 
     devices: tuple[Constants, ...]
@@ -303,7 +303,7 @@ class Testbed:
     overhead: float = 0.0
 
     def cluster(self, axes: Mapping[str, int]) -> Cluster:
-        """With a mesh."""
+        """Return the cluster with a mesh of these axes."""
         levels: list[Level] = []
         hosts: list[Host] = []
         for number, network in enumerate(map(dict, self.networks)):
@@ -317,7 +317,7 @@ class Testbed:
 
 
 def device(constants: Mapping[str, float], overhead: float) -> Device:
-    """A kind of device."""
+    """Return a kind of device."""
     flops, bandwidth, launch = (constants[name] for name in ("flops", "bandwidth", "launch"))
     sizes = [constants["half size"] * 2.0**i for i in range(-8, 12, 2)]
     curve = tuple((size, size / (size + constants["half size"])) for size in sizes)

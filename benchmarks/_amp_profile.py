@@ -31,18 +31,18 @@ PROFILED = (
     (TRANSGAN_RUN, "transgan_P3", slice(3, 15), 8),
     (TRANSGAN_RUN, "transgan_P3", slice(41, 53), 25),
 )
-"""Each entry has a model, the name of its profile, AMP's slots of equal layers, and our number of one of them."""
+"""Measured layers: a model, the name of its profile, AMP's slots of equal layers, and our number of one of them."""
 
 BY_DATA_SHEET = {"flops": 125 / 65, "bandwidth": 900 / 320, "attention": 900 / 320, "half size": 125 / 65, "launch": 1}
-"""A V100 is compared with a T4. Memory bounds scores that are written out, and the host's processor bounds launches."""
+"""Ratios of a V100 to a T4. Memory bounds attention that writes out scores; the host bounds launches."""
 
 UNSURE = {"flops": 1.5, "bandwidth": 1.2, "attention": 1.5, "half size": 1.5, "launch": 10.0}
-"""Constants may be off by these factors. Nothing hides Python's time to launch an op where a layer runs alone."""
+"""Factors of uncertainty of the constants. A profiled layer runs alone, so Python's launch times are exposed."""
 
 
 @cache
 def forward_works(workload: Workload, layer: int) -> Works:
-    """Count the work of a layer's forward for one sample, in half precision."""
+    """Return the counts of the works in a layer's forward for one sample, in half precision."""
     module = imported(workload, written_out=workload.written_out).clone()
     alone = Cluster("alone", Mesh.of(gpu=1), (Device("any", (("float32", 1e12),), 1e12, 1e15),), (0,), (_LINK,))
     add_cluster(module, alone)
@@ -61,21 +61,21 @@ _LINK = Link("gpu", 0.0, 1e-10)
 
 
 def profiled_seconds(data: Path) -> list[float]:
-    """Read the seconds of a sample's forward by layer of `PROFILED`, as AMP measured them."""
+    """Return AMP's measured seconds of one sample's forward in each layer of `PROFILED`."""
     costs = json.loads((data / "amp_layer_costs.json").read_text())
     return [statistics.median(costs[name]["fwd_s"]["1"][slots]) for _, name, slots, _ in PROFILED]
 
 
 def predicted_seconds(constants: Mapping[str, float]) -> list[float]:
-    """Predict the seconds of a sample's forward by layer of `PROFILED`."""
-    made = device(constants, 0.0)
+    """Return the predicted seconds of one sample's forward in each layer of `PROFILED`."""
+    gpu = device(constants, 0.0)
     return [
-        sum(count * op_seconds(made, work) for work, count in forward_works(workload, layer))
+        sum(count * op_seconds(gpu, work) for work, count in forward_works(workload, layer))
         for workload, _, _, layer in PROFILED
     ]
 
 
 def v100(t4: Mapping[str, float], data: Path) -> dict[str, float]:
-    """Scale the constants of a T4 by the ratios of data sheets, and correct them by the profile."""
+    """Return the constants of a V100: a T4's, scaled by the ratios of data sheets and fitted to the profile."""
     expected = [Constant(name, t4[name] * ratio, UNSURE[name]) for name, ratio in BY_DATA_SHEET.items()]
     return dict(fit_constants(predicted_seconds, profiled_seconds(data), expected).constants)

@@ -1,4 +1,4 @@
-"""Enumerate the space that AMP searches, cut its stages, and plan without limits on the same clusters."""
+"""AMP's search space, its cuts into stages, and unrestricted plans for the same clusters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import step_functions, step_views
 
 KEPT_WHOLE = frozenset({MemoryRole.PARAMETERS, MemoryRole.STATES, MemoryRole.GRADIENTS})
-"""A parameter takes sixteen bytes of these, in float32 and in mixed precision."""
+"""Roles that take sixteen bytes per parameter together, in float32 as in mixed precision."""
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """The samples of a micro-batch, and degrees of parallelism, are chosen."""
+    """Micro-batch size and degrees of parallelism."""
 
     micro_batch: int
     tensor: int
@@ -45,7 +45,7 @@ def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Degrees, ...], ...]]:
     """
     Yield all degrees that AMP enumerates.
 
-    They come by tensor parallelism, which stays inside hosts, then by data parallelism, then by size of micro-batches.
+    The order is by tensor parallelism, which stays inside hosts, then by data parallelism, then by micro-batch size.
     """
     for tensor in divisors(4):
         by_data = ((data, divisors(workload.batch // data)) for data in divisors(RANKS // tensor))
@@ -53,7 +53,7 @@ def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Degrees, ...], ...]]:
 
 
 def cut(workload: Workload, degrees: Degrees, testbed: Testbed) -> Setup:
-    """Cut the stages as `partition-stages` does, for these degrees."""
+    """Return the setup with stages cut as `partition-stages` cuts them for these degrees."""
     setup = Setup(workload, degrees.micro_batch, degrees.tensor, degrees.data, (0,))
     if degrees.pipe == 1:
         return setup
@@ -73,7 +73,7 @@ def in_float32(cluster: Cluster) -> Cluster:
     """
     Return a cluster that runs a float32 program in the time that `cluster` takes in half precision.
 
-    Wires and memory move twice the bytes at twice the rate. Updates are in float32 either way.
+    Wires and memory get twice the rate, since float32 has twice the bytes. Updates are in float32 on both clusters.
     """
     topology = cluster.topology
     assert topology is not None
@@ -93,9 +93,9 @@ def _in_float32(device: Device) -> Device:
 @cache
 def peak_bytes(setup: Setup) -> float:
     """
-    Return the peak memory of a rank in half precision; the scores of attention are written out, as AMP's runtime did.
+    Return the peak memory of a rank in half precision, with written out scores of attention as in AMP's runtime.
 
-    The program in float32 is analysed, and its activations are halved.
+    The float32 program is analysed, and its activations are halved.
     """
     module = planned(setup, written_out=True)
     return max(
@@ -109,12 +109,12 @@ def _halved(peak: MemoryPeak) -> float:
 
 
 def searched_plan(workload: Workload, testbed: Testbed, budget: float | None) -> PlanSummary:
-    """Run `search-plan` on the program in float32, for so many seconds if they are limited."""
+    """Run `search-plan` on the float32 program, for at most `budget` seconds if that is given."""
     cluster = in_float32(testbed.cluster({"node": 4, "gpu": 4}))
     module = imported(workload).clone()
     add_cluster(module, cluster)
     run_pipeline(Context(), module, PlanOptions(budget=budget).passes(cluster), verify_each=False)
     (func,) = step_functions(module)
-    found = read_plan(func)
-    assert found is not None
-    return found
+    plan = read_plan(func)
+    assert plan is not None
+    return plan

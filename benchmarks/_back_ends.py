@@ -1,4 +1,4 @@
-"""Clusters as back ends of the cost model see them, to compare what measurements are worth."""
+"""Clusters as different back ends of the cost model see them, to compare the value of measurements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
     """
     Return the cluster with only the numbers that a back end may use.
 
-    analytic  what data sheets say: latency, bandwidth, FLOP/s; of a cluster with hosts no links
-    fitted    what was fitted to measurements, too: alpha and beta by collective, rates of ops, interference
-    table     everything, measured times too
+    analytic  numbers of data sheets: latency, bandwidth, FLOP/s; no links if the cluster has hosts fitted    also
+    numbers fitted to measurements: alpha and beta by collective, rates of ops, interference table     everything,
+    including measured times
     """
     if back_end == "table":
         return cluster
@@ -25,5 +25,5 @@ def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
     links = [replace(link, points=(), measured=() if analytic else link.measured) for link in cluster.links]
     if analytic and cluster.topology is not None:
         links = []
-    kept = Interference() if analytic else cluster.interference
-    return replace(cluster, devices=tuple(devices), links=tuple(links), interference=kept)
+    interference = Interference() if analytic else cluster.interference
+    return replace(cluster, devices=tuple(devices), links=tuple(links), interference=interference)

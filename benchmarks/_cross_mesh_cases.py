@@ -1,7 +1,6 @@
 """
 The cases of "On Optimizing the Communication of Model Parallelism" (Zhuang et al., MLSys 2023) as IR: a value on one
-mesh, a `pipe.transfer` to the other, on hosts with one NIC of 10 Gbit/s (the paper's p3.8xlarge), or of another
-bandwidth.
+mesh and a `pipe.transfer` to another. Hosts have one NIC of 10 Gbit/s (the paper's p3.8xlarge) or of another bandwidth.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ TABLE_2 = {
     "case8": ("R R R", "R R R", (2, 3), (3, 2)),
     "case9": ("R S0 R", "R R S0", (2, 4), (2, 4)),
 }
-"""Table 2: the shardings and meshes of the sender and the receiver."""
+"""Table 2: the shardings of sender and receiver, and their meshes."""
 
 SHAPE, PADDED = (1024, 1024, 512), (3072, 1024, 170)
-"""The tensor of section 5.1.2, and as its code has it in case 6."""
+"""The tensor of section 5.1.2, and the shape that the paper's code uses in case 6."""
 
 ONE_TO_MANY = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2))
-"""Section 5.1.1: the hosts that receive, and the GPUs of each."""
+"""Section 5.1.1: numbers of receiving hosts and of their GPUs."""
 
 OVER_ALPA = dict.fromkeys(("case1", "case2", "case5", "case6"), "near 1") | {
     "case3": "3 to 10",
@@ -55,15 +54,15 @@ OVER_ALPA = dict.fromkeys(("case1", "case2", "case5", "case6"), "near 1") | {
     "case8": "up to 2.5",
     "case9": "3 to 10",
 }
-"""Section 5.1.2, in words."""
+"""Speed-ups over Alpa that section 5.1.2 states in words."""
 
 BYTES = 4
-"""Of an int32, the dtype of the paper's benchmark."""
+"""Bytes of an int32, the dtype of the paper's benchmark."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A value that goes from one mesh to another; a row of either is a host."""
+    """A value that is sent from one mesh to another. A row of a mesh is a host."""
 
     name: str
     shape: tuple[int, ...]
@@ -74,25 +73,25 @@ class Case:
 
     @property
     def ranks(self) -> tuple[range, range]:
-        """The ranks of both meshes."""
+        """Return the ranks of both meshes."""
         count = self.source.device_count
         return range(count), range(count, count + self.target.device_count)
 
     @property
     def sites(self) -> Sites:
-        """Where ranks sit."""
+        """Return the hosts of the ranks."""
         rows = [(mesh, ranks) for mesh, ranks in zip((self.source, self.target), self.ranks, strict=True)]
         hosts = [(m.name, i // m.axis("gpu").size) for m, ranks in rows for i in range(len(ranks))]
         numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
         return Sites({rank: numbers[host] for rank, host in enumerate(hosts)})
 
     def units(self) -> list[Any]:
-        """The slices that cross."""
+        """Return the slices that cross the meshes."""
         here, there = (Grid.of(mesh, ranks) for mesh, ranks in zip((self.source, self.target), self.ranks, strict=True))
         return units(self.shape, Placed(here, self.sent), Placed(there, self.wanted))
 
     def cluster(self, bandwidth: float | None = None) -> Cluster:
-        """The paper's hosts, as many as the meshes have rows; with NICs of another bandwidth if one is given."""
+        """Return as many of the paper's hosts as the meshes have rows, with NICs of `bandwidth` bytes/s if given."""
         paper = find_cluster("cross-mesh-p3-4x4")
         assert paper.topology is not None
         hosts = tuple(
@@ -108,15 +107,15 @@ class Case:
         return Cluster("p3", Mesh.of(gpu=count), paper.devices, (0,) * count, (), topology=topology)
 
     def module(self, bandwidth: float | None = None) -> ModuleOp:
-        """The transfer as IR, without a plan."""
+        """Return the transfer as IR, without a plan."""
         kind = f"tensor<{'x'.join(map(str, self.shape))}xi32>"
-        mine, theirs = (list(ranks) for ranks in self.ranks)
+        senders, receivers = (list(ranks) for ranks in self.ranks)
         module = parse_module(
             full_context(),
             f"""
-            spmd.mesh @mesh = <["gpu"={len(mine) + len(theirs)}]>
-            spmd.mesh @stage0 = <{_axes(self.source)}> on {mine}
-            spmd.mesh @stage1 = <{_axes(self.target)}> on {theirs}
+            spmd.mesh @mesh = <["gpu"={len(senders) + len(receivers)}]>
+            spmd.mesh @stage0 = <{_axes(self.source)}> on {senders}
+            spmd.mesh @stage1 = <{_axes(self.target)}> on {receivers}
             func.func @step(%x: {kind} {{pipe.stage = 0 : i64, spmd.sharding = #spmd.sharding<@stage0, {self.sent}>}})
                 -> {kind} attributes {{pipe.stages = ["stage0", "stage1"]}} {{
               %h = pipe.transfer "h" %x to @stage1 out_sharding = <@stage1, {self.wanted}> : {kind}
@@ -128,7 +127,7 @@ class Case:
         whole = self.cluster(bandwidth)
         source, target = self.ranks
         parts = subcluster(whole, self.source, source), subcluster(whole, self.target, target)
-        module.body.block.add_ops(ClusterOp(each) for each in (whole, *parts))
+        module.body.block.add_ops(ClusterOp(part) for part in (whole, *parts))
         module.verify()
         return module
 
@@ -142,12 +141,12 @@ def host_mesh(shape: tuple[int, int], name: str) -> Mesh:
 
 
 def _of_spec(spec: str) -> Sharding:
-    """The paper's notation: `S01` is a dim split over both axes of a mesh."""
+    """Parse the paper's notation, for instance `S01`: a dim that is split over both axes of a mesh."""
     return Sharding.of([[("node", "gpu")[int(axis)] for axis in entry[1:]] for entry in spec.split()])
 
 
 def paper_cases() -> Iterator[Case]:
-    """The nine of Table 2, and the seven of section 5.1.1."""
+    """Yield the nine cases of Table 2 and the seven cases of section 5.1.1."""
     for name, (sent, wanted, source, target) in TABLE_2.items():
         shape = PADDED if name == "case6" else SHAPE
         meshes = host_mesh(source, "stage0"), host_mesh(target, "stage1")
@@ -156,27 +155,27 @@ def paper_cases() -> Iterator[Case]:
 
 
 def to_hosts(hosts: int, gpus: int) -> Case:
-    """A gibibyte from one GPU to some of each of several hosts."""
+    """Return the case that sends a gibibyte from one GPU to `gpus` GPUs on each of `hosts` hosts."""
     meshes = host_mesh((1, 1), "stage0"), host_mesh((hosts, gpus), "stage1")
     return Case(f"1 to {hosts}x{gpus}", (2**28,), *meshes, _of_spec("R"), _of_spec("R"))
 
 
 def scaled(case: Case, size: float) -> Case:
-    """A case of three dims with about so many bytes."""
-    first, second = (each // 8 for each in case.shape[:2])
+    """Return a case of three dims with about `size` bytes."""
+    first, second = (length // 8 for length in case.shape[:2])
     return replace(case, shape=(first, second, max(1, round(size / BYTES / first / second))))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A planned case: simulated seconds, and processor seconds that planning took."""
+    """Simulated seconds of a planned case, and processor seconds of planning it."""
 
     seconds: float
     planning: float
 
 
 def outcome(case: Case, method: Method, order: Order, bandwidth: float | None = None) -> Outcome:
-    """What the simulator says of a plan, with the paper's NICs or with others."""
+    """Plan and simulate a case, with the paper's NICs or with NICs of `bandwidth` bytes/s."""
     module = case.module(bandwidth)
     schedule.cache_clear()
     begin = process_time()
@@ -188,7 +187,7 @@ def outcome(case: Case, method: Method, order: Order, bandwidth: float | None = 
 
 
 def bound(case: Case) -> float:
-    """The seconds of the NIC bound."""
+    """Return the NIC bound in seconds."""
     topology = case.cluster().topology
     assert topology is not None
     nic = next(level for level in topology.levels if level.name == "ethernet")

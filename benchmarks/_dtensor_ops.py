@@ -1,4 +1,4 @@
-"""DTensor on single ops: four ranks in one process, with real numbers, on splits of its kind (even ones)."""
+"""DTensor on single ops: four simulated ranks in one process, with real numbers and even splits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANKS = 4
 
 
 class DTensorRunner:
-    """Runs functions of tensors on DTensors, and notes whether any op was run on parts."""
+    """Runs functions of tensors on DTensors, and records whether any op had a sharded operand or result."""
 
     def __init__(self) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
@@ -30,29 +30,29 @@ class DTensorRunner:
             setattr(propagator, name, noted)
 
     def begin(self) -> None:
-        """Forget what ops were run on."""
+        """Reset the record of sharded ops."""
         self.sharded = False
         _clear_fast_path_sharding_prop_cache()
 
     def run(
         self, function: Callable[..., Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], drawn: random.Random
     ) -> list[torch.Tensor]:
-        """The whole results of `function` on inputs of random placements, even splits and copies."""
+        """Return the full results of `function` on inputs that are split evenly or replicated at random."""
         with LocalTensorMode(RANKS):
             mesh = init_device_mesh("cpu", (RANKS,))
-            spread = [distribute_tensor(each, mesh, [drawn.choice(_placements(each))]) for each in inputs]
-            found = [each.full_tensor() if isinstance(each, DTensor) else each for each in function(*spread)]
-        return [each.reconcile() if isinstance(each, LocalTensor) else each for each in found]
+            spread = [distribute_tensor(t, mesh, [drawn.choice(_placements(t))]) for t in inputs]
+            results = [t.full_tensor() if isinstance(t, DTensor) else t for t in function(*spread)]
+        return [t.reconcile() if isinstance(t, LocalTensor) else t for t in results]
 
     def _noting(self, propagate: Any) -> Callable[[Any], Any]:
-        def noted(schema: Any) -> Any:
-            found = propagate(schema)
-            used = found.redistribute_schema if found.needs_redistribute else schema
-            specs = [*used.args_spec, *pytree.tree_leaves(found.output_spec)]
+        def record(schema: Any) -> Any:
+            output = propagate(schema)
+            used = output.redistribute_schema if output.needs_redistribute else schema
+            specs = [*used.args_spec, *pytree.tree_leaves(output.output_spec)]
             self.sharded |= any(not each.is_replicate() for spec in specs if spec for each in spec.placements)
-            return found
+            return output
 
-        return noted
+        return record
 
 
 def _placements(tensor: torch.Tensor) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Whether a model keeps to its dtype."""
+"""A check whether a model computes in float32 where float64 is requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.dialects.aten import AtenOp, OpaqueOp
 
 def is_mixed(doubled: ModuleOp) -> bool:
     """
-    Whether a step computes in float32 what is asked for in float64, as many do in their loss or their normalisation.
+    Return whether a step that is requested in float64 computes float32 values, as many do in their loss or norms.
 
     Args:
         doubled: the step, imported in float64.

@@ -1,13 +1,12 @@
 """
-DDP and FSDP2 on simulated GPUs: what rank 0 launches and copies in a step, as JSON on the last line.
+Count the kernels and copies of rank 0 in a step of DDP or FSDP2 on simulated GPUs, as JSON on the last line.
 
     python benchmarks/_eager_kernels.py LIBRARY STEP ddp|fsdp2 RANKS
 
-LIBRARY is built of `HOOKS`: torch's autograd finds a CUDA device that does nothing. It is loaded before torch asks.
-
-Stand-ins: attention is the memory-efficient kernel, which CUDA takes for float32; DDP's all-reduce is a comm hook that
-divides a bucket and reduces it, so that gradients are copied into the bucket where without a hook they are multiplied
-into it, a kernel either way; broadcasts and checks at the start are left out.
+LIBRARY is compiled from `HOOKS` and makes torch's autograd find a CUDA device that does nothing. It is loaded before
+torch. Some parts are replaced. Attention is the memory-efficient kernel, which CUDA uses for float32. DDP's all-reduce
+is a comm hook that divides a bucket and reduces it: with a hook gradients are copied into the bucket, without one they
+are multiplied into the bucket, which is one kernel in both cases. Broadcasts and checks at the start are left out.
 """
 
 from __future__ import annotations
@@ -58,29 +57,29 @@ struct CUDAHooks : at::CUDAHooksInterface {
 namespace c10::impl { C10_REGISTER_GUARD_IMPL(CUDA, Guard) }
 namespace at { using ::CUDAHooks; REGISTER_CUDA_HOOKS(CUDAHooks) }
 """
-"""C++ by which torch finds a CUDA device."""
+"""C++ source of the library that makes torch find a CUDA device."""
 
 STEPS = {"ddp": 1, "fsdp2": 3}
 """
-The last is counted. After the first, DDP has its ranks agree on buckets, for which it needs memory: its count is of the
-first step, where all gradients are in one bucket.
+Number of steps; the last one is counted. DDP rebuilds its buckets after the first step, which needs real memory, so the
+first step of DDP is counted, with all gradients in one bucket.
 """
 
 
 def load_before_torch(library: str) -> None:
-    """Load what torch asks for once, when it is imported."""
+    """Load the libraries that torch looks for once, at its import."""
     assert "torch" not in sys.modules
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.submodule_search_locations is not None
     libraries = Path(spec.submodule_search_locations[0]) / "lib"
-    for each in (libraries / "libc10.so", libraries / "libtorch_cpu.so", library):
-        ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
+    for path in (libraries / "libc10.so", libraries / "libtorch_cpu.so", library):
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 @contextmanager
 def stand_ins(rank: int) -> Generator[None, None, None]:
-    """In place of what needs a device."""
+    """Replace functions that need a device."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -98,7 +97,7 @@ def stand_ins(rank: int) -> Generator[None, None, None]:
         (F, "scaled_dot_product_attention", attention),
         (ddp, "_verify_param_shape_across_processes", lambda *_, **__: None),
         (ddp, "_sync_module_states", lambda *_, **__: None),
-        # It compares annotations, which here are text, with classes.
+        # The check compares annotations with classes, but annotations are strings here.
         (ddp.DistributedDataParallel, "_check_comm_hook", lambda *_: None),
     ]
     kinds = {"all_gather_single": "all_gather", "all_gather_into_tensor": "all_gather"}
@@ -111,7 +110,7 @@ def stand_ins(rank: int) -> Generator[None, None, None]:
 
 
 def wrapped(model: nn.Module, peer: str) -> nn.Module:
-    """The model as a peer trains it."""
+    """Return the model wrapped in DDP or FSDP2."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -141,7 +140,7 @@ def wrapped(model: nn.Module, peer: str) -> nn.Module:
 
 
 def count(step_name: str, peer: str, ranks: int) -> dict[str, Any]:
-    """Train for some steps; what the last launches and copies."""
+    """Train for some steps, and return the kernels, copies and launches of the last one."""
     from dataclasses import replace
 
     import torch
@@ -165,8 +164,8 @@ def count(step_name: str, peer: str, ranks: int) -> dict[str, Any]:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         for _ in range(STEPS[peer]):
-            for each in (trace.kernels, trace.copied, trace.launches):
-                each.clear()
+            for counter in (trace.kernels, trace.copied, trace.launches):
+                counter.clear()
             optimizer.zero_grad()
             local.compute_loss(model).backward()
             optimizer.step()
@@ -174,7 +173,7 @@ def count(step_name: str, peer: str, ranks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Count a step of one peer."""
+    """Count the kernels of a step, and print them as JSON."""
     library, step_name, peer, ranks = sys.argv[1:]
     load_before_torch(library)
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))

@@ -21,7 +21,7 @@ from shardwright.models.mlp import mlp_step
 _GPT2 = GPT2Config(layers=2, width=256, heads=4, vocabulary=512, positions=64)
 
 INSIDE, BETWEEN = "inside", "between"
-"""The names of the levels inside hosts and between them."""
+"""The names of the network levels inside hosts and between hosts."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Case:
     A step and an emulated cluster.
 
     Args:
-        rates: the Mbit/s that each host sends and receives; The value is None if the case has one host.
-        ranks_each: the number of ranks of a host.
-        part: the ranks that a person would choose if the others were to idle.
+        rates: Mbit/s that each host sends and receives; the value is None if the case has one host.
+        ranks_each: number of ranks of a host.
+        part: ranks that a person would choose if the others were to idle.
         slower: factors by rank, for ranks that compute slower than the others.
     """
 
@@ -45,12 +45,12 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """The number of all ranks."""
+        """Return the number of all ranks."""
         return len(self.rates) * self.ranks_each
 
     @property
     def mesh(self) -> str:
-        """The axes of the cluster, as a cluster file has them."""
+        """Return the axes of the cluster in the syntax of a cluster file."""
         return (
             f'"gpu={self.ranks}"'
             if 1 in (len(self.rates), self.ranks_each)
@@ -73,10 +73,10 @@ class Measured:
     The results of short measurements.
 
     Args:
-        flops: by rank, FLOP/s of a small product of matrices.
-        latency: by level, seconds of a small message.
+        flops: FLOP/s of a small matrix product, by rank.
+        latency: seconds of a small message, by level.
         bandwidth: bytes/s between two ranks of a host; 0 if hosts have one rank.
-        efficiency: by level and collective, the part of the bandwidth that the collective reaches.
+        efficiency: share of the bandwidth that a collective reaches, by level and collective.
     """
 
     flops: tuple[float, ...]
@@ -90,7 +90,7 @@ def cluster_of(case: Case, device: Device, measured: Measured) -> Cluster:
     Return the emulated cluster.
 
     Args:
-        device: a rank at the usual pace, as `shardwright profile` finds it.
+        device: device of a rank at the usual speed, as `shardwright profile` measures it.
     """
     lines = ["version = 3", f'name = "{case.name.replace(" ", "-")}"', f"mesh = [{case.mesh}]"]
     for kind in ("usual", "slow"):
@@ -103,22 +103,22 @@ def cluster_of(case: Case, device: Device, measured: Measured) -> Cluster:
         lines += _level(INSIDE, measured.bandwidth, measured, INSIDE)
     for rate in dict.fromkeys(rate for rate in case.rates if rate is not None):
         lines += _level(f"{BETWEEN}{rate}", rate * 1e6 / 8, measured, BETWEEN)
-    made = parse_cluster("\n".join(lines), case.name)
+    cluster = parse_cluster("\n".join(lines), case.name)
     usual = replace(device, kind="usual", memory=4.0 * 2**30)
     if not case.slower:
-        return replace(made, devices=(usual,))
+        return replace(cluster, devices=(usual,))
     fast = statistics.median(rate for rank, rate in enumerate(measured.flops) if rank not in case.slower)
     slow = statistics.median(measured.flops[rank] for rank in case.slower)
     kinds = (usual, slowed(usual, "slow", fast / slow))
     placement = tuple(int(rank in case.slower) for rank in range(case.ranks))
-    return replace(made, devices=kinds, placement=placement)
+    return replace(cluster, devices=kinds, placement=placement)
 
 
 def _level(name: str, bandwidth: float, measured: Measured, key: str) -> Sequence[str]:
-    found = [f"[level.{name}]", f"latency = {measured.latency[key]!r}", f"bandwidth = {bandwidth!r}"]
+    lines = [f"[level.{name}]", f"latency = {measured.latency[key]!r}", f"bandwidth = {bandwidth!r}"]
     if efficiency := measured.efficiency.get(key):
-        found.append("efficiency = { " + ", ".join(f"{kind} = {part!r}" for kind, part in efficiency.items()) + " }")
-    return found
+        lines.append("efficiency = { " + ", ".join(f"{kind} = {part!r}" for kind, part in efficiency.items()) + " }")
+    return lines
 
 
 def slowed(device: Device, kind: str, times: float) -> Device:

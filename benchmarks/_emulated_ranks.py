@@ -44,7 +44,7 @@ _WIDTH = 256
 
 
 def profile(path: str, seconds: float) -> None:
-    """Measure this rank alone, at the usual pace, as a cluster file."""
+    """Profile this rank alone, at the usual speed, and write a cluster file."""
     from shardwright.tools.cli import main
 
     with Paced():
@@ -52,22 +52,22 @@ def profile(path: str, seconds: float) -> None:
 
 
 def measure(case: Case, folder: Path) -> None:
-    """Measure the speed of each rank, and the links from rank 0; rank 0 writes the findings."""
+    """Measure the speed of each rank, and the links from rank 0; rank 0 writes the results."""
     rank, hosts = dist.get_rank(), len(case.rates)
     pace = _pace(case)
     with pace:
-        took = torch.tensor([_matrix_seconds(pace)], dtype=torch.float64)
+        seconds = torch.tensor([_matrix_seconds(pace)], dtype=torch.float64)
     flops = [torch.empty(1, dtype=torch.float64) for _ in range(case.ranks)]
-    dist.all_gather(flops, 2 * _WIDTH**3 / took)
-    found: dict[str, Any] = {"flops": [each.item() for each in flops], "latency": {}, "bandwidth": 0.0}
+    dist.all_gather(flops, 2 * _WIDTH**3 / seconds)
+    results: dict[str, Any] = {"flops": [rate.item() for rate in flops], "latency": {}, "bandwidth": 0.0}
     if case.ranks_each > 1:
-        found["latency"][INSIDE] = _one_way(1, _SMALL, 100)
-        found["bandwidth"] = 4 * _LARGE / _one_way(1, _LARGE, 10)
+        results["latency"][INSIDE] = _one_way(1, _SMALL, 100)
+        results["bandwidth"] = 4 * _LARGE / _one_way(1, _LARGE, 10)
     if hosts > 1:
-        found["latency"][BETWEEN] = latency = _one_way(case.ranks - 1, _SMALL, 100)
-        found["efficiency"] = {BETWEEN: _efficiencies(case, latency)}
+        results["latency"][BETWEEN] = latency = _one_way(case.ranks - 1, _SMALL, 100)
+        results["efficiency"] = {BETWEEN: _efficiencies(case, latency)}
     if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
+        (folder / "found.json").write_text(json.dumps(results))
 
 
 def _pace(case: Case) -> Paced:
@@ -89,9 +89,9 @@ def _one_way(other: int, size: int, times: int) -> float:
     """
     Return the median seconds of a message from rank 0 to another rank, which are half of a round trip.
 
-    Every rank calls this, and returns the same.
+    Every rank calls this, and gets the same result.
     """
-    message, took = torch.zeros(size), list[float]()
+    message, seconds = torch.zeros(size), list[float]()
     for _ in range(times + 3):
         start = time.perf_counter()
         if dist.get_rank() == 0:
@@ -100,16 +100,16 @@ def _one_way(other: int, size: int, times: int) -> float:
         elif dist.get_rank() == other:
             dist.recv(message, 0)
             dist.send(message, 0)
-        took.append((time.perf_counter() - start) / 2)
+        seconds.append((time.perf_counter() - start) / 2)
     dist.barrier()
-    # Ranks that send nothing have no times: rank 0 tells them.
-    middle = torch.tensor([statistics.median(took[3:])], dtype=torch.float64)
+    # Only two ranks have measured times, so rank 0 sends its median to all.
+    middle = torch.tensor([statistics.median(seconds[3:])], dtype=torch.float64)
     dist.broadcast(middle, 0)
     return middle.item()
 
 
 def _efficiencies(case: Case, latency: float) -> dict[str, float]:
-    """Return the part of the rate of the slowest host that each kind of collective between hosts reaches."""
+    """Return the share of the slowest host's rate that each kind of collective between hosts reaches."""
     count = len(case.rates)
     comm = Communicator(Mesh.of(node=count, gpu=case.ranks_each), (("node",),))
     part, axes = torch.ones(_PART), ("node",)
@@ -120,16 +120,16 @@ def _efficiencies(case: Case, latency: float) -> dict[str, float]:
         "reduce_scatter": (1, lambda: comm.reduce_scatter(whole, 0, axes)),
     }
     slowest = min(rate for rate in case.rates if rate is not None) * 1e6 / 8
-    found: dict[str, float] = {}
+    efficiencies: dict[str, float] = {}
     for kind, (rounds, call) in calls.items():
         # All groups of an axis share the link of a host.
         ideal = rounds * 4 * _PART * (count - 1) * case.ranks_each / slowest
-        found[kind] = min(1.0, ideal / max(ideal, _slowest(call, 5) - rounds * (count - 1) * latency))
-    return found
+        efficiencies[kind] = min(1.0, ideal / max(ideal, _slowest(call, 5) - rounds * (count - 1) * latency))
+    return efficiencies
 
 
 def _slowest(call: Callable[[], object], times: int) -> float:
-    """Return the median seconds of a collective until the last rank is done, the same on every rank."""
+    """Return the median seconds of a collective until its last rank is done, equal on all ranks."""
     took = torch.zeros(times, dtype=torch.float64)
     for index in range(times):
         dist.barrier()
@@ -141,12 +141,12 @@ def _slowest(call: Callable[[], object], times: int) -> float:
 
 
 def run(case: Case, folder: Path) -> None:
-    """Take the steps of all programs of the folder in turns; rank 0 writes the seconds."""
-    asked = json.loads((folder / "asked.json").read_text())
+    """Take the steps of all programs of the folder in random order; rank 0 writes the seconds."""
+    request = json.loads((folder / "asked.json").read_text())
     step = case.step()
     pace = _pace(case)
-    steps = [_step(step, text, name, pace) for name, text in asked["programs"]]
-    rows = seconds_by_round(steps, asked["pairs"], warm=1)
+    steps = [_step(step, text, name, pace) for name, text in request["programs"]]
+    rows = seconds_by_round(steps, request["pairs"], warm=1)
     if dist.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(rows))
 
@@ -170,13 +170,13 @@ def main() -> None:
     torch.set_num_threads(1)
     # A rank sleeps most of the time, and must not wait for a core when it wakes.
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    what, place, more = sys.argv[1:4]
-    if what == "profile":
+    task, place, more = sys.argv[1:4]
+    if task == "profile":
         profile(place, float(more))
         return
     dist.init_process_group("gloo")
-    case = next(each for each in CASES if each.name == more)
-    (measure if what == "measure" else run)(case, Path(place))
+    case = next(case for case in CASES if case.name == more)
+    (measure if task == "measure" else run)(case, Path(place))
     dist.destroy_process_group()
 
 

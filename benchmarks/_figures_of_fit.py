@@ -1,4 +1,4 @@
-"""Figures that say how well predictions fit measurements."""
+"""Figures that show how well predictions fit measurements."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Mapping, Sequence
 
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The linear correlation; ZeroDivisionError where one of the two does not vary."""
+    """Return the linear correlation. Raises ZeroDivisionError if `xs` or `ys` is constant."""
     return statistics.correlation(xs, ys)
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The correlation of ranks; equal numbers have the middle of their ranks."""
+    """Return the rank correlation. Equal numbers share the mean of their ranks."""
     return pearson(_ranks(xs), _ranks(ys))
 
 
 def relative_errors(predicted: Sequence[float], measured: Sequence[float]) -> list[float]:
-    """(predicted - measured) / measured, of each."""
+    """Return (predicted - measured) / measured for each pair."""
     return [(p - m) / m for p, m in zip(predicted, measured, strict=True)]
 
 
 def median_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The median absolute relative error."""
+    """Return the median absolute relative error."""
     return statistics.median(map(abs, relative_errors(predicted, measured)))
 
 
 def mean_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The mean absolute relative error."""
+    """Return the mean absolute relative error."""
     return statistics.fmean(map(abs, relative_errors(predicted, measured)))
 
 
 def regret(predicted: Mapping[str, float], measured: Mapping[str, float]) -> float:
-    """By which share of the measured best the one that is predicted best is slower."""
+    """Return measured[chosen] / min(measured) - 1, where `chosen` has the smallest prediction."""
     chosen = min(predicted, key=lambda name: predicted[name])
     return measured[chosen] / min(measured.values()) - 1
 

@@ -1,9 +1,9 @@
 """
-Fitting a few physical constants to measured times.
+Fit a few physical constants to measured times.
 
-Constants and times are taken by their logarithms: rates, sizes and latencies span orders of magnitude and are above
-zero, and an error is a part of a time. Measurements that no constants explain count less (`robust_fit`).
-What a data sheet says of a constant counts as one measurement more.
+The fit uses logarithms of constants and times, since rates, sizes and latencies are positive and span orders of
+magnitude, and errors are relative. Measurements that no constants explain weigh less (`robust_fit`). The value in a
+data sheet counts as one more measurement of a constant.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ import numpy as np
 from shardwright.runtime.profile.robust_fit import Numbers, RobustFit, robust_fit
 
 Model = Callable[[Mapping[str, float]], Sequence[float]]
-"""Seconds of all that was measured, by the constants."""
+"""A function from constants to the predicted seconds of all measurements."""
 
 _DIFFERENCE = 1e-3
-"""What is added to a logarithm to estimate a derivative: simulated times are smooth only on that scale."""
+"""Step in a logarithm for numerical derivatives; simulated times are smooth only at this scale."""
 
 _ENOUGH = 3e-3
-"""The part of the loss that a step must gain to be followed by others: models may be slow."""
+"""Relative decrease of the loss below which the fit stops, since evaluating a model may be slow."""
 
 _STEPS = 40
 
 
 @dataclass(frozen=True)
 class Constant:
-    """
-    A number to find: what it is expected to be, and by what factor it may well be off; no factor holds it fixed.
-    """
+    """A number to fit, with its expected value and a factor for its uncertainty. A factor of 1 keeps it fixed."""
 
     name: str
     expected: float
@@ -41,7 +39,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class FittedConstants:
-    """The constants found, and by measurement the logarithm of predicted over measured."""
+    """The fitted constants, and log(predicted / measured) of each measurement."""
 
     constants: Mapping[str, float]
     errors: tuple[float, ...]
@@ -51,13 +49,13 @@ def fit_constants(
     model: Model, measured: Sequence[float], constants: Sequence[Constant], *, noise: float = 0.05
 ) -> FittedConstants:
     """
-    The constants that explain `measured` seconds best.
+    Return the constants that explain `measured` seconds best.
 
     Args:
-        noise: the part of a time that measurements are uncertain by; errors beyond it count less and less.
+        noise: relative uncertainty of the measurements; errors beyond it weigh less and less.
 
     Raises:
-        ValueError: nothing was measured, or not in a time above zero.
+        ValueError: nothing was measured, or a measured time is zero or negative.
     """
     if not measured or min(measured) <= 0:
         raise ValueError(f"expected measured times above 0 s, found {min(measured, default='none')}")
@@ -66,7 +64,7 @@ def fit_constants(
     logarithms = np.log(measured)
 
     def named(unknowns: Numbers) -> dict[str, float]:
-        """The constants, by the logarithms of found over expected."""
+        """Return the constants; `unknowns` are the logarithms of value over expectation of the free ones."""
         factors = dict(zip((constant.name for constant in free), map(math.exp, unknowns), strict=True))
         return {constant.name: constant.expected * factors.get(constant.name, 1.0) for constant in constants}
 
@@ -74,7 +72,7 @@ def fit_constants(
         return np.log(model(named(unknowns))) - logarithms
 
     def residuals(unknowns: Numbers) -> Numbers:
-        """In units of how far each may well be off."""
+        """Return all errors, each divided by its uncertainty."""
         return np.concatenate([errors(unknowns) / noise, np.asarray(unknowns) / uncertain])
 
     def fitted(start: Numbers, measured: int) -> RobustFit:
@@ -83,7 +81,7 @@ def fit_constants(
         )
 
     expected = np.zeros(len(free))
-    # From what is expected, errors far off hardly pull; from plain least squares, outliers may have pulled too far.
+    # Two starts: at the expected values large errors have little weight; least squares may follow outliers too far.
     starts = (expected, fitted(expected, measured=0).unknowns)
-    found = min((fitted(start, len(measured)) for start in starts), key=lambda fit: fit.loss).unknowns
-    return FittedConstants(named(found), tuple(map(float, errors(found))))
+    best = min((fitted(start, len(measured)) for start in starts), key=lambda fit: fit.loss).unknowns
+    return FittedConstants(named(best), tuple(map(float, errors(best))))

@@ -1,4 +1,4 @@
-"""Time the steps of several programs in random order in the same processes, which all have the noise of the machine."""
+"""Time the steps of several programs in random order in the same processes, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 def seconds_by_round(steps: Sequence[Callable[[], object]], rounds: int, warm: int = 3) -> list[list[float]]:
     """
-    Run every step once a round, each round in another order, and return the seconds of each by round.
+    Run every step once per round, each round in a different order, and return the seconds of each step by round.
 
     Every rank of the job calls this. A step is timed from one barrier to the next.
 
     Args:
-        warm: the number of rounds before the timed rounds.
+        warm: number of untimed rounds before the timed rounds.
     """
     generator, rows = random.Random(0), list[list[float]]()
     order = list(range(len(steps)))

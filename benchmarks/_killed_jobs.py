@@ -1,8 +1,8 @@
 """
-Jobs that are to be killed: started by torchrun, or forked from a server that has all imported, which is soon done.
+Start jobs that are to be killed: by torchrun, or by a fork of a server with all imports loaded, which is faster.
 
-A forked job is as torchrun's: a launcher that holds the store and ends all ranks soon after the first that fails, and
-ranks that are its children and have the environment that torchrun gives.
+A forked job has the structure of torchrun's job: a launcher holds the store and ends all ranks soon after the first
+failure, and the ranks are its children and get torchrun's environment.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ TRAINING = "_killed_training"
 @dataclass
 class Job:
     """
-    A job that runs.
+    A running job.
 
     Args:
-        launcher: the process that started the ranks.
-        output: what all of its processes write to, and nobody else.
-        reap: forgets the launcher, which has ended.
+        launcher: id of the process that started the ranks.
+        output: pipe from all processes of the job, and no other processes.
+        reap: function that waits for the ended launcher.
     """
 
     launcher: int
@@ -50,14 +50,11 @@ class Job:
 
     def follow(self, seconds: float, until: tuple[str, ...] = ()) -> bool:
         """
-        Read what the job says.
+        Read the output of the job, and return whether a line with one of the prefixes `until` came.
 
         Args:
-            seconds: for which, unless all of its processes end before.
-            until: beginnings of lines with which it ends.
-
-        Returns:
-            Whether such a line came.
+            seconds: longest time to read, unless all processes end before.
+            until: prefixes of lines that end the reading.
         """
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
@@ -72,44 +69,44 @@ class Job:
         return False
 
     def processes(self) -> list[int]:
-        """Those that are alive, however they were started: who has the output."""
-        mine = os.readlink(f"/proc/self/fd/{self.output}")
-        found: list[int] = []
+        """Return the ids of all living processes that write to the job's output, however they were started."""
+        output = os.readlink(f"/proc/self/fd/{self.output}")
+        alive: list[int] = []
         for process in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                if int(process) != os.getpid() and os.readlink(f"/proc/{process}/fd/1") == mine:
-                    found.append(int(process))
-        return found
+                if int(process) != os.getpid() and os.readlink(f"/proc/{process}/fd/1") == output:
+                    alive.append(int(process))
+        return alive
 
     def kill(self, processes: list[int]) -> None:
-        """SIGKILL, one after the other."""
+        """Send SIGKILL to processes, one after the other."""
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
     def close(self) -> list[int]:
-        """End what is left of it, and say what that was."""
-        left = [] if self.is_over else self.processes()
-        self.kill(left)
+        """Kill all living processes of the job, and return their ids."""
+        alive = [] if self.is_over else self.processes()
+        self.kill(alive)
         self.reap()
         os.close(self.output)
-        return left
+        return alive
 
 
 def by_torchrun(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
-    """Start a job as users do."""
+    """Start a job by torchrun, as users do."""
     script = str(Path(__file__).with_name(f"{TRAINING}.py"))
     aimed = [str(aim.rank), aim.operation, str(aim.count)] if aim is not None else []
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    with errors.open("ab") as told:
-        job = subprocess.Popen([*launch, script, folder, cluster, *aimed], stdout=subprocess.PIPE, stderr=told)
+    with errors.open("ab") as log:
+        job = subprocess.Popen([*launch, script, folder, cluster, *aimed], stdout=subprocess.PIPE, stderr=log)
     assert job.stdout is not None
     with job.stdout as stdout:
         return Job(job.pid, os.dup(stdout.fileno()), job.wait)
 
 
 def forked(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
-    """Start a job whose processes have all imported."""
+    """Start a job whose processes are forked from a server with all imports loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["shardwright.api.parallelize", "shardwright.runtime.launch", TRAINING, __name__])
     receiver, sender = context.Pipe(duplex=False)
@@ -126,7 +123,9 @@ def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, A
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, f"a process of {len(threads)} threads cannot be forked"
+    assert len(threads) == 1, (
+        f"the launcher has {len(threads)} threads, expected one: forking is only safe without threads"
+    )
     os.dup2(sender.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
     sender.close()
@@ -136,7 +135,7 @@ def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, A
     processes = [context.Process(target=_rank, args=(listening, rank, ranks, call)) for rank in range(ranks)]
     for process in processes:
         process.start()
-    # The store's threads are begun after all forks.
+    # The store starts threads, so it comes after all forks.
     options = {"is_master": True, "wait_for_workers": False, "timeout": timedelta(seconds=60)}
     store = TCPStore("127.0.0.1", port, master_listen_fd=listening.detach(), **options)
     _await(processes)
@@ -144,7 +143,7 @@ def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, A
 
 
 def _await(processes: Sequence[BaseProcess]) -> None:
-    """Wait until all ranks have ended; soon after one has failed, the others are terminated."""
+    """Wait until all ranks have ended, and terminate the others soon after one has failed."""
     while any(process.is_alive() for process in processes):
         time.sleep(0.02)
         if any(process.exitcode for process in processes):

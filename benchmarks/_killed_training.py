@@ -1,10 +1,10 @@
 """
-The training that `kills.py` kills: a short run that saves after every step, and says what it does on standard output.
+The training that `kills.py` kills: a short run that saves after every step, and logs its progress on standard output.
 
     torchrun ... _killed_training.py FOLDER CLUSTER [RANK OPERATION COUNT]
 
-What a checkpoint has to bring back is all there: states of an optimizer, dropout, a loader, a schedule of the rate.
-Without a folder (`-`) nothing is saved.
+It uses everything that a checkpoint must restore: optimizer states, dropout, a data loader, a learning rate schedule.
+With `-` as the folder nothing is saved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 import shardwright as sw
 
 STEPS = 40
-"""Of one run."""
+"""Number of steps of one run."""
 
 _ROWS, _BATCHES = 12, 15
 
@@ -31,12 +31,12 @@ _ROWS, _BATCHES = 12, 15
 @dataclass(frozen=True)
 class Aim:
     """
-    Where a rank stands still, to be killed there: before an operation on the files of the run's folder.
+    The place where a rank stops in order to be killed: right before an operation on a file of the run's folder.
 
     Args:
-        rank: that does it.
-        operation: a verb and what is opened, renamed or removed, as `_operation` has them.
-        count: how many of them come first, from when the step is planned.
+        rank: rank that stops.
+        operation: a verb and a kind of file, as in `OPERATIONS`.
+        count: number of such operations that happen first, counted from the planning of the step.
     """
 
     rank: int
@@ -64,7 +64,7 @@ OPERATIONS = {
     "remove distcp": True,
     "rmdir old": True,
 }
-"""What ranks do to files, in about that order, and whether rank 0 alone does it. To read a folder is to flush it."""
+"""Operations of ranks on files, roughly in order, and whether only rank 0 does them. Folders are read to be flushed."""
 
 
 def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
@@ -72,7 +72,7 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 24), nn.LayerNorm(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 4))
     data = TensorDataset(torch.randn(_ROWS * _BATCHES, 12), torch.randint(4, (_ROWS * _BATCHES,)))
-    loss_of, adamw = nn.functional.cross_entropy, lambda those: torch.optim.AdamW(those, lr=1e-2)
+    loss_of, adamw = nn.functional.cross_entropy, lambda params: torch.optim.AdamW(params, lr=1e-2)
     step: Any = sw.parallelize(model, loss_of, adamw, data[:_ROWS], cluster, plan=sw.PlanOptions(pins="zero3"))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(step.optimizer, STEPS)
     loader = step.loader(data)
@@ -94,12 +94,12 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
             if step.steps == STEPS:
                 break
     step.wait_saved()
-    # What was left behind by a save that was killed is there until the next one.
+    # Only a new save removes the files that a killed save left behind, so report only after a save.
     _say(step, _saved(step, folder) if saves and step.steps > began else "", "ended")
 
 
 def _save(step: Any, folder: str, extra: object) -> None:
-    """Every other checkpoint is written while training continues."""
+    """Save a checkpoint; every other one is written while training continues."""
     asynchronous = step.steps % 2 == 0
     step.save(folder, extra=extra, asynchronous=asynchronous)
     if not asynchronous:
@@ -107,10 +107,10 @@ def _save(step: Any, folder: str, extra: object) -> None:
 
 
 def _saved(step: Any, folder: str) -> str:
-    """What is said once a checkpoint is written: how many there are, and how much else is in the folder."""
+    """Return a report on the folder: the step, and the numbers of checkpoints and of other entries."""
     names = os.listdir(folder)
-    kept = sum(name.startswith("step-") for name in names)
-    return f"saved {step.steps} {kept} {len(names) - kept}"
+    checkpoints = sum(name.startswith("step-") for name in names)
+    return f"saved {step.steps} {checkpoints} {len(names) - checkpoints}"
 
 
 def _say(step: Any, *lines: str) -> None:
@@ -119,7 +119,7 @@ def _say(step: Any, *lines: str) -> None:
 
 
 def _stand_still(aim: Aim, folder: str) -> None:
-    """Say so and wait before an operation, in whatever thread does it."""
+    """Install a hook that reports and waits before the operation, in whatever thread does it."""
     left = aim.count + 1
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -143,13 +143,13 @@ _EVENTS = {
     "os.remove": "remove",
     "os.rmdir": "rmdir",
 }
-"""Events of Python's audit hooks."""
+"""Verbs of Python's audit events."""
 
 
 def _operation(event: str, arguments: tuple[Any, ...], folder: str) -> str:
-    """What is about to be done in the folder, as a verb and a kind of file; empty for something else."""
+    """Return the verb and the kind of file of an event in the folder, or "" for other events."""
     path = str(arguments[0])
-    # What is in a folder that is deleted is named from there.
+    # When a folder is deleted, the paths of its files are relative to that folder.
     if not path.startswith(folder) and event not in ("os.remove", "os.rmdir"):
         return ""
     verb = _EVENTS[event]

@@ -1,9 +1,8 @@
 """
-`MemoryMeter`: the bytes of tensors that a rank holds while it computes, for those who want to see a plan's peak.
+`MemoryMeter`: counts the bytes of tensors that a rank holds while it computes, to measure the peak of a plan.
 
-It counts memory by the tensor: every storage that an operation gives is counted once, from there until nothing looks at
-it any more. Work space that a kernel takes and gives back by itself is no tensor; on a GPU torch's own counters say
-what the allocator holds.
+Every storage that an operation returns is counted once, until it is freed. The meter sees no workspace that a kernel
+allocates and frees itself. On a GPU, torch's allocator statistics give the allocated bytes.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 class MemoryMeter(TorchDispatchMode):
     """
-    Counts the bytes of tensors made while it is entered, with those that are `held` from before.
+    Counts the bytes of tensors that operations return inside the `with` block.
 
     Args:
         held: tensors that count from the start.
-        lent: tensors whose memory is somebody else's: neither they nor views of them count.
+        lent: tensors whose memory others own. Neither they nor views of them count.
     """
 
     def __init__(self, held: Iterable[torch.Tensor] = (), lent: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self.bytes = 0
-        """Held now."""
+        """Bytes held now."""
         self.peak = 0
-        """The most that was held at any time, in bytes."""
+        """Largest number of bytes held at any time."""
         self.peak_op = ""
-        """The operation that made the peak, as torch names it: `aten.mm.default`."""
+        """Operation that caused the peak, by torch's name: `aten.mm.default`."""
         self._known: dict[int, int] = {}
         for tensor in lent:
             self._enter(tensor.untyped_storage(), 0)
@@ -46,7 +45,7 @@ class MemoryMeter(TorchDispatchMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run an operation and count what it gives."""
+        """Run an operation and count its results."""
         result = func(*args, **(kwargs or {}))
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):

@@ -1,9 +1,9 @@
 """
 Emulated clusters on one Linux machine: a network namespace per host, with limited links, and slowed processes.
 
-Every namespace has one address on a bridge of its own; what it sends is limited to a rate by a token bucket
-(`tc tbf`), and what it receives too where that is asked for. Traffic never leaves these namespaces. Needs root,
-iproute2 and, to slow a process, the cpu cgroup.
+Each namespace has one address on a bridge that exists only for this process. A token bucket (`tc tbf`) limits the
+sending rate of a host and, on request, its receiving rate. Traffic never leaves these namespaces. The module needs
+root, iproute2 and, to slow a process, the cpu cgroup.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _OWN = f"sw{os.getpid()}"
-"""What the names of this process's namespaces and cgroups begin with: several benchmarks may run at a time."""
+"""Prefix of the names of this process's namespaces and cgroups, since several benchmarks may run at a time."""
 
 _SWITCH, _BRIDGE = f"{_OWN}switch", "swbr0"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
 _PERIOD = 10_000
-"""Microseconds: short, so that a slowed process is slow evenly."""
+"""Scheduling period in microseconds, short so that a slowed process runs evenly."""
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot emulate a cluster; the message says what it lacks."""
+    """This machine cannot emulate a cluster. The message names the missing requirement."""
 
 
 def require() -> None:
-    """Raise `Unavailable` where namespaces cannot be made."""
+    """Raise `Unavailable` if this process cannot create namespaces."""
     if os.geteuid() != 0:
-        raise Unavailable("emulated links need root")
+        raise Unavailable("emulated links need root; run with sudo")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
         raise Unavailable(f"emulated links need iproute2; missing: {', '.join(missing)}")
     probe = subprocess.run(["ip", "netns", "add", f"{_OWN}probe"], capture_output=True, text=True)
@@ -46,11 +46,11 @@ def hosts(
     rates: Sequence[str | None], burst: str = "256kb", *, receiving: bool = False
 ) -> Generator[list[str], None, None]:
     """
-    One namespace per rate (`200mbit`; None: not limited), of which the names are given; all gone afterwards.
+    Create one namespace per rate (`200mbit`, or None for no limit), yield their names, and remove them afterwards.
 
     Args:
-        burst: how much a host may send at once after a pause, before the rate holds.
-        receiving: whether a host receives no faster than it sends.
+        burst: bytes that a host may send at full speed after a pause.
+        receiving: whether the rate also limits receiving.
 
     Raises:
         Unavailable: see `require`.
@@ -71,7 +71,7 @@ def hosts(
 
 
 def address(index: int) -> str:
-    """The address of host `index`."""
+    """Return the address of host `index`."""
     return f"10.98.0.{index + 1}"
 
 
@@ -82,7 +82,7 @@ def launch(
     Run `python ARGUMENTS` as one rank on each host, as torchrun would, and wait for all.
 
     Args:
-        shares: by rank, the share of one core that it gets; all of it where nothing is said.
+        shares: share of one core by rank, by default all of it.
 
     Raises:
         RuntimeError: a rank failed; the others are killed.
@@ -104,7 +104,7 @@ def launch(
             _slow(rank, processes[-1].pid, (shares or {}).get(rank))
         for rank, process in enumerate(processes):
             if (code := process.wait(timeout)) != 0:
-                raise RuntimeError(f"rank {rank} ended with {code}")
+                raise RuntimeError(f"rank {rank} failed with exit code {code}; see its output above")
     finally:
         for process in processes:
             process.kill()

@@ -1,10 +1,10 @@
 """
-A scheduled step without its times: how often which work is done and which collectives are run, between transfers.
+A scheduled step without its times: the counts of its ops and collectives between transfers.
 
-The simulator finds the times of a step once. Who asks for them many times over, with other devices or links but the
-same plan (a calibration, a sweep), takes its outline, which `outline_seconds` runs in a millisecond. It is exact for
-stages whose ranks all do the same and wait for every collective, as a pipeline without `overlap` does, up to ports
-that several transfers share.
+The simulator computes the times of a step once. A calibration or a sweep needs the times of one plan for many devices
+and links: it takes the outline of the step, which `outline_seconds` evaluates in a millisecond. The result is exact if
+all ranks of a stage do the same work and wait for every collective (as in a pipeline without `overlap`), and transfers
+use separate ports.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from shardwright.passes.step.step_view import cluster_of_module, step_views
 
 @dataclass(frozen=True)
 class Stretch:
-    """Ops and collectives one after the other, with the count of each."""
+    """Consecutive ops and collectives, with the count of each."""
 
     works: tuple[tuple[OpWork, int], ...] = ()
     communications: tuple[tuple[CollectiveWork, int], ...] = ()
@@ -49,7 +49,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Crossing:
-    """What a transfer between stages sends for one part: pairs of ranks of the job, and bytes."""
+    """A transfer between stages; its edges are sending and receiving rank of the job, and the bytes of one part."""
 
     source: int
     target: int
@@ -57,12 +57,12 @@ class Crossing:
 
 
 Action: TypeAlias = tuple[Literal["run", "issue", "await"], int]
-"""Run a stretch of the stage; issue, or wait for, the next transfer of that number."""
+"""An action of a stage: run a stretch, issue a transfer, or wait for it. The number selects stretch or transfer."""
 
 
 @dataclass(frozen=True)
 class StageOutline:
-    """The mesh of a stage, its first rank in the job, its stretches, and what it does in order."""
+    """A stage: its mesh, its first rank in the job, its stretches, and its actions in order."""
 
     mesh: Mesh
     first: int
@@ -72,7 +72,7 @@ class StageOutline:
 
 @dataclass(frozen=True)
 class Outline:
-    """The stages of a step, or its one place, and the transfers between them."""
+    """The stages of a step (one if it has no pipeline), and the transfers between them."""
 
     stages: tuple[StageOutline, ...]
     crossings: tuple[Crossing, ...]
@@ -80,14 +80,14 @@ class Outline:
 
 def outline_of(module: ModuleOp, func: FuncOp) -> Outline:
     """
-    The outline of a scheduled step function.
+    Return the outline of a scheduled step function.
 
-    ValueError where ranks of a stage have parts of different sizes, or a collective runs beside other work.
+    Raises ValueError if ranks of a stage have shards of different sizes, or if a collective overlaps other work.
     """
     clusters = [cluster for view, cluster in step_views(module) if view.func is func]
     divisions = divided(func, places_of(func, clusters, cluster_of_module(module)))
     if any(len(division.classes) > 1 for division in divisions):
-        raise ValueError("the ranks of a stage differ; only the simulator can tell how long each takes")
+        raise ValueError("the ranks of a stage differ: use the simulator, as an outline needs equal ranks")
     crossings: dict[Traffic, int] = {}
     programs = zip(divisions, written_programs(func, writers_of(func, divisions)), strict=True)
     stages = tuple(_Writer(division.place, crossings).stage(program) for division, program in programs)
@@ -102,7 +102,7 @@ def _crossing(traffic: Traffic) -> Crossing:
 
 
 class _Writer:
-    """Writes the outline of one place; equal stretches, as those of the parts of a loop, are one."""
+    """Writes the outline of one place. Equal stretches, such as the parts of a loop, share one entry."""
 
     def __init__(self, place: Place, crossings: dict[Traffic, int]) -> None:
         self.place, self.crossings = place, crossings
@@ -111,7 +111,7 @@ class _Writer:
         self.stretches: list[Stretch] = []
 
     def stage(self, program: Program) -> StageOutline:
-        """The outline of the place's program."""
+        """Return the outline of the place's program."""
         actions: list[Action] = []
         pending: list[Instruction] = []
         for instruction, _ in program:
@@ -138,42 +138,42 @@ class _Writer:
     def _stretch(self, instructions: Sequence[Instruction]) -> Stretch:
         works: Counter[OpWork] = Counter()
         communications: Counter[CollectiveWork] = Counter()
-        sent = {each.traffic.op for each in instructions if isinstance(each, Issue)}
-        for each in instructions:
-            if isinstance(each, Span):
-                works.update(work for op in each.ops if op not in sent for work in self.costs.works(op))
-            elif isinstance(each, End):
+        sent = {instruction.traffic.op for instruction in instructions if isinstance(instruction, Issue)}
+        for instruction in instructions:
+            if isinstance(instruction, Span):
+                works.update(work for op in instruction.ops if op not in sent for work in self.costs.works(op))
+            elif isinstance(instruction, End):
                 pass
-            elif isinstance(op := each.traffic.op, CollectiveOp):
-                if isinstance(each, Issue):
+            elif isinstance(op := instruction.traffic.op, CollectiveOp):
+                if isinstance(instruction, Issue):
                     works.update((*self.costs.works(op), *self.costs.works_after(op)))
                     communications[communication_of(op, self.place.cluster.mesh)] += 1
             else:
-                raise ValueError(f"{op.name} runs beside other work; only the simulator can tell how long that takes")
+                raise ValueError(f"{op.name} overlaps other work: use the simulator, as an outline has no overlap")
         return Stretch(tuple(works.items()), tuple(communications.items()))
 
 
 def outline_seconds(outline: Outline, cluster: Cluster) -> float:
     """
-    The seconds of a step on a cluster of all ranks of the job, whose mesh has the axes of the stages' meshes.
+    Return the seconds of a step on a cluster of all ranks of the job, whose mesh has the axes of the stages' meshes.
 
-    Of a stage with devices of several kinds the slowest bounds every stretch.
+    In a stage with several kinds of devices, the slowest kind determines the time of every stretch.
     """
     stages = [
         subcluster(cluster, stage.mesh, range(stage.first, stage.first + stage.mesh.device_count))
         for stage in outline.stages
     ]
     stretches = [
-        [stretch_seconds(each, mine) for each in stage.stretches]
-        for stage, mine in zip(outline.stages, stages, strict=True)
+        [stretch_seconds(stretch, stage_cluster) for stretch in stage.stretches]
+        for stage, stage_cluster in zip(outline.stages, stages, strict=True)
     ]
-    crossings = [_crossing_seconds(each, cluster) for each in outline.crossings]
+    crossings = [_crossing_seconds(crossing, cluster) for crossing in outline.crossings]
     ends = _Run(outline, stretches, crossings).ends()
     return max(ends) + max(device.overhead for device in cluster.kinds_used)
 
 
 def stretch_seconds(stretch: Stretch, cluster: Cluster) -> float:
-    """The seconds of a stretch, on the slowest kind of device."""
+    """Return the seconds of a stretch on the slowest kind of device."""
     computing = max(
         sum(count * op_seconds(device, work) for work, count in stretch.works) for device in cluster.kinds_used
     )
@@ -190,7 +190,7 @@ def _crossing_seconds(crossing: Crossing, cluster: Cluster) -> float:
 
 
 class _Run:
-    """One step: every stage advances as far as it can, until all are done. Usable once."""
+    """Runs one step: each stage in turn advances as far as it can, until all are done. An instance runs once."""
 
     def __init__(self, outline: Outline, stretches: Sequence[Sequence[float]], crossings: Sequence[float]) -> None:
         self.outline, self.stretches, self.crossings = outline, stretches, crossings
@@ -202,22 +202,22 @@ class _Run:
         self.free: defaultdict[tuple[int, int], float] = defaultdict(float)
 
     def ends(self) -> Sequence[float]:
-        """By stage, when it is done."""
+        """Return the end time of each stage."""
         stages = range(len(self.now))
         while any(self.at[stage] < len(self.outline.stages[stage].actions) for stage in stages):
             before = list(self.at)
             for stage in stages:
                 self._go_on(stage)
-            assert self.at != before, "the stages wait for one another"
+            assert self.at != before, "deadlock: all unfinished stages wait for one another"
         return self.now
 
     def _go_on(self, stage: int) -> None:
         actions = self.outline.stages[stage].actions
         while self.at[stage] < len(actions):
-            what, number = actions[self.at[stage]]
-            if what == "run":
+            action, number = actions[self.at[stage]]
+            if action == "run":
                 self.now[stage] += self.stretches[stage][number]
-            elif what == "issue":
+            elif action == "issue":
                 self._issue(stage, number)
             elif self.awaited[stage][number] < len(self.over[number]):
                 self.now[stage] = max(self.now[stage], self.over[number][self.awaited[stage][number]])
@@ -227,7 +227,7 @@ class _Run:
             self.at[stage] += 1
 
     def _issue(self, stage: int, number: int) -> None:
-        """A transfer begins when both sides have issued it and the way is free."""
+        """Issue a transfer, and start it if both sides have issued it and the link between them is free."""
         crossing = self.outline.crossings[number]
         ends = (crossing.source, crossing.target)
         self.issued[stage][number].append(self.now[stage])

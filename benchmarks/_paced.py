@@ -17,11 +17,10 @@ BANDWIDTH = 3e9
 """Bytes per second of all ops on the emulated device."""
 
 LAUNCH = 1e-4
-"""Seconds of an op besides. A core launches a small op in less, so that the emulated time holds even if caches are cold
-after a sleep."""
+"""Fixed seconds of an op. A core launches an op faster, even with cold caches after a sleep, so the sum holds."""
 
 _LEAST_SLEEP = 1e-3
-"""Shorter sleeps are not precise, and are therefore added up."""
+"""Shortest sleep in seconds. Shorter sleeps are not precise, so they are added up first."""
 
 _COLLECTIVES = "c10d"
 
@@ -30,8 +29,8 @@ class Paced(TorchDispatchMode):
     """
     Slow down the ops of this thread to the speed of an emulated device.
 
-    An op takes `LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH)` seconds, `slower` times. A core needs a small part of
-    that, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
+    An op takes `slower * (LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH))` seconds. A core needs a small part of that
+    time, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
     core is not multiplied. Views and collectives take their own time, and collectives begin after the sleep for the ops
     before them.
     """
@@ -50,13 +49,13 @@ class Paced(TorchDispatchMode):
             self.settle()
             return func(*args, **kwargs)
         start = time.thread_time()
-        found = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         took = time.thread_time() - start
         if not func.is_view:
-            self._owed += self.slower * device_seconds(func, args, kwargs, found) - took
+            self._owed += self.slower * device_seconds(func, args, kwargs, result) - took
         if self._owed >= _LEAST_SLEEP:
             self.settle()
-        return found
+        return result
 
     def settle(self) -> None:
         """Sleep for the accumulated debt. Excess sleep counts for the next ops."""

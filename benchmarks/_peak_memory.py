@@ -1,4 +1,4 @@
-"""The most memory that a rank holds in a step: by the tensors of a CPU, by the allocator of a GPU."""
+"""The peak memory of a rank in a step: by tensors on a CPU, by the allocator on a GPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from _memory_meter import MemoryMeter
 from shardwright.runtime.executor import Executor
 
 KEPT = ("param", "buffer", "state", "step_count", "constant")
-"""The roles of what a rank keeps between steps."""
+"""Roles of the values that a rank keeps between steps."""
 
 
 def peak_by_tensors(executor: Executor, batch: dict[str, Any]) -> tuple[int, str]:
-    """The peak of a step in bytes, and the operation that made it, by the tensors that there are."""
+    """Run a step, and return the peak bytes of its tensors and the operation that caused the peak."""
     kept = [executor.local(value) for value in executor.plan.inputs if value.role in KEPT]
     meter = MemoryMeter([*kept, *_own_rows(executor, batch)], _tensors(batch))
     with meter:
@@ -24,10 +24,10 @@ def peak_by_tensors(executor: Executor, batch: dict[str, Any]) -> tuple[int, str
 
 def peak_by_allocator(executor: Executor, batch: dict[str, Any], before: int) -> int:
     """
-    The peak of a step in bytes, by torch's allocator for CUDA.
+    Run a step and return its peak bytes by torch's CUDA allocator.
 
     Args:
-        before: the bytes that were allocated before the executor was made.
+        before: bytes that were allocated before the executor was made.
     """
     device = executor.comm.device
     torch.cuda.synchronize(device)
@@ -42,7 +42,7 @@ def _tensors(batch: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def _own_rows(executor: Executor, batch: dict[str, Any]) -> list[torch.Tensor]:
-    """Memory as large as what a rank needs of the batch, where it only looks at it: data loaders give each its own."""
+    """Return copies of the parts of a batch that are views: a data loader would give each rank its own memory."""
     lent = {tensor.untyped_storage().data_ptr() for tensor in _tensors(batch)}
     parts = [executor._batch_part(value, batch) for value in executor.plan.inputs if value.role == "batch"]
     return [part.clone() for part in parts if part.untyped_storage().data_ptr() in lent]

@@ -1,8 +1,8 @@
 """
-The plans that people write by hand, each as a plain pass pipeline: what a searched plan is compared with.
+Plans that people write by hand, each as a plain pass pipeline, for comparison with searched plans.
 
-Nothing here uses `passes/planning`: a plan is a mesh, a pipeline of passes that decide, and one of those that make the
-program. It counts if it fits in memory.
+The module does not use `passes/planning`. A plan is a mesh, a pipeline of passes that decide, and a pipeline of passes
+that make the program. A plan counts if it fits in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
 MOST_PARTS = 64
 
 Pins = tuple[tuple[str, tuple[str, ...]], ...]
-"""Presets with the axes of each."""
+"""Presets, each with its axes."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Plain:
     A plan by hand.
 
     Args:
-        family: what it is an example of.
-        pins: completed by `search-strategy{algorithm=fixed}` behind the passes `before`, then `after`; without pins the
-            strategy is that of `search-strategy`.
-        finish: the passes that make the program.
-        is_fused: whether batch-norms stay single ops, which only matters where there are any.
-        ranks: the ranks that form the mesh, where the others idle.
+        family: kind of parallelism that the plan is an example of.
+        pins: presets with their axes. `search-strategy{algorithm=fixed}` completes them after the passes `before` and
+            before the passes `after`. Without pins, `search-strategy` searches for the strategy.
+        finish: passes that make the program.
+        is_fused: whether batch-norms stay single ops; irrelevant for models without batch-norms.
+        ranks: ranks that form the mesh; all others idle.
     """
 
     family: str
@@ -64,13 +64,13 @@ class Plain:
 
     @property
     def decides(self) -> tuple[object, ...]:
-        """Equal for plans that share all but the passes that make the program."""
+        """Return a key that is equal for plans that differ only in the passes that make the program."""
         return self.mesh, self.pins, self.before, self.after, self.is_fused, self.ranks
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a plan: its simulated step and how full memory is, or why there is none."""
+    """The result of a plan: simulated step and memory of its tightest rank, or the reason why the plan failed."""
 
     family: str
     name: str
@@ -81,13 +81,13 @@ class Judged:
 
     @property
     def counts(self) -> bool:
-        """Whether it can be run."""
+        """Return whether the plan exists and fits in memory."""
         return self.step is not None and self.peak_bytes <= self.memory_bytes
 
 
 @dataclass
 class Prepared:
-    """A step as passes that decide get it: with batch-norms decomposed, and with them as they are."""
+    """A step prepared for the passes that decide, in two forms: with decomposed and with fused batch-norms."""
 
     decomposed: ModuleOp = field(repr=False)
     fused: ModuleOp = field(repr=False)
@@ -96,59 +96,59 @@ class Prepared:
 
 
 def tightest(module: ModuleOp) -> tuple[int, float]:
-    """The peak of the rank that comes closest to its memory, or exceeds it by most, and that memory, in bytes."""
-    found: list[tuple[int, float]] = []
+    """Return peak and memory size, in bytes, of the rank with the least free memory (or the largest excess)."""
+    peaks: list[tuple[int, float]] = []
     for view, cluster in step_views(module):
         limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
         peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
-        found.append((peak.bytes, limits[peak.rank]))
-    return max(found, key=lambda each: each[0] - each[1])
+        peaks.append((peak.bytes, limits[peak.rank]))
+    return max(peaks, key=lambda pair: pair[0] - pair[1])
 
 
 def step_seconds(module: ModuleOp) -> float:
-    """Of a finished program, simulated."""
+    """Return the simulated seconds of a finished program."""
     return sum(each.seconds for each in simulate_module(module))
 
 
 def splits(cluster: Cluster) -> list[tuple[Mesh, tuple[str, ...], tuple[str, ...]]]:
     """
-    The ways to put one kind of parallelism inside another: a mesh, the outer axes and the inner ones.
+    Return the ways to nest one kind of parallelism in another, each as a mesh, its outer axes and its inner axes.
 
-    Every degree where any mesh will do; where only the cluster's own axes are known, every choice among them.
+    If any mesh will do, there is a mesh for every inner degree; else every subset of the cluster's axes is inner once.
     """
     own = cluster.mesh
     if not any_mesh_will_do(cluster):
         names = own.names
-        chosen = (each for size in range(1, len(names) + 1) for each in combinations(names, size))
+        chosen = (axes for size in range(1, len(names) + 1) for axes in combinations(names, size))
         return [(own, tuple(name for name in names if name not in inner), inner) for inner in chosen]
     count, (first, last) = own.device_count, own.names if len(own.names) == 2 else ("outer", own.names[-1])
-    found: list[tuple[Mesh, tuple[str, ...], tuple[str, ...]]] = []
+    meshes: list[tuple[Mesh, tuple[str, ...], tuple[str, ...]]] = []
     for degree in divisors(count)[1:]:
         inner = Axis(last, degree)
         axes = (inner,) if degree == count else (Axis(first, count // degree), inner)
-        found.append((Mesh(axes, own.name), (first,) if degree < count else (), (last,)))
-    return found
+        meshes.append((Mesh(axes, own.name), (first,) if degree < count else (), (last,)))
+    return meshes
 
 
 def any_mesh_will_do(cluster: Cluster) -> bool:
-    """Whether the devices may form another mesh: nothing was measured along axes, and the wires are known."""
+    """Return whether the devices may form another mesh: no link has measured points, and the wires are known."""
     measured = any(link.points for link in cluster.links)
     return not measured and (cluster.topology is not None or len(cluster.mesh.axes) == 1)
 
 
 def divisors(number: int) -> list[int]:
-    """Ascending."""
+    """Return the divisors of a number in ascending order."""
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def cuts(rows: int) -> list[int]:
-    """Into how many micro-batches a batch is cut: the powers of two among its divisors, else any of these."""
+    """Return the usual numbers of micro-batches: divisors of `rows` that are powers of two, else all small divisors."""
     usual = [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS]
     return [parts for parts in usual if parts & (parts - 1) == 0] or usual
 
 
 def plain_plans(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
-    """All of them, those that are written most first."""
+    """Yield all plans by hand, the most common first."""
     yield from _data_parallel(prepared, cluster)
     yield from _nested(cluster)
     yield from _on_three_axes(cluster)
@@ -168,9 +168,9 @@ def _views(prepared: Prepared, cluster: Cluster) -> list[StepView]:
 
 def _data_parallel(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
     """
-    Yield dp, ZeRO and the optimum of `search-strategy`, on the cluster's own mesh and on all devices in one row.
+    Yield dp, ZeRO and the optimum of `search-strategy`, on the cluster's own mesh and on a mesh of one axis.
 
-    zero2 is the program of zero1.
+    The programs of zero1 and zero2 are equal.
     """
     own = cluster.mesh
     meshes = [own]
@@ -189,7 +189,7 @@ def _data_parallel(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
 
 
 def _nested(cluster: Cluster) -> Iterator[Plain]:
-    """Megatron's tensor parallelism at every degree, with dp or ZeRO around it; zero3 inside dp."""
+    """Yield Megatron's tensor parallelism at every degree inside dp or ZeRO, and zero3 inside dp."""
     for mesh, outer, inner in splits(cluster):
         if not outer:
             yield Plain("tensor parallel", f"tp on {_sizes(mesh)}", mesh, (("tp", inner),))
@@ -201,7 +201,7 @@ def _nested(cluster: Cluster) -> Iterator[Plain]:
 
 
 def _on_three_axes(cluster: Cluster) -> Iterator[Plain]:
-    """dp around zero3 or zero1, around tensor parallelism, at all degrees of both."""
+    """Yield tensor parallelism or zero3 inside zero1 or zero3 inside dp, at all degrees."""
     if not any_mesh_will_do(cluster):
         return
     count, name = cluster.mesh.device_count, cluster.mesh.name
@@ -217,22 +217,22 @@ def _on_three_axes(cluster: Cluster) -> Iterator[Plain]:
 
 
 def _on_parts(cluster: Cluster) -> Iterator[Plain]:
-    """Data parallelism, ZeRO and tensor parallelism on some kinds of devices, some hosts or one device."""
+    """Yield plans that use some kinds of devices, some hosts or one device only."""
     own = cluster.mesh
     if cluster.topology is None and (len(own.axes) > 1 or any(link.points for link in cluster.links)):
         return
     places = range(own.device_count)
     hosts = [cluster.topology.seat(rank).host if cluster.topology is not None else rank for rank in places]
     kinds = sorted(set(cluster.placement))
-    chosen: dict[tuple[int, ...], None] = {}
+    subsets: dict[tuple[int, ...], None] = {}
     for size in range(1, len(kinds) + 1):
-        for kept in combinations(kinds, size):
-            ranks = [rank for rank in places if cluster.placement[rank] in kept]
-            there = list(dict.fromkeys(hosts[rank] for rank in ranks))
-            for few in {1, 2, len(there) // 2, len(there) - 1, len(there)}:
-                chosen[tuple(rank for rank in ranks if hosts[rank] in there[:few])] = None
-            chosen[tuple(ranks[:1])] = None
-    for ranks in (ranks for ranks in chosen if 0 < len(ranks) < own.device_count):
+        for chosen_kinds in combinations(kinds, size):
+            ranks = [rank for rank in places if cluster.placement[rank] in chosen_kinds]
+            hosts_of_kinds = list(dict.fromkeys(hosts[rank] for rank in ranks))
+            for count in {1, 2, len(hosts_of_kinds) // 2, len(hosts_of_kinds) - 1, len(hosts_of_kinds)}:
+                subsets[tuple(rank for rank in ranks if hosts[rank] in hosts_of_kinds[:count])] = None
+            subsets[tuple(ranks[:1])] = None
+    for ranks in (ranks for ranks in subsets if 0 < len(ranks) < own.device_count):
         rows = len({hosts[rank] for rank in ranks})
         flat = Mesh((Axis(own.names[-1], len(ranks)),), own.name)
         yield from (
@@ -247,7 +247,6 @@ def _on_parts(cluster: Cluster) -> Iterator[Plain]:
 
 
 def _proportional(cluster: Cluster) -> Iterator[Plain]:
-    """Data parallelism with shares by speed."""
     mesh = cluster.mesh
     for preset in ("dp", "zero1"):
         pins = ((preset, mesh.names),)
@@ -255,7 +254,7 @@ def _proportional(cluster: Cluster) -> Iterator[Plain]:
 
 
 def _even_pipelines(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]:
-    """Stages of equally many devices, cut by layers or by time, with data parallelism inside."""
+    """Yield pipelines of stages with equally many devices, cut by layers or by time, with dp or zero1 inside."""
     mesh = cluster.mesh
     for stages in range(2, min(mesh.device_count, layers) + 1):
         if (stage := _even_stage(mesh, stages)) is None:
@@ -273,14 +272,14 @@ def _even_pipelines(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]
 
 
 def _amp(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]:
-    """What AMP enumerates: tensor parallelism inside data parallelism inside stages, and micro-batches."""
+    """Yield AMP's plans: tensor parallelism inside data parallelism inside stages, and micro-batches."""
     own = cluster.mesh
     for mesh, outer, inner in [(own, own.names, ()), *splits(cluster)]:
         count, tensor = mesh.device_count, mesh.parts(inner)
         for stages in (stages for stages in divisors(count // tensor) if stages <= layers):
             if (stage := _even_stage(mesh, stages)) is None or not set(inner) <= set(stage.names):
                 continue
-            pins = (("dp", tuple(each for each in outer if each in stage.names)), ("tp", inner))
+            pins = (("dp", tuple(axis for axis in outer if axis in stage.names)), ("tp", inner))
             pins = tuple((preset, axes) for preset, axes in pins if axes)
             for parts in (parts for parts in cuts(rows) if parts * count // tensor // stages <= rows):
                 degrees = f"{stages} stages, dp {count // tensor // stages}, tp {tensor}"
@@ -291,7 +290,7 @@ def _amp(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]:
 
 
 def _even_stage(mesh: Mesh, stages: int) -> Mesh | None:
-    """The mesh of a stage where all have equally many devices; None where they cannot."""
+    """Return the mesh of one of `stages` equal stages, or None if the mesh does not divide evenly."""
     each, rest = divmod(mesh.device_count, stages)
     return submesh(mesh, 0, each, "part") if not rest and is_division(mesh, (each,) * stages) else None
 
@@ -306,37 +305,37 @@ def _sizes(mesh: Mesh) -> str:
 
 def limited(plans: Sequence[Plain], most: int, seed: int = 0) -> list[Plain]:
     """
-    About `most` plans, those of time at random from the number `seed`, in groups that share what they decide.
+    Return about `most` plans: all plans without pipelines, and random groups of pipelines and AMP plans.
 
-    Data parallelism, tensor parallelism and their like are all kept.
+    The plans of a group differ only in the passes that make the program. `seed` selects the groups.
     """
     flat = [plan for plan in plans if plan.family not in ("even pipeline", "AMP")]
     groups = [list(group) for _, group in groupby(plans[len(flat) :], key=lambda plan: plan.decides)]
     random.Random(seed).shuffle(groups)
-    found = flat
+    chosen = flat
     for group in groups:
-        if len(found) < most:
-            found += group
-    return found
+        if len(chosen) < most:
+            chosen += group
+    return chosen
 
 
 class Workshop:
-    """Makes plain plans of one step on one cluster; plans that follow one another share what they have in common."""
+    """Makes plain plans of one step on one cluster. Consecutive plans with the same decisions share them."""
 
     def __init__(self, prepared: Prepared, cluster: Cluster) -> None:
         self.prepared, self.cluster = prepared, cluster
         self._decided: tuple[object, ModuleOp | str] | None = None
 
     def judge(self, plan: Plain) -> Judged:
-        """The step of a plan, or why it cannot be."""
+        """Return the simulated step and the memory of a plan, or the reason why it failed."""
         try:
             module = self.program(plan)
             return Judged(plan.family, plan.name, step_seconds(module), *tightest(module))
-        except Exception as error:  # whatever goes wrong is the plan's own fault, and is said
+        except Exception as error:  # any error is a failure of this plan and is reported with it
             return Judged(plan.family, plan.name, refusal=f"{type(error).__name__}: {error}")
 
     def program(self, plan: Plain) -> ModuleOp:
-        """The finished program of a plan; PassError where it cannot be."""
+        """Return the finished program of a plan. Raises ValueError if the deciding passes refuse the plan."""
         if self._decided is None or self._decided[0] != plan.decides:
             self._decided = (plan.decides, self._decide(plan))
         decided = self._decided[1]
@@ -347,7 +346,7 @@ class Workshop:
         return module
 
     def _decide(self, plan: Plain) -> ModuleOp | str:
-        """The step with its decisions in the IR, or why there are none."""
+        """Return the module after the deciding passes, or their error message."""
         module = (self.prepared.fused if plan.is_fused else self.prepared.decomposed).clone()
         whole = self.cluster
         placed = on_mesh(whole, plan.mesh) if plan.ranks is None else subcluster(whole, plan.mesh, plan.ranks)
@@ -367,18 +366,18 @@ def _pin(preset: str, axes: Sequence[str]) -> str:
 
 
 def judge_all(workshop: Workshop, plans: Sequence[Plain], seconds: float | None = None) -> list[Judged]:
-    """Every plan, or as many as `seconds` are enough for."""
+    """Simulate every plan until `seconds` have passed, and return the results."""
     began = perf_counter()
-    found: list[Judged] = []
+    results: list[Judged] = []
     for plan in plans:
         if seconds is not None and perf_counter() - began > seconds:
             break
-        found.append(workshop.judge(plan))
-    return found
+        results.append(workshop.judge(plan))
+    return results
 
 
 def need_of(prepared: Prepared) -> float:
-    """The bytes that a step takes on one device with no limit."""
+    """Return the bytes that a step needs on one device with unlimited memory."""
     device = Device("any", (("float32", 1e12),), 1e12, 1e18)
     alone = Cluster("alone", Mesh.of(gpu=1), (device,), (0,), (Link("gpu", 0.0, 1e-10),))
     return float(tightest(Workshop(prepared, alone).program(Plain("", "", alone.mesh, (("dp", ("gpu",)),))))[0])

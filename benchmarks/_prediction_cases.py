@@ -1,4 +1,4 @@
-"""The plans whose steps are predicted and measured: five families, on two and on four processes, five plans each."""
+"""The plans whose steps are predicted and measured: five model families on two and four processes, five plans each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shardwright.ir.cluster import Cluster
 @dataclass(frozen=True)
 class Form:
     """
-    A way of planning.
+    A way of planning a step.
 
     Args:
-        pins: the entries of a pin file; none: the strategy is searched for.
-        mesh: another mesh than one axis of all ranks.
-        pipeline: replaces the usual passes and pins.
-        ratios: as `PlanOptions` has them.
+        pins: entries of a pin file; if empty, the strategy is searched for.
+        mesh: mesh to use in the place of the mesh of the group.
+        pipeline: pass pipeline that replaces the usual passes and pins.
+        ratios: value of `PlanOptions.ratios`.
     """
 
     pins: str = ""
@@ -50,19 +50,20 @@ FORMS: dict[str, Form] = {
     "micro": Form(pipeline=_pinned("dp", "program{parts=2}")),
     "duplex": Form(pipeline=_pinned("tp", "program{mode=duplex parts=2}")),
 }
-"""The ways by name."""
+"""The ways of planning, by name."""
 
 SEARCHED_FORMS = {name for name, form in FORMS.items() if not form.pins and form.pipeline is None}
-"""Those in which the search decides."""
+"""Names of the ways of planning whose strategy is searched for."""
 
 
 @dataclass(frozen=True)
 class Group:
     """
-    Plans of one step on one number of processes, among which the predicted best is to be the measured best.
+    Plans of one step on one number of processes. The plan predicted to be the fastest should be measured as the
+    fastest.
 
     Args:
-        mesh: of plans that need no other; by default one axis of all ranks.
+        mesh: mesh of plans whose form names none; by default one axis of all ranks.
     """
 
     step: str
@@ -72,12 +73,12 @@ class Group:
 
     @property
     def name(self) -> str:
-        """`gpt2-large x4`."""
+        """Return the name of the group, for instance `gpt2-large x4`."""
         return f"{self.step} x{self.ranks}"
 
     @property
     def family(self) -> str:
-        """The family of the model."""
+        """Return the family of the model."""
         return self.step.split("-", maxsplit=1)[0]
 
 
@@ -106,24 +107,24 @@ EMULATED_GROUPS: dict[str, tuple[Group, ...]] = {
     "three-hosts": (
         *(Group(f"{family}-small", 3, (*_PRESETS, "no overlap")) for family in _FAMILIES),
         *(Group(f"{family}-large", 3, (*_PRESETS, "micro")) for family in _FAMILIES if family != "moe"),
-        Group("moe-large", 3, (*_PRESETS, "no overlap")),  # whose experts need the whole batch at once
+        Group("moe-large", 3, (*_PRESETS, "no overlap")),  # its experts need the whole batch, so `micro` cannot plan it
     ),
 }
-"""Fifty plans for every emulated site, by its name: each family with a small and with a large model."""
+"""Fifty plans for each emulated site, by name of the site: a small and a large model of each family."""
 
 
 def mesh_of(group: Group, form: str) -> str:
-    """The mesh of a plan of the group, as a string."""
+    """Return the mesh of a plan of the group, as a string."""
     return FORMS[form].mesh or group.mesh or f"gpu={group.ranks}"
 
 
 def meshes(groups: Sequence[Group]) -> Iterator[str]:
-    """Every mesh that a plan of the groups is for, once."""
+    """Yield each mesh that a plan of the groups needs, once."""
     yield from dict.fromkeys(mesh_of(group, form) for group in groups for form in group.forms)
 
 
 def plan(step: TrainingStep, form: str, cluster: Cluster, keep: float | None = None) -> CompiledStep:
-    """The plan of `step` in one of the ways, for `cluster`, which keeps a part of activations."""
+    """Compile `step` for `cluster` in the given form, and keep the share `keep` of activations for backward."""
     way = FORMS[form]
     options = PlanOptions(pins=way.pins or None, pipeline=way.pipeline, ratios=way.ratios, keep_activations=keep)
     return compile_step(step, cluster, options, name=form.replace(" ", "_"))

@@ -1,4 +1,4 @@
-"""What each rank of a measurement does: steps of a program, or its lines, by the clock."""
+"""The measurement that each rank runs: it times the steps of a program, or its lines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect
 
 _WARM = 1
-"""Steps of a turn before those that are timed: the first finds cold caches."""
+"""Untimed steps at the begin of a turn; the first step has cold caches."""
 
 _TURN_SECONDS = 0.2
-"""How long a turn is, at least: long enough for the counters of the system to see who worked."""
+"""Shortest duration of a turn, long enough for the system's counters to show which processes worked."""
 
 _LEAST_QUIET = 4
-"""Of how many turns a figure is, at least, if there are so many: of the quietest, where fewer are quiet."""
+"""Number of turns that a figure needs: if fewer turns are quiet, the quietest ones are used."""
 
 _CLOCK = "_line"
 
@@ -37,11 +37,10 @@ _CLOCK = "_line"
 @dataclass(frozen=True)
 class Turn:
     """
-    Some steps in a row.
+    Some consecutive steps.
 
-    steps    the seconds of each, until the last rank is done
-    wall     seconds of the turn
-    others   the processor seconds that processes which are no rank took meanwhile
+    steps    seconds of each step, until the last rank is done wall     seconds of the turn others   processor seconds
+    that processes other than the ranks used during the turn
     """
 
     steps: tuple[float, ...]
@@ -50,12 +49,12 @@ class Turn:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the ranks had the machine to themselves: up to a twentieth of a core and the counter's grain."""
+        """Return whether other processes used at most a twentieth of a core, plus the resolution of the counter."""
         return self.others <= 0.05 * self.wall + 0.02
 
 
 def quiet_steps(turns: Sequence[Turn]) -> list[float]:
-    """The seconds of the steps of quiet turns; where there are few, of the quietest."""
+    """Return the seconds of the steps of quiet turns, or of the quietest turns if too few are quiet."""
     quiet = [turn for turn in turns if turn.is_quiet]
     if len(quiet) < _LEAST_QUIET:
         quiet = sorted(turns, key=lambda turn: turn.others / turn.wall)[:_LEAST_QUIET]
@@ -63,15 +62,15 @@ def quiet_steps(turns: Sequence[Turn]) -> list[float]:
 
 
 def executor(step: TrainingStep, text: str, name: str) -> Executor:
-    """This rank's run of a program, with the weights of seed 0."""
+    """Return this rank's executor of a program, with the weights of seed 0."""
     stages = [Stage(*each) for each in load_text(text, name)]
-    made = Executor(stages, connect(stages, torch.device("cpu")))
-    made.initialize(step.model, 0)
-    return made
+    runner = Executor(stages, connect(stages, torch.device("cpu")))
+    runner.initialize(step.model, 0)
+    return runner
 
 
 def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[Turn]:
-    """Run a program in turns for about `seconds`, and at least one."""
+    """Run a program in turns for about `seconds`, at least for one turn."""
     torch.set_num_threads(1)
     step = make()
     batch = batch_items(step.batch)
@@ -85,7 +84,7 @@ def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
 
 
 def _steps_of_turn(side: Executor, batch: dict[str, Any]) -> int:
-    """How many steps make a turn, the same on all ranks."""
+    """Return the number of steps of a turn, equal on all ranks."""
     side.step(batch)
     (seconds,) = _over_ranks(_timed(side, batch), dist.ReduceOp.MAX)
     return max(2, math.ceil(_TURN_SECONDS / seconds))
@@ -95,9 +94,9 @@ def _turn(side: Executor, batch: dict[str, Any], count: int) -> Turn:
     for _ in range(_WARM):
         side.step(batch)
     dist.barrier()
-    begun, busy, mine = time.perf_counter(), busy_seconds(), _own_seconds()
+    begun, busy, own_before = time.perf_counter(), busy_seconds(), _own_seconds()
     steps = [_timed(side, batch) for _ in range(count)]
-    (ours,) = _over_ranks(_own_seconds() - mine, dist.ReduceOp.SUM)
+    (ours,) = _over_ranks(_own_seconds() - own_before, dist.ReduceOp.SUM)
     wall, others = time.perf_counter() - begun, busy_seconds() - busy - ours
     wall, others = _over_ranks((wall, others), dist.ReduceOp.MAX)
     return Turn(tuple(_over_ranks(steps, dist.ReduceOp.MAX)), wall, others)
@@ -111,16 +110,16 @@ def _timed(side: Executor, batch: dict[str, Any]) -> float:
 
 
 def _own_seconds() -> float:
-    """What the threads of this process have worked so far."""
+    """Return the processor seconds that this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[float]:
     """
-    The mean seconds of every statement of a program's step on this rank, in the middle of the quiet turns.
+    Return the median seconds of every statement of a program's step on this rank, over the means of quiet turns.
 
-    What a statement waits for is its own: of a collective, for the last rank to come to it.
+    The time of a statement includes its waiting: a collective waits until the last rank reaches it.
     """
     torch.set_num_threads(1)
     step = make()
@@ -147,26 +146,26 @@ def _gaps(ticks: Sequence[float]) -> list[float]:
 
 
 def with_clock(text: str) -> str:
-    """The program with a call of the clock before each statement of its step, and at its end."""
+    """Return the program with a call of the clock before each statement of its step, and before the return."""
     tree = ast.parse(text)
     function = _step(tree)
     tick = ast.parse(f"{_CLOCK}()").body[0]
     *body, last = function.body
-    function.body = [each for statement in body for each in (tick, statement)] + [tick, last]
+    function.body = [node for statement in body for node in (tick, statement)] + [tick, last]
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a program's step but its return, each on one line."""
+    """Return the statements of a program's step without its return, each on one line."""
     return [ast.unparse(statement) for statement in _step(ast.parse(text)).body[:-1]]
 
 
 def _step(tree: ast.Module) -> ast.FunctionDef:
-    return next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "step")
+    return next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "step")
 
 
 def _over_ranks(seconds: float | Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
-    """What the ranks say, reduced."""
+    """Reduce numbers over all ranks."""
     reduced = torch.tensor(seconds, dtype=torch.float64).reshape(-1)
     dist.all_reduce(reduced, how)
     return reduced.tolist()

@@ -1,7 +1,7 @@
 """
-Where plans are measured: processes of this machine, or of emulated hosts with limited links.
+Sites where plans are measured: processes of this machine, or of emulated hosts with limited links.
 
-    sudo python benchmarks/_prediction_sites.py FOLDER        (what each rank of an emulated host runs)
+    sudo python benchmarks/_prediction_sites.py FOLDER        (the command of each rank of an emulated host)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from _prediction_steps import STEPS
 from shardwright.runtime import run_ranks
 
 Turns = dict[str, list[Turn]]
-"""The turns of programs, by name."""
+"""Turns of several programs, by name."""
 
 
 class Site(Protocol):
@@ -40,26 +40,26 @@ class Site(Protocol):
 
 
 class Local:
-    """Processes of this machine."""
+    """Processes on this machine."""
 
     def profile(self, ranks: int, words: Sequence[str]) -> None:
-        """Let the command start them."""
+        """Run the command, which starts its ranks itself."""
         command = [sys.executable, *_PROFILE, "--nproc-per-node", str(ranks), *words]
         subprocess.run(command, check=True)
 
     def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
-        """Over loopback."""
+        """Time the program over the loopback interface."""
         return run_ranks(time_steps, ranks, STEPS[step], program, seconds, timeout=60 + 4 * seconds)[0]
 
 
 @dataclass(frozen=True)
 class Emulated:
     """
-    Hosts that are network namespaces, until `hosts` is left.
+    Emulated hosts, each a network namespace that exists during one call.
 
     Args:
-        rates: what each host may send, as `200mbit`.
-        ranks_each: how many processes a host has; they talk to one another without limit.
+        rates: sending rates of the hosts, for instance `200mbit`.
+        ranks_each: number of processes of a host; the links between them are not limited.
     """
 
     rates: tuple[str, ...]
@@ -67,47 +67,47 @@ class Emulated:
 
     @contextmanager
     def _hosts(self, ranks: int) -> Generator[list[str], None, None]:
-        """Of each rank, the name of its host."""
+        """Create the hosts and yield the name of each rank's host."""
         assert ranks == len(self.rates) * self.ranks_each
         with _netns.hosts(self.rates, _BURST) as names:
             yield [name for name in names for _ in range(self.ranks_each)]
 
     def profile(self, ranks: int, words: Sequence[str]) -> None:
-        """Every rank runs the command, as under torchrun."""
+        """Run the command on every rank, as under torchrun."""
         with self._hosts(ranks) as names:
             _netns.launch(names, [*_PROFILE, *words])
 
     def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
-        """Over the limited links."""
-        with tempfile.TemporaryDirectory() as made, self._hosts(ranks) as names:
-            folder = Path(made)
+        """Time the program over the limited links."""
+        with tempfile.TemporaryDirectory() as path, self._hosts(ranks) as names:
+            folder = Path(path)
             asked = {"step": step, "program": program, "seconds": seconds}
             (folder / _ASKED).write_text(json.dumps(asked))
-            _netns.launch(names, [os.fspath(Path(__file__).resolve()), made])
+            _netns.launch(names, [os.fspath(Path(__file__).resolve()), path])
             return read_turns(folder / _FOUND)[step]
 
 
 _PROFILE = ("-m", "shardwright.tools.cli", "profile")
 _BURST = "16kb"
-"""Small: a link has no bucket, of which a pause would give back what programs pause more for than measurements do."""
+"""Burst of a link. It is small, since pauses refill it, and programs pause more than profiling does."""
 
 _ASKED, _FOUND = "asked.json", "found.json"
 
 
 def write_turns(path: Path, turns: Turns) -> None:
-    """Keep what was measured."""
+    """Write measured turns as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({form: [asdict(turn) for turn in each] for form, each in turns.items()}))
+    path.write_text(json.dumps({form: [asdict(turn) for turn in of_form] for form, of_form in turns.items()}))
 
 
 def read_turns(path: Path) -> Turns:
-    """What `write_turns` wrote."""
+    """Read the turns that `write_turns` wrote."""
     read = json.loads(path.read_text())
-    return {form: [Turn(**turn) for turn in each] for form, each in read.items()}
+    return {form: [Turn(**turn) for turn in of_form] for form, of_form in read.items()}
 
 
 def _rank(folder: Path) -> None:
-    """One rank of an emulated host."""
+    """Run one rank of an emulated host."""
     import torch.distributed as dist
 
     from shardwright.runtime.launch import process_group

@@ -1,4 +1,4 @@
-"""The steps that are planned, predicted and measured, by name; apart from their plans, for ranks need no planner."""
+"""The steps that are planned, predicted and measured. Ranks import this module without loading the planner."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "moe-small": _moe(128, 16),
     "moe-large": _moe(256, 32),
 }
-"""The steps by name."""
+"""The steps, by name."""

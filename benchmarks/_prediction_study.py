@@ -1,4 +1,4 @@
-"""A study of predicted and measured steps, phase by phase; what a phase has made stays in a folder."""
+"""A study of predicted and measured steps, in phases. Each phase keeps its results in a folder."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ PHASES = ("profile", "plan", "measure", "predict")
 BACK_ENDS: tuple[BackEnd, ...] = ("analytic", "fitted", "table")
 
 _PASSES = 3
-"""How often ops and steps are measured, in turn: the machine is now faster, now slower, for minutes."""
+"""Number of passes over all ops and steps. The speed of the machine drifts over minutes, so each pass measures all."""
 
 _FINALIST_SECONDS = 2.0
-"""For how long each of the best plans of several kinds runs before one of them is taken."""
+"""Seconds of the run of each finalist, before the fastest of them is taken."""
 
 _BY_FIT = "by-fit"
-"""What names plans that are searched before their ops were measured, and the cluster with those measured times."""
+"""Suffix of plans that are searched before their ops are measured, and of the cluster with their measured ops."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Study:
     Groups of plans at a site.
 
     Args:
-        folder: where results are.
-        seconds: how long each plan runs.
-        profile_seconds: how long the cluster of a mesh is measured.
-        table_seconds: how long the ops of its plans are.
+        folder: folder of the results.
+        seconds: seconds that each plan runs.
+        profile_seconds: seconds for profiling the cluster of a mesh.
+        table_seconds: seconds for measuring the ops of the plans of a mesh.
     """
 
     site: Site
@@ -61,7 +61,7 @@ class Study:
     table_seconds: float = 36.0
 
     def run(self, until: str = PHASES[-1]) -> list[dict[str, Any]]:
-        """Go through the phases; the rows, where the last of them is asked for."""
+        """Run the phases up to `until`, and return the rows if the last phase is `predict`."""
         phases = PHASES[: PHASES.index(until) + 1]
         for mesh in meshes(self.groups):
             self.profile(mesh)
@@ -75,25 +75,25 @@ class Study:
         return [row for group in self.groups for row in self.rows(group)] if "predict" in phases else []
 
     def cluster_path(self, mesh: str, ops: str = "") -> Path:
-        """Where the cluster file of a mesh is, without the measured times of the ops of its plans or with some."""
+        """Return the path of the cluster file of a mesh; `ops` names a measurement of ops in the file."""
         name = mesh.replace(",", "-").replace("=", "")
         return self.folder / "clusters" / f"{name}{f'-{ops}' if ops else ''}.toml"
 
     def cluster(self, mesh: str) -> Cluster:
-        """The cluster of a mesh; of the passes the middle time of each op."""
-        known = load_cluster(self.cluster_path(mesh))
+        """Return the cluster of a mesh, with the median over the passes for each measured op."""
+        cluster = load_cluster(self.cluster_path(mesh))
         passes = [load_cluster(self.cluster_path(mesh, f"ops{number}")) for number in range(_PASSES)]
         devices: list[Device] = []
-        for kind, device in enumerate(known.devices):
-            tables = [dict(each.devices[kind].table) for each in passes]
-            table = ((key, statistics.median(each[key] for each in tables if key in each)) for key in tables[0])
+        for kind, device in enumerate(cluster.devices):
+            tables = [dict(measured.devices[kind].table) for measured in passes]
+            table = ((key, statistics.median(times[key] for times in tables if key in times)) for key in tables[0])
             devices.append(replace(device, table=tuple(table)))
-        return replace(known, devices=tuple(devices))
+        return replace(cluster, devices=tuple(devices))
 
     def plan_path(self, group: Group, form: str, *, by_fit: bool = False) -> Path:
-        """The folder of a plan; with `by_fit` of one that is searched again when its ops were measured."""
-        again = by_fit and form in SEARCHED_FORMS
-        return self.folder / "plans" / group.name / (f"{form} {_BY_FIT}" if again else form)
+        """Return the folder of a plan. `by_fit` selects the first search of a plan that is searched twice."""
+        suffixed = by_fit and form in SEARCHED_FORMS
+        return self.folder / "plans" / group.name / (f"{form} {_BY_FIT}" if suffixed else form)
 
     def profile(self, mesh: str) -> None:
         """Measure the cluster of a mesh."""
@@ -103,7 +103,7 @@ class Study:
             self._profile(mesh, self.profile_seconds, "-o", path)
 
     def plan(self) -> None:
-        """Write IR and program of all plans; those that are searched again when the ops of all are measured."""
+        """Write IR and program of all plans. Searched plans are searched again once the ops of all are measured."""
         for group in self.groups:
             for form in group.forms:
                 self._plan(group, form, self.cluster_path(mesh_of(group, form)), by_fit=True)
@@ -119,19 +119,18 @@ class Study:
             plan(STEPS[group.step](), form, load_cluster(cluster)).save(path)
 
     def _plan_measured(self, group: Group, form: str) -> None:
-        """Of the best plans of several kinds, by the measured times of ops, the one that is the fastest here."""
+        """Compile the best plans of several kinds with measured ops, run each, and save the fastest."""
         path = self.plan_path(group, form)
         if path.exists():
             return
         cluster = load_cluster(self.cluster_path(mesh_of(group, form), _BY_FIT))
         name = form.replace(" ", "_")
         finalists = compile_finalists(STEPS[group.step](), cluster, PlanOptions(), MOST, name=name)
-        seconds = [self._seconds(group, each.program, _FINALIST_SECONDS) for each in finalists]
-        best, report = fastest([each.report for each in finalists], seconds)
+        seconds = [self._seconds(group, finalist.program, _FINALIST_SECONDS) for finalist in finalists]
+        best, report = fastest([finalist.report for finalist in finalists], seconds)
         replace(finalists[best], report=report).save(path)
 
     def _seconds(self, group: Group, program: str, seconds: float) -> float:
-        """The lower quartile of a program's steps."""
         return _quartile(self.site.measure(group.step, group.ranks, program, seconds))
 
     def profile_ops(self, mesh: str, name: str, *, by_fit: bool = False) -> None:
@@ -139,15 +138,15 @@ class Study:
         path = self.cluster_path(mesh, name)
         if not path.exists():
             pairs = [(group, form) for group in self.groups for form in group.forms if mesh_of(group, form) == mesh]
-            given = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair, by_fit=by_fit))]
-            self._profile(mesh, self.table_seconds / _PASSES, "--cluster", self.cluster_path(mesh), *given, "-o", path)
+            words = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair, by_fit=by_fit))]
+            self._profile(mesh, self.table_seconds / _PASSES, "--cluster", self.cluster_path(mesh), *words, "-o", path)
 
     def _profile(self, mesh: str, seconds: float, *words: str | Path) -> None:
-        asked = ("--mesh", mesh, "--seconds", seconds, *words)
-        self.site.profile(parse_mesh(mesh).device_count, [str(word) for word in asked])
+        options = ("--mesh", mesh, "--seconds", seconds, *words)
+        self.site.profile(parse_mesh(mesh).device_count, [str(word) for word in options])
 
     def measure(self, group: Group, number: int) -> None:
-        """Run the plans of a group one after the other, in an order of its own in every pass."""
+        """Run the plans of a group one after the other, in a different order in each pass."""
         path = self._measured_path(group, number)
         if path.exists():
             return
@@ -162,7 +161,7 @@ class Study:
         return self.folder / "measured" / f"{group.name} {number}.json"
 
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
-        """A row per plan of a group: measured and predicted milliseconds of a step."""
+        """Yield a row for each plan of a group: measured and predicted milliseconds of a step."""
         measured = [read_turns(self._measured_path(group, number)) for number in range(_PASSES)]
         for form in group.forms:
             turns = [turn for each in measured for turn in each[form]]
@@ -175,37 +174,37 @@ class Study:
             }
 
     def predicted(self, group: Group, form: str) -> dict[str, list[Timeline]]:
-        """The course of a step of a plan, by what each back end may know of the cluster: that of each stage."""
+        """Return the timelines of a plan's stages, as each back end predicts them."""
         module = load_module(self.plan_path(group, form) / "step.mlir")
-        known = self.cluster(mesh_of(group, form))
-        return {name: predicted_stages(module, known, name) for name in BACK_ENDS}
+        cluster = self.cluster(mesh_of(group, form))
+        return {name: predicted_stages(module, cluster, name) for name in BACK_ENDS}
 
 
 def _quartile(turns: Sequence[Turn]) -> float:
-    """The lower quartile of the steps of quiet turns, in seconds."""
+    """Return the lower quartile of the steps of quiet turns, in seconds."""
     return statistics.quantiles(quiet_steps(turns), n=4)[0]
 
 
 def predicted_stages(module: ModuleOp, known: Cluster, back_end: BackEnd) -> list[Timeline]:
-    """The course of a module's step by what a back end may know of a cluster: that of each stage, or one."""
+    """Return the timelines of the stages of a module's step (one if it has none), as a back end predicts them."""
     (func,) = step_functions(module)
     views = step_views(module)
     if views[0][0].stage is None:
         return [predicted(module, restricted(known, back_end))]
     clusters = [replace(cluster, devices=known.devices) for _, cluster in views]
     whole = restricted(replace(cluster_of_module(module), devices=known.devices), back_end)
-    return predict_pipeline(func, [restricted(each, back_end) for each in clusters], whole)
+    return predict_pipeline(func, [restricted(part, back_end) for part in clusters], whole)
 
 
 def predicted(module: ModuleOp, cluster: Cluster) -> Timeline:
-    """The course of the step of a module without stages on a cluster."""
+    """Return the timeline of a step without stages on a cluster."""
     (func,) = step_functions(module)
-    # The plan's mesh may have a temporal axis, which no cluster file has.
+    # The plan's mesh may have a temporal axis, which the mesh of a cluster file has not.
     return predict(func, replace(cluster, mesh=mesh_of_module(module)))
 
 
 def load_module(path: Path) -> ModuleOp:
-    """The IR of a plan."""
+    """Return the IR of a plan."""
     context = Context()
     for name, make in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
         context.register_dialect(name, make)

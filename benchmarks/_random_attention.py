@@ -1,9 +1,9 @@
 """
-Random models with the spellings of attention and of batches that are in use, each made from a number alone.
+Random models with common ways to write attention and to arrange batches, each generated from its number alone.
 
-A model is a front (vectors, tokens, or patches of an image), two or three blocks drawn from `BLOCKS`, and a head with a
-loss. Blocks differ in where they have the batch: first, after time, merged with time or heads on either side, beside a
-second batch. Some need the whole batch by what they compute; `WHOLE` names them.
+A model is a front (vectors, tokens, or patches of an image), two or three random blocks of `BLOCKS`, and a head with a
+loss. Blocks place the batch dim differently: first, after time, merged with time or heads on either side, or next to a
+second batch. Some blocks mix the rows of a batch and therefore need the whole batch; `WHOLE` names them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from shardwright.api.training_step import TrainingStep
 
 Block = Callable[[random.Random, int, int], nn.Module]
-"""(generator, width, heads) -> a module from [batch, time, width] to the same."""
+"""(generator, width, heads) -> a module that maps [batch, time, width] to the same shape."""
 
 
 class Lambda(nn.Module):
-    """A function, with the modules that it uses."""
+    """A function as a module, with the modules that it uses."""
 
     def __init__(self, function: Callable[..., torch.Tensor], **modules: nn.Module) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Lambda(nn.Module):
 
 
 def _residual(function: Callable[..., torch.Tensor], width: int, **modules: nn.Module) -> nn.Module:
-    """x + function(norm(x))."""
+    """Return the module x + function(norm(x))."""
     return Lambda(lambda x, norm, **parts: x + function(norm(x), **parts), norm=nn.LayerNorm(width), **modules)
 
 
 def _multihead(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """nn.MultiheadAttention, the batch first or second, fast or with weights, with or without dropout and a mask."""
+    """Return nn.MultiheadAttention: batch first or second, with or without weights, dropout and a mask."""
     is_first, weights = generator.random() < 0.6, generator.random() < 0.3
     dropout, masked = generator.choice((0.0, 0.0, 0.2)), generator.random() < 0.3
     attention = nn.MultiheadAttention(width, heads, batch_first=is_first, dropout=dropout)
@@ -55,7 +55,7 @@ def _multihead(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _cross(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """nn.MultiheadAttention whose keys and values are another sequence."""
+    """Return nn.MultiheadAttention with keys and values from another sequence."""
     is_first = generator.random() < 0.5
     attention = nn.MultiheadAttention(width, heads, batch_first=is_first)
 
@@ -69,7 +69,7 @@ def _cross(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spelling: str) -> torch.Tensor:
-    """Attention on [..., time, width of a head], fused or written out."""
+    """Return attention on [..., time, width of a head], fused or written out."""
     if spelling == "fused":
         return F.scaled_dot_product_attention(q, k, v)
     if spelling == "causal":
@@ -79,7 +79,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spelling: str) ->
 
 
 def _unpacked(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """Queries, keys and values from one linear layer, unpacked as in ViT, GPT and others."""
+    """Return attention with queries, keys and values from one linear layer, unpacked as in ViT, GPT and others."""
     how, spelling = generator.randrange(7), generator.choice(("fused", "causal", "plain", "dropout"))
 
     def run(x: torch.Tensor, qkv: nn.Module, out: nn.Module) -> torch.Tensor:
@@ -90,9 +90,9 @@ def _unpacked(generator: random.Random, width: int, heads: int) -> nn.Module:
             packed = qkv(x).reshape(b, t, 3, heads, c // heads).permute(2, 0, 3, 1, 4)
             q, k, v = packed[0], packed[1], packed[2]
         elif how == 2:
-            q, k, v = (each.view(b, t, heads, c // heads).transpose(1, 2) for each in qkv(x).split(c, dim=2))
+            q, k, v = (part.view(b, t, heads, c // heads).transpose(1, 2) for part in qkv(x).split(c, dim=2))
         elif how == 3:
-            q, k, v = (each.view(b, t, heads, c // heads).transpose(1, 2) for each in qkv(x).chunk(3, dim=-1))
+            q, k, v = (part.view(b, t, heads, c // heads).transpose(1, 2) for part in qkv(x).chunk(3, dim=-1))
         elif how == 4:
             q, k, v = qkv(x).view(b, t, heads, 3, c // heads).permute(3, 0, 2, 1, 4)
         elif how == 5:
@@ -108,12 +108,12 @@ def _unpacked(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _einsum(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """Attention in einsums, with time or the batch first."""
+    """Return attention written as einsums."""
     del generator
 
     def run(x: torch.Tensor, q: nn.Module, k: nn.Module, v: nn.Module) -> torch.Tensor:
-        each = (part(x).view(*x.shape[:2], heads, -1) for part in (q, k, v))
-        queries, keys, values = each
+        projected = (part(x).view(*x.shape[:2], heads, -1) for part in (q, k, v))
+        queries, keys, values = projected
         weights = torch.einsum("bihd,bjhd->bhij", queries, keys).softmax(-1)
         return torch.einsum("bhij,bjhd->bihd", weights, values).flatten(2)
 
@@ -121,7 +121,7 @@ def _einsum(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _time_major(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """A network on [time * batch, width]."""
+    """Return a network on [time * batch, width]."""
     del heads
     dropout = generator.choice((0.0, 0.2))
 
@@ -135,7 +135,7 @@ def _time_major(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _encoder(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, the batch first or second."""
+    """Return nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, with the batch first or second."""
     is_first, norm_first = generator.random() < 0.5, generator.random() < 0.5
     dropout, decodes = generator.choice((0.0, 0.1)), generator.random() < 0.3
     kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
@@ -150,7 +150,7 @@ def _encoder(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _two_views(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """Two or three versions of the batch, one after the other in one batch, through one network."""
+    """Return a network that runs once on two or three concatenated versions of the batch."""
     del heads
     count, how = generator.choice((2, 2, 3)), generator.randrange(3)
 
@@ -167,7 +167,7 @@ def _two_views(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _convolved(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """A convolution over time, or one over the width of every moment by itself, time merged with the batch."""
+    """Return a convolution over time, or over the width of each time step with time merged into the batch."""
     del heads
     if generator.random() < 0.5:
         convolution = nn.Conv1d(width, width, 3, padding=1, groups=generator.choice((1, 2)))
@@ -182,7 +182,7 @@ def _convolved(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _mixed(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """Moves along time: a roll, a flip, a running sum, windows of two moments."""
+    """Return a block that moves values along time: a roll, a flip, a running sum, or windows of two time steps."""
     how = generator.randrange(4)
 
     def run(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
@@ -202,13 +202,13 @@ def _mixed(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 
 def _batch_norm(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """Statistics of the batch."""
+    """Return a batch-norm, whose statistics need all rows."""
     del generator, heads
     return Lambda(lambda x, norm: norm(x.transpose(1, 2)).transpose(1, 2), norm=nn.BatchNorm1d(width))
 
 
 def _among_rows(generator: random.Random, width: int, heads: int) -> nn.Module:
-    """Attention over the rows of the batch."""
+    """Return attention over the rows of the batch."""
     del generator, heads
 
     def run(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
@@ -231,10 +231,10 @@ BLOCKS: dict[str, tuple[float, Block]] = {
     "batch-norm": (0.2, _batch_norm),
     "among rows": (0.2, _among_rows),
 }
-"""By name, how often a block comes and how it is made."""
+"""Weight in the random choice, and maker, of each block."""
 
 WHOLE = frozenset({"batch-norm", "among rows"})
-"""The blocks whose result for a row depends on other rows of the batch."""
+"""Blocks whose result for a row depends on other rows of the batch."""
 
 
 class Model(nn.Module):
@@ -252,7 +252,7 @@ class Model(nn.Module):
 
 
 class Patches(nn.Module):
-    """Patches of an image, a class token before them, and positions."""
+    """Patches of an image with a class token in front and positions."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def _front(generator: random.Random, width: int, batch: int) -> tuple[str, nn.Mo
 
 
 def _cross_entropy_of_moments(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of a model of language whose logits have time first."""
+    """Return the loss of a language model whose logits have time first."""
     logits = output.transpose(0, 1)
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.t().reshape(-1))
 
@@ -306,7 +306,7 @@ def _head(generator: random.Random, width: int) -> tuple[str, nn.Module]:
 
 
 def random_attention(number: int) -> tuple[str, tuple[str, ...], Callable[[], TrainingStep]]:
-    """A description, the kinds of its blocks in order, and a maker of the training step of a number."""
+    """Return a description, the kinds of the blocks in order, and a maker of the training step of `number`."""
     generator = random.Random(f"attention {number}")
     names = sorted(BLOCKS)
     kinds = generator.choices(names, [BLOCKS[name][0] for name in names], k=generator.choice((2, 2, 3)))

@@ -1,9 +1,9 @@
 """
-Random graphs of functions on the rows of a batch, each made from a number alone.
+Random graphs of functions on the rows of a batch, each generated from its number alone.
 
 A graph begins with the items of a batch and grows node by node: a unary function, a combination of two values by
-broadcasting, a product with a parameter, a view, a reduction of other dims than rows. Every value begins with the rows.
-The model computes the loss of several values: means, sums, or means over the rows that count.
+broadcasting, a product with a parameter, a view, or a reduction of a dim other than the rows. The first dim of each
+value is the rows. The model computes the loss of several values: a mean, a sum, or a mean over selected rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Node:
-    """A function of earlier values and of a parameter, if it has one, with the shape of its result."""
+    """A function of earlier values and of an optional parameter, with the shape of its result."""
 
     run: Run
     inputs: tuple[int, ...]
@@ -103,7 +103,7 @@ def _binary(g: random.Random, shapes: Sequence[Shape]) -> Node | None:
 
 
 def _outer(g: random.Random, shapes: Sequence[Shape]) -> Node | None:
-    """Two values of a row each, broadcast against each other."""
+    """Return an outer operation of two values with one vector per row, which broadcast against each other."""
     flat = [at for at, shape in enumerate(shapes) if len(shape) == 2]
     a, b = g.choice(flat), g.choice(flat)
     run = g.choice(
@@ -121,7 +121,7 @@ def _product(g: random.Random, shapes: Sequence[Shape]) -> Node:
 
 
 def _scaled(g: random.Random, shapes: Sequence[Shape]) -> Node:
-    """A parameter that broadcasts: of the last dim, of all but rows, or a number."""
+    """Return a product or sum with a parameter that broadcasts: of the last dim, of all dims but rows, or a scalar."""
     at = g.randrange(len(shapes))
     parameter = g.choice((shapes[at][-1:], shapes[at][1:], ()))
     return Node(g.choice((torch.mul, torch.add)), (at,), shapes[at], parameter)
@@ -198,7 +198,7 @@ LOSSES: dict[str, Ending] = {
     "log-likelihood": lambda x, y, w: -F.logsigmoid(x.mean(-1) * y.sign()).mean(),
 }
 NOT_A_SUM = ("root",)
-"""Losses that no sum over parts of a batch gives."""
+"""Losses that are no sum over parts of a batch."""
 
 
 class Layer(nn.Module):
@@ -234,7 +234,7 @@ class Graph(nn.Module):
 
 
 def random_functions(number: int) -> Program:
-    """Return the program of a number."""
+    """Return the program of `number`."""
     g = random.Random(10_000_019 + number)
     shapes: list[Shape] = [(ROWS, 8), (ROWS, 4)]
     nodes: list[Node] = []

@@ -1,9 +1,9 @@
 """
-Random models of layers, each made from a number alone: norms, views, buffers and dtypes as models in use have them.
+Random models of layers, each generated from its number alone, with norms, views, buffers and dtypes of common models.
 
-A model is a front that gives vectors, tokens or images, two to four blocks of the table of that form, and a loss. Sizes
-are drawn from a few, so that dims which have nothing to do with each other are often equal. Blocks that compute across
-the rows of a batch are marked, since no batch with one can be divided.
+A model is a front that gives vectors, tokens or images, two to four blocks from the table of that form, and a loss.
+Sizes come from a small set, so that unrelated dims are often equal. Blocks that compute across the rows of a batch are
+marked, since a batch cannot be split in models that have one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZES = (4, 8, 12)
 
 
 class Lambda(nn.Module):
-    """A function of a value and the modules, parameters and buffers that it uses."""
+    """A function of a value, as a module with the modules, parameters and buffers that it uses."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Block:
     A kind of block.
 
     Args:
-        make: from a generator and the shape of a row, a module that keeps the shape.
+        make: function from a generator and the shape of a row to a module that keeps the shape.
         whole: whether a row's result depends on other rows.
-        coarse: the relative error that its explicit dtypes cause.
+        coarse: relative error due to explicit dtypes of the block.
     """
 
     make: Callable[[random.Random, Sequence[int]], nn.Module]
@@ -94,7 +94,7 @@ def _gated(g: random.Random, shape: Sequence[int]) -> nn.Module:
 
 def _normed(g: random.Random, shape: Sequence[int]) -> nn.Module:
     width = shape[-1]
-    made = g.choice(
+    norm = g.choice(
         (
             lambda: nn.LayerNorm(width, elementwise_affine=g.random() < 0.7),
             lambda: nn.RMSNorm(width),
@@ -105,7 +105,7 @@ def _normed(g: random.Random, shape: Sequence[int]) -> nn.Module:
             lambda: Lambda(lambda self, x: x / (1 + torch.linalg.vector_norm(x, dim=-1, keepdim=True))),
         )
     )()
-    return nn.Sequential(made, nn.Linear(width, width))
+    return nn.Sequential(norm, nn.Linear(width, width))
 
 
 def _weight_normed(g: random.Random, shape: Sequence[int]) -> nn.Module:
@@ -134,8 +134,8 @@ def _views(g: random.Random, shape: Sequence[int]) -> nn.Module:
         lambda x: x.narrow(-1, 0, halves).repeat_interleave(2, -1),
         lambda x: x.unfold(-1, 2, 2).flatten(-2),
     )
-    one, other = g.choice(ways), g.choice(ways)
-    return nn.Sequential(Lambda(lambda self, x: other(one(x)).tanh()), nn.Linear(width, width))
+    first, second = g.choice(ways), g.choice(ways)
+    return nn.Sequential(Lambda(lambda self, x: second(first(x)).tanh()), nn.Linear(width, width))
 
 
 def _buffered(g: random.Random, shape: Sequence[int]) -> nn.Module:
@@ -163,7 +163,7 @@ def _buffered(g: random.Random, shape: Sequence[int]) -> nn.Module:
 
 
 def _averaged(g: random.Random, shape: Sequence[int]) -> nn.Module:
-    """A buffer written from the batch."""
+    """Return a block with a buffer that is updated from the batch."""
 
     def run(self: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -234,7 +234,7 @@ def _attention(g: random.Random, shape: Sequence[int]) -> nn.Module:
 
 
 def _mixed(g: random.Random, shape: Sequence[int]) -> nn.Module:
-    """Tokens mixed by a matrix, a convolution or a recurrence of cumulative sums."""
+    """Return a block that mixes tokens by a matrix, a convolution or cumulative sums."""
     length, width = shape
     return g.choice(
         (
@@ -308,8 +308,8 @@ class Loss:
     A kind of loss.
 
     Args:
-        of: from the scores [rows, classes] and the targets, the loss.
-        targets: how the targets of some rows and classes are drawn.
+        of: function from scores [rows, classes] and targets to the loss.
+        targets: function that draws targets for numbers of rows and classes.
     """
 
     of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -329,8 +329,8 @@ def _weights(scores: torch.Tensor) -> torch.Tensor:
 
 
 def _masked(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    kept = (targets > 0).to(scores.dtype)
-    return ((scores - targets).pow(2) * kept).sum() / kept.sum().clamp(min=1)
+    selected = (targets > 0).to(scores.dtype)
+    return ((scores - targets).pow(2) * selected).sum() / selected.sum().clamp(min=1)
 
 
 LOSSES: dict[str, Loss] = {
@@ -364,7 +364,7 @@ LOSSES: dict[str, Loss] = {
 
 
 class Model(nn.Module):
-    """A front, blocks, and a head of classes by row."""
+    """A front, blocks, and a head that gives class scores for each row."""
 
     def __init__(self, front: nn.Module, blocks: Sequence[nn.Module], head: nn.Module) -> None:
         super().__init__()
@@ -383,8 +383,8 @@ class Program:
     A random program.
 
     Args:
-        whole: the names of its blocks that compute across rows.
-        coarse: the relative error that its own dtypes cause.
+        whole: names of its blocks that compute across rows.
+        coarse: relative error due to explicit dtypes of the program.
     """
 
     name: str
@@ -394,7 +394,7 @@ class Program:
 
 
 def random_layers(number: int) -> Program:
-    """Return the program of a number."""
+    """Return the program of `number`."""
     g = random.Random(number)
     form = g.choice(("vectors", "tokens", "images"))
     width, length, classes = g.choice(SIZES), g.choice(SIZES), g.choice((4, 8))
@@ -405,9 +405,9 @@ def random_layers(number: int) -> Program:
     optimizer = g.choice((partial(torch.optim.SGD, lr=0.05, momentum=0.9), partial(torch.optim.SGD, lr=0.1)))
 
     def build() -> nn.Module:
-        made = random.Random(number + 1)
+        generator = random.Random(number + 1)
         torch.manual_seed(number)
-        blocks = [table[kind].make(made, shape) for kind in kinds]
+        blocks = [table[kind].make(generator, shape) for kind in kinds]
         if form == "vectors":
             return Model(nn.Linear(6, width), blocks, nn.Linear(width, classes))
         if form == "tokens":

@@ -1,8 +1,8 @@
 """
-Random clusters and training steps, each made from a number alone: the same on every machine.
+Random clusters and training steps, each generated from its number alone and equal on every machine.
 
-`random-17` names the cluster, or the step, of the number 17. How much memory a random cluster has is relative to what
-the step needs on one device, so that some pairs are tight.
+`random-17` is the name of the cluster, or of the step, with the number 17. The memory of a random cluster is relative
+to the memory that the step needs on one device, so that some pairs barely fit.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from shardwright.models.vit import ViTConfig, vit_step
 PREFIX = "random-"
 MOST_DEVICES = 64
 MIDDLE = ("mlp", "gpt2-small", "bert-base", "vit-base", "vgg13", "resnet50", "unet", "transgan")
-"""Shipped steps of full size that are imported and planned in seconds."""
+"""Shipped steps of full size that can be imported and planned in seconds."""
 
 SHIPPED = (*sorted(name for name in MODELS if name.endswith("-tiny")), *MIDDLE)
 
 
 def number_of(name: str) -> int | None:
-    """The number of a random step or cluster; None for a shipped one."""
+    """Return the number of a random step or cluster, or None for a shipped one."""
     return int(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
 
 
 def find_step(name: str) -> TrainingStep:
-    """The step called `name`: shipped, random or of `_unequal_pairs`."""
+    """Return the step called `name`: shipped, random or of `_unequal_pairs`."""
     if name in STEPS:
         return STEPS[name]()
     number = number_of(name)
@@ -51,7 +51,7 @@ def find_any_cluster(name: str, need: Callable[[], float]) -> Cluster:
     Return the cluster called `name`: shipped, random or of `_unequal_pairs`.
 
     Args:
-        need: gives the bytes that the step takes on one device.
+        need: function that returns the bytes that the step needs on one device.
     """
     number = number_of(name)
     if (file := CLUSTERS / f"{name}.toml").exists():
@@ -60,7 +60,7 @@ def find_any_cluster(name: str, need: Callable[[], float]) -> Cluster:
 
 
 def random_step(number: int) -> tuple[str, Callable[[], TrainingStep]]:
-    """A description and a maker: a shipped step in one of three cases, else a random configuration."""
+    """Return a description and a maker: of a shipped step in one of three cases, else of a random configuration."""
     generator = random.Random(f"step {number}")
     if generator.random() < 1 / 3:
         name = generator.choice(SHIPPED)
@@ -70,7 +70,7 @@ def random_step(number: int) -> tuple[str, Callable[[], TrainingStep]]:
 
 
 def _batch(generator: random.Random) -> int:
-    """Mostly a power of two, sometimes what few numbers divide."""
+    """Return a batch size: mostly a power of two, sometimes a number with few divisors."""
     return generator.choice((4, 8, 8, 16, 16, 32, 32, 64, 64, 128, 6, 12, 24, 48, 10, 7))
 
 
@@ -102,7 +102,7 @@ def _llama(generator: random.Random) -> tuple[str, Callable[[], TrainingStep]]:
 
 
 def _transformer(generator: random.Random) -> tuple[int, int, int, int, int, int]:
-    """Layers, width, heads, vocabulary, batch, length."""
+    """Return layers, width, heads, vocabulary, batch and length."""
     width = generator.choice((64, 128, 256, 512, 1024))
     return (
         generator.randint(1, 8),
@@ -146,25 +146,25 @@ _FAMILIES = {"mlp": _mlp, "gpt2": _gpt2, "bert": _bert, "llama": _llama, "vit": 
 
 def random_cluster(number: int, need: float) -> str:
     """
-    The text of a cluster file: 1 to 64 devices of 1 to 4 kinds, in hosts or on flat axes, links over five orders.
+    Return a cluster file: 1 to 64 devices of 1 to 4 kinds, in hosts or on flat axes, with links over five orders.
 
     Args:
-        need: the bytes that the step takes on one device; all devices together have from about that to fifty times it.
+        need: bytes that the step needs on one device; all devices together have about once to fifty times as much.
     """
     generator = random.Random(f"cluster {number}")
     kinds = generator.choice((1, 1, 1, 1, 2, 2, 3, 4))
     parts = _hosts(generator, kinds) if generator.random() < 0.65 else _flat(generator, kinds)
     count, lines = parts
-    # Between what hardly fits when it is split over all devices, and what one device holds with ease.
+    # From barely enough for a step that is split over all devices, to plenty for a step on one device.
     memory = need * _log(generator, 1.2 / count, 5.0)
     flops = _log(generator, 1e11, 1e15)
-    found = ["version = 3", f'name = "{PREFIX}{number}"']
+    tables = ["version = 3", f'name = "{PREFIX}{number}"']
     for kind in range(kinds):
         slower = 1.0 if kind == 0 else _log(generator, 1.0, generator.choice((8.0, 8.0, 60.0)))
-        found.append(_device(generator, kind, flops / slower, memory * (1.0 if kind == 0 else _log(generator, 1, 2))))
+        tables.append(_device(generator, kind, flops / slower, memory * (1.0 if kind == 0 else _log(generator, 1, 2))))
     # `mesh` belongs to the head of the file, before the first table.
     head = [line for line in lines if line.startswith("mesh")]
-    return "\n".join([*found[:2], *head, *found[2:], *(line for line in lines if line not in head)]) + "\n"
+    return "\n".join([*tables[:2], *head, *tables[2:], *(line for line in lines if line not in head)]) + "\n"
 
 
 def _device(generator: random.Random, kind: int, flops: float, memory: float) -> str:
@@ -184,14 +184,14 @@ def _device(generator: random.Random, kind: int, flops: float, memory: float) ->
 
 
 def _hosts(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
-    """How many devices, and the tables of hosts and levels."""
+    """Return the number of devices, and the tables of hosts and levels."""
     total, lines = 0, list[str]()
     inside = generator.choice((1, 1, 2, 4, 4, 8, 8, 3, 6, 16))
     is_uneven = generator.random() < 0.15
     for kind in range(kinds):
         devices = generator.choice((2, 4, 8)) if is_uneven else inside
-        room = (MOST_DEVICES - total - (kinds - 1 - kind) * 16) // devices
-        count = max(1, min(generator.choice((1, 1, 2, 2, 3, 4, 5, 7, 8)), room))
+        limit = (MOST_DEVICES - total - (kinds - 1 - kind) * 16) // devices
+        count = max(1, min(generator.choice((1, 1, 2, 2, 3, 4, 5, 7, 8)), limit))
         total += devices * count
         nics = generator.choice((1, 1, devices))
         lines += ["[[host]]", f"count = {count}", f"devices = {devices}", f'device = "kind{kind}"']
@@ -211,7 +211,7 @@ def _level(generator: random.Random, name: str, bandwidth: float, shared: bool) 
 
 
 def _flat(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
-    """How many devices, and the mesh with a link for each of its axes, slower from the minor to the major."""
+    """Return the number of devices, and the mesh with a link per axis, with the major axis slowest."""
     sizes = generator.choice(_FLAT)
     names = ("pod", "node", "gpu")[-len(sizes) :]
     mesh = ", ".join(f'"{name}={size}"' for name, size in zip(names, sizes, strict=True))
@@ -238,7 +238,7 @@ _FLAT = (
 
 
 def _log(generator: random.Random, low: float, high: float) -> float:
-    """A number whose logarithm is uniform; of three digits, for the last ones of a power differ between libraries."""
+    """Return a log-uniform number, rounded to three digits because the last digits of powers depend on the library."""
     return _rounded(low * (high / low) ** generator.random())
 
 

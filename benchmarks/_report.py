@@ -1,4 +1,4 @@
-"""What benchmarks share: results as a table on the screen, a JSON file and a plot beside it."""
+"""Helpers shared by all benchmarks: tables on the screen, JSON files, and plots in the same folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results" / ("quick" if "--quick" in sys.argv else "")
-"""A quick run keeps its results apart, since its figures mean nothing."""
+"""Folder of the results. A quick run writes to its own folder, since its figures mean nothing."""
 
 
 def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
@@ -24,7 +24,7 @@ def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespa
     Add `--quick` to the options, and parse the command line.
 
     Args:
-        quick: the defaults of options in a quick run, which shows that the script works and takes seconds.
+        quick: defaults of the options in a quick run, which takes seconds and only shows that the script works.
     """
     parser.add_argument("--quick", action="store_true", help="a small run that takes seconds; its figures mean nothing")
     if "--quick" in sys.argv:
@@ -33,14 +33,14 @@ def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespa
 
 
 def given_data(options: argparse.Namespace, file: str) -> Path:
-    """Return the folder that `--data` names; without one, say so and end the process well."""
+    """Return the folder that `--data` names. Without the option, print a message and exit with status 0."""
     if options.data is None:
-        skip(f"--data DIR has to name a folder with {file}, which is not part of this project")
+        skip(f"pass --data DIR: a folder with {file}, which is not part of this project")
     return options.data
 
 
 def skip(reason: object) -> NoReturn:
-    """End the process well, so that the scripts after this one run."""
+    """Exit with status 0, so that the scripts after this one run."""
     print(f"skipped: {reason}", file=sys.stderr)
     sys.exit(0)
 
@@ -50,7 +50,7 @@ def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str, hidde
     Print `rows` as a table and write them, with the machine and the command, to `results/NAME.json`.
 
     Args:
-        hidden: columns that are written but not printed.
+        hidden: columns that are written to the file but not printed.
     """
     table = Table(title=f"{name}  ({command})")
     columns = [column for column in rows[0] if column not in hidden]
@@ -87,7 +87,7 @@ def plot_bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[fl
 
 
 def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
-    """Write bars of all series side by side at each label to `results/NAME.png`."""
+    """Write a grouped bar chart, with one bar for each series at each label, to `results/NAME.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -109,7 +109,7 @@ def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence
 def plot_intervals(
     name: str, labels: Sequence[str], middles: Sequence[float], bounds: Sequence[tuple[float, float]], *, xlabel: str
 ) -> None:
-    """Write medians with their intervals, one line each, to `results/NAME.png`."""
+    """Write medians with their intervals, one row each, to `results/NAME.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -128,7 +128,7 @@ def plot_intervals(
 
 
 def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
-    """Write points by series, with the line on which both are equal, to `results/NAME.png`; logarithmic axes."""
+    """Write a scatter plot with logarithmic axes and the diagonal to `results/NAME.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -150,7 +150,7 @@ def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]],
 
 
 def plot_lines(name: str, series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> None:
-    """Write values in the order given, a line per series, to `results/NAME.png`."""
+    """Plot each series as a line, by the index of its values from 1, to `results/NAME.png`."""
     points = {title: list(enumerate(values, 1)) for title, values in series.items()}
     plot_curves(name, points, xlabel=xlabel, ylabel=ylabel)
 
@@ -174,7 +174,7 @@ def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], 
 
 
 def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the median."""
+    """Return the 95 % bootstrap confidence interval of the median."""
     generator = random.Random(1)
     medians = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(rounds))
     return medians[int(0.025 * rounds)], medians[int(0.975 * rounds)]

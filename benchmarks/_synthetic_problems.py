@@ -1,11 +1,11 @@
 """
-Synthetic problems with the shape of a joint training graph, for tests and benchmarks.
+Synthetic problems with the structure of a joint training graph, for tests and benchmarks.
 
-A stack of equal residual blocks on a mesh of two axes: forward ops, their mirrored backward ops that read
-forward values and upstream gradients, and per weight a home, its uses and its update. Values used more than
-once have a working placement. On each axis an op splits one dim of its contraction, or is replicated, or
-passes a partial sum through; a resharding costs what its collectives move, plus a latency. No framework is
-involved: the instances have the size, sparsity and repetition of the real ones, not their numbers.
+A problem is a stack of equal residual blocks on a mesh of two axes. It has forward ops, mirrored backward ops that read
+forward values and upstream gradients, and for each weight a home, its uses and its update. Values with several uses
+have a working placement. On each axis an op splits one dim of its contraction, is replicated, or passes a partial sum
+through. A resharding costs the data that its collectives move, plus a latency. The instances need no framework; they
+have the size, sparsity and repetition of real instances, but not their numbers.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import numpy as np
 from shardwright.passes.search.problem import Costs, Edge, Problem
 
 SIZES = {"b": 32.0, "s": 1024.0, "h": 1600.0, "a": 1600.0, "f": 6400.0}
-"""Elements along each dim: batch, sequence, hidden, attention heads, feed-forward."""
+"""Size of each dim: batch, sequence, hidden, attention heads, feed-forward."""
 
 AXES = ((8, 1.0), (4, 8.0))
-"""Devices of each mesh axis, and the seconds it takes to move one unit of data."""
+"""Devices of each mesh axis, and relative seconds for moving one unit of data."""
 
 LATENCY = 2e-5
 SECONDS_PER_ELEMENT = 1e-11
 SECONDS_PER_PRODUCT = 1e-14
 
 Placement = tuple[str, ...]
-"""Per mesh axis: a dim's letter where the value is split, "R" replicated, "P" partial."""
+"""Per mesh axis: a dim's letter if the value is split, "R" if replicated, "P" if partial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A contraction in einsum notation; `blocked` dims cannot be split, `linear` operands may be partial."""
+    """A contraction in einsum notation. `blocked` dims cannot be split, and `linear` operands may be partial."""
 
     notation: str
     blocked: str = ""
@@ -43,18 +43,18 @@ class Rule:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The dims of each operand."""
+        """Return the dims of each operand."""
         return tuple(self.notation.split("->")[0].split(","))
 
     @property
     def result(self) -> str:
-        """The dims of the result."""
+        """Return the dims of the result."""
         return self.notation.split("->")[1]
 
 
 @cache
 def signatures(rule: Rule) -> tuple[tuple[Placement, ...], ...]:
-    """Return the alternatives of an op: for each the placements of its operands, then of its result."""
+    """Return the alternatives of an op: for each, the placements of its operands and of its result."""
     letters = dict.fromkeys("".join(rule.operands) + rule.result)
     choices: list[tuple[str, ...]] = [("R",) * (len(rule.operands) + 1)]
     for letter in letters:
@@ -70,7 +70,7 @@ def signatures(rule: Rule) -> tuple[tuple[Placement, ...], ...]:
 
 @cache
 def compute_costs(rule: Rule) -> Costs:
-    """Return the seconds each signature computes: products and elements over the devices that share them."""
+    """Return the seconds of each signature: products and elements divided by the devices that share them."""
     dims = set("".join(rule.operands) + rule.result)
     products = _elements("".join(dims)) * SECONDS_PER_PRODUCT
     elements = sum(_elements(operand) for operand in (*rule.operands, rule.result)) * SECONDS_PER_ELEMENT
@@ -108,7 +108,7 @@ def move_table(dims: str, sources: tuple[Placement, ...], targets: tuple[Placeme
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The result of a node: its dims, and its placement in each of the node's states."""
+    """The result of a node: its dims, and its placement in each state of the node."""
 
     node: int
     dims: str
@@ -116,7 +116,7 @@ class Value:
 
 
 class Builder:
-    """A problem under construction: ops are called on values as a model would call them."""
+    """A problem under construction. Ops are called on values as in a model."""
 
     def __init__(self) -> None:
         self.unary: list[Costs] = []
@@ -144,7 +144,7 @@ class Builder:
         return value
 
     def problem(self) -> Problem:
-        """Return the problem, with a working placement for every value of several uses."""
+        """Return the problem, with a working placement for each value with several uses."""
         edges: list[Edge] = []
         for value in list(self.values):
             source, uses = value, self.uses[value.node]
@@ -164,7 +164,7 @@ def _no_cost(states: int) -> Costs:
 
 @cache
 def _storage(dims: str) -> Costs:
-    """Return a price per element that each placement of a weight with `dims` keeps on a device."""
+    """Return the storage cost of a weight with `dims` in each placement: a price per element on a device."""
     places = product(("R", *dims), repeat=len(AXES))
     shares = [prod(size for (size, _), p in zip(AXES, place, strict=True) if p != "R") for place in places]
     return _elements(dims) * 4 * SECONDS_PER_ELEMENT / np.array(shares, dtype=float)
@@ -181,7 +181,7 @@ GELU_BACKWARD = Rule("bsf,bsf->bsf", linear=(1,))
 
 
 class Linear:
-    """A weight with its home, a forward use, the two backward uses and the update."""
+    """A weight with its home, its forward use, its two backward uses and its update."""
 
     def __init__(self, build: Builder, inner: str, outer: str) -> None:
         self.build, self.inner, self.outer = build, inner, outer
@@ -196,7 +196,7 @@ class Linear:
         return self.build.op(Rule(f"bs{o},{o}->bs{o}"), product_, self.bias)
 
     def backward(self, gradient: Value) -> Value:
-        """Return the gradient of x, having updated weight and bias by theirs."""
+        """Return the gradient of x, and add the updates of weight and bias."""
         i, o = self.inner, self.outer
         weight_gradient = self.build.op(Rule(f"bs{i},bs{o}->{i}{o}"), self.x, gradient)
         self.build.op(Rule(f"{i}{o},{i}{o}->{i}{o}"), self.weight, weight_gradient)
@@ -256,15 +256,15 @@ def perturbed(problem: Problem, seed: int, *, shared: bool = True) -> Problem:
     """
     Return `problem` with every cost scaled by a random factor in [0.5, 1.5).
 
-    Arrays that were shared still are, unless `shared` is false: then no two layers are equal any more.
+    Equal layers share cost arrays. `shared` keeps them shared; otherwise every array is scaled anew, so layers differ.
     """
     random = np.random.default_rng(seed)
-    known: dict[int, Costs] = {}
+    scaled_costs: dict[int, Costs] = {}
 
     def scaled(costs: Costs) -> Costs:
-        fresh = known.get(id(costs)) if shared else None
+        fresh = scaled_costs.get(id(costs)) if shared else None
         if fresh is None:
-            fresh = known[id(costs)] = costs * random.uniform(0.5, 1.5, costs.shape)
+            fresh = scaled_costs[id(costs)] = costs * random.uniform(0.5, 1.5, costs.shape)
         return fresh
 
     return Problem(

@@ -1,4 +1,4 @@
-"""Steps on clusters whose links or devices are far apart, where the best plan leaves devices or an axis out."""
+"""Steps on clusters with very different links or devices, where the best plan leaves devices or an axis idle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 
 CLUSTERS = Path(__file__).parent / "clusters"
-"""The folder of the cluster files: six homes, a host and a far slower device, two sites, two hosts."""
+"""Folder of the cluster files: six homes, a host with a remote slower device, two sites, two hosts."""
 
 _GPT = GPT2Config(layers=6, width=384, heads=6, vocabulary=8192, positions=256)
 
@@ -21,7 +21,7 @@ STEPS: Mapping[str, Callable[[], TrainingStep]] = {
     "mlp-4x4096": partial(mlp_step, (1024,) + (4096,) * 4 + (1000,), batch=2048),
     "mlp-small": partial(mlp_step, (512, 2048, 2048, 512, 10), batch=96),
 }
-"""Maps names to steps."""
+"""The steps, by name."""
 
 PAIRS = [
     ("gpt-6x384", "home-6"),

@@ -7,6 +7,6 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 
 
 def gpt_wide() -> TrainingStep:
-    """Four layers of a GPT of the width of GPT-3, on a thousand full sequences."""
+    """Return the step of four GPT layers with the width of GPT-3, on a thousand full sequences."""
     config = GPT2Config(layers=4, width=12288, heads=96, vocabulary=50304, positions=2048)
     return gpt2_step(config, batch=1024, length=2048)

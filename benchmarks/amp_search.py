@@ -4,17 +4,16 @@ Choose plans for the settings of AMP's tables 6 to 11, and compare them with the
     python benchmarks/amp_search.py --data DIR [--outlines FILE] [--only SETTING ...] [--parts PART ...]
                                    [--budget SECONDS]
 
-`DIR` has AMP's trials, its tables and its profile of layers. The clusters are those of `amp_trials.py`. Constants of a
-T4 and its wires are fitted to the runs of the homogeneous setting, and no constant is fitted to a run of the others.
-There are three parts:
+`DIR` has AMP's trials, its tables and its profile of layers. The clusters are the clusters of `amp_trials.py`. The
+constants of a T4 and its wires are fitted to the runs of the homogeneous setting only. There are three parts:
 
-- `measured` takes the run with the least simulated seconds among those that AMP measured, and reports its measured
+- `measured` takes the run with the least simulated seconds among the runs that AMP measured, and reports its measured
   seconds. AMP runs the best five of its predictions, so the fastest of our first five is reported too.
-- `space` searches the degrees, micro-batches and orders of hosts that AMP's runtime supports, with stages cut by us.
-  The fastest plan that fits is reported, with measured seconds where AMP ran the same degrees.
+- `space` searches the degrees, micro-batches and orders of hosts that AMP's runtime supports, with stages cut by this
+  compiler. The fastest plan that fits is reported, with measured seconds if AMP ran the same degrees.
 - `plan` runs `search-plan` with no options, and simulates Megatron's best by the same cost model.
 
-Outlines of plans take some seconds each, and `--outlines` keeps them. The part `plan` takes minutes for each setting.
+An outline takes some seconds, and `--outlines` caches outlines in a file. The part `plan` takes minutes per setting.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from _report import RESULTS, given_data, parsed, plot_grouped, publish
 from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
 
 HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}
-"""AMP's best run is faster than Megatron's by these factors: in tables 8 and 9, and in tables 10 and 11."""
+"""AMP's speed-ups of its best run over Megatron's: in tables 8 and 9, and in tables 10 and 11."""
 
 FEW = 5
-"""AMP runs so many plans before it keeps the fastest."""
+"""Number of plans that AMP runs before it keeps the fastest."""
 
 CLOSE = 1.05
-"""Our choice may take the least measured seconds times this."""
+"""Largest ratio of our choice's measured seconds to the least measured seconds."""
 
 MEMORY = 16e9
-"""A T4 and a V100 have so many bytes."""
+"""Memory of a T4 and of a V100 in bytes."""
 
 PARTS = ("measured", "space", "plan")
 
@@ -55,12 +54,12 @@ PARTS = ("measured", "space", "plan")
 @dataclass(frozen=True, eq=False)
 class Setting:
     """
-    A setting is the subject of two tables.
+    A model on a cluster, the subject of two of AMP's tables.
 
     Args:
-        testbeds: by the order of hosts; the first is AMP's.
-        trials: all runs of it that were measured.
-        failed: the runs that ended without a time.
+        testbeds: testbeds by the order of their hosts; the first is AMP's.
+        trials: all measured runs of the setting.
+        failed: runs that ended without a time.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate is a plan of AMP's space with its simulated seconds."""
+    """A plan of AMP's space with its simulated seconds."""
 
     setup: Setup
     hosts: str
@@ -93,10 +92,10 @@ class Candidate:
 
 
 def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
-    """Return all three settings, by the constants of a T4 and its wires."""
+    """Return all three settings, for the given constants of a T4 and its wires."""
     tables = read_trials(data / "amp_tables_6_11.csv")
     listed = data / "amp_trials_homogeneous.csv"
-    others, failed = read_trials(listed), read_trials(listed, failed=True)
+    runs, failed = read_trials(listed), read_trials(listed, failed=True)
     faster = v100(constants, data)
     mixed = heterogeneous(constants, faster)
     turned = Testbed(mixed.devices[::-1], mixed.networks[::-1])
@@ -109,7 +108,7 @@ def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
         Setting(
             name,
             beds,
-            tuple(trial for trial in (*tables, *others) if trial.setting == name),
+            tuple(trial for trial in (*tables, *runs) if trial.setting == name),
             tuple(trial for trial in failed if trial.setting == name),
         )
         for name, beds in testbeds.items()
@@ -117,16 +116,16 @@ def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
 
 
 def constants_of(data: Path, cache_file: Path | None) -> dict[str, float]:
-    """Fit the constants to all runs of the homogeneous setting, or read them from an earlier run."""
-    kept = RESULTS / "amp_search_constants.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
+    """Fit the constants to all runs of the homogeneous setting, or read the result of an earlier fit."""
+    path = RESULTS / "amp_search_constants.json"
+    if path.exists():
+        return json.loads(path.read_text())
     trials = read_trials(data / "amp_trials_homogeneous.csv")
-    made = outlines([trial.setup for trial in trials], cache_file)
-    found = calibrated([Run(trial, as_run(outline)) for trial, outline in zip(trials, made, strict=True)])
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(found, indent=2) + "\n")
-    return found
+    run_outlines = outlines([trial.setup for trial in trials], cache_file)
+    constants = calibrated([Run(trial, as_run(outline)) for trial, outline in zip(trials, run_outlines, strict=True)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(constants, indent=2) + "\n")
+    return constants
 
 
 def simulated(setup: Setup, testbed: Testbed, cache_file: Path | None) -> float:
@@ -136,12 +135,12 @@ def simulated(setup: Setup, testbed: Testbed, cache_file: Path | None) -> float:
 
 
 def name_of(setup: Setup) -> str:
-    """Name the degrees of pipeline, data and tensor parallelism, and the samples of a micro-batch: `4x4x1, 2`."""
+    """Return the degrees of pipeline, data and tensor parallelism, and the micro-batch size, as in `4x4x1, 2`."""
     return f"{setup.pipe}x{setup.data}x{setup.tensor}, {setup.micro_batch}"
 
 
 def measured_rows(setting: Setting, cache_file: Path | None) -> list[dict[str, Any]]:
-    """List all runs of the tables with simulated and measured seconds."""
+    """Return a row for each run of the tables, with simulated and measured seconds."""
     listed = [trial for trial in setting.trials if trial.method]
     return [
         {
@@ -156,7 +155,7 @@ def measured_rows(setting: Setting, cache_file: Path | None) -> list[dict[str, A
 
 
 def choice_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
-    """Choose among the measured runs, and compare with the best of AMP and of Megatron."""
+    """Choose among the measured runs by simulation, and compare the choice with AMP's and Megatron's best runs."""
     seconds = {trial: simulated(trial.setup, setting.testbed, cache_file) for trial in setting.trials}
     ours, *others = sorted(seconds, key=seconds.__getitem__)[:FEW]
     of_five = min((ours, *others), key=lambda trial: trial.seconds)
@@ -189,16 +188,17 @@ def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candida
     """
     Yield AMP's space, with stages cut for each order of hosts.
 
-    Degrees of tensor parallelism grow until the fastest plan gets slower.
+    The degree of tensor parallelism grows until its fastest plan is slower than the fastest plan of the previous
+    degree.
     """
     for hosts, testbed in setting.testbeds.items():
         before = inf
         for of_tensor in degrees_of(setting.workload):
             best = inf
             for sizes in of_tensor:
-                for found in _by_size(setting, hosts, testbed, sizes, cache_file):
-                    best = min(best, found.seconds)
-                    yield found
+                for candidate in _by_size(setting, hosts, testbed, sizes, cache_file):
+                    best = min(best, candidate.seconds)
+                    yield candidate
             if best > before:
                 break
             before = best
@@ -207,42 +207,42 @@ def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candida
 def _by_size(
     setting: Setting, hosts: str, testbed: Testbed, sizes: Sequence[Degrees], cache_file: Path | None
 ) -> Iterator[Candidate]:
-    """Yield plans of equal degrees whose micro-batches grow until the step gets longer."""
+    """Yield plans of equal degrees with growing micro-batches, until the step gets slower."""
     before = inf
     for degrees in sizes:
         setup = cut(setting.workload, degrees, testbed)
         try:
-            found = Candidate(setup, hosts, simulated(setup, testbed, cache_file))
+            candidate = Candidate(setup, hosts, simulated(setup, testbed, cache_file))
         except ValueError as error:
-            # An outline needs stages whose ranks all do the same: three colours of pixels have no halves.
+            # An outline needs equal ranks in a stage, but a dim of size 3 (colours) does not split evenly.
             print(f"{setting.name}, {hosts}: {name_of(setup)}: left out, {error}", file=sys.stderr)
             return
-        print(f"{setting.name}, {hosts}: {name_of(setup)}: {found.seconds:.3f} s", file=sys.stderr)
-        yield found
-        if found.seconds > before:
+        print(f"{setting.name}, {hosts}: {name_of(setup)}: {candidate.seconds:.3f} s", file=sys.stderr)
+        yield candidate
+        if candidate.seconds > before:
             return
-        before = found.seconds
+        before = candidate.seconds
 
 
 def space_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
-    """Find the fastest plan of AMP's space that fits in memory, and that did not fail when AMP ran it."""
-    ordered = sorted(candidates_of(setting, cache_file), key=lambda each: each.seconds)
+    """Return a row with the fastest plan of AMP's space that fits in memory and did not fail in AMP's runs."""
+    ordered = sorted(candidates_of(setting, cache_file), key=lambda candidate: candidate.seconds)
     failed = {_degrees(trial.setup) for trial in setting.failed}
-    runs = (_degrees(each.setup) not in failed and peak_bytes(each.setup) <= MEMORY for each in ordered)
+    runs = (_degrees(candidate.setup) not in failed and peak_bytes(candidate.setup) <= MEMORY for candidate in ordered)
     at = next(number for number, can_run in enumerate(runs) if can_run)
     ours = ordered[at]
-    alike = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
+    same = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
     theirs = megatron_seconds(setting, cache_file)
     return {
         "setting": setting.name,
         "candidates": len(ordered),
-        "cannot run": ", ".join(name_of(each.setup) for each in ordered[:at]),
+        "cannot run": ", ".join(name_of(candidate.setup) for candidate in ordered[:at]),
         "ours": name_of(ours.setup),
         "stages begin": " ".join(map(str, ours.setup.begins)),
         "hosts": ours.hosts,
         "GB": peak_bytes(ours.setup) / 1e9,
         "simulated s": ours.seconds,
-        "same degrees, measured s": min((trial.seconds for trial in alike), default=""),
+        "same degrees, measured s": min((trial.seconds for trial in same), default=""),
         "best measured s": min(trial.seconds for trial in setting.trials),
         "Megatron simulated s": theirs,
         "Megatron / ours": theirs / ours.seconds,
@@ -260,55 +260,55 @@ def megatron_seconds(setting: Setting, cache_file: Path | None) -> float:
 
 
 def plan_row(setting: Setting, cache_file: Path | None, budget: float | None) -> dict[str, Any]:
-    """Plan with no options, and compare with Megatron's best by the same cost model."""
+    """Run `search-plan` with no options, and compare the plan with Megatron's best by the same cost model."""
     began = perf_counter()
-    found = searched_plan(setting.workload, setting.testbed, budget)
-    took = perf_counter() - began
-    (tried,) = {each.peak_bytes for each in found.candidates if each.name == found.chosen}
+    plan = searched_plan(setting.workload, setting.testbed, budget)
+    seconds = perf_counter() - began
+    (peak,) = {tried_plan.peak_bytes for tried_plan in plan.candidates if tried_plan.name == plan.chosen}
     theirs = megatron_seconds(setting, cache_file)
     return {
         "setting": setting.name,
-        "plan": found.chosen,
-        "simulated s": found.step,
-        "bound s": found.bound if found.bound is not None else "",
-        "GB": tried / 1e9 if tried is not None else "",
+        "plan": plan.chosen,
+        "simulated s": plan.step,
+        "bound s": plan.bound if plan.bound is not None else "",
+        "GB": peak / 1e9 if peak is not None else "",
         "Megatron simulated s": theirs,
-        "Megatron / plan": theirs / found.step,
-        "planning s": took,
+        "Megatron / plan": theirs / plan.step,
+        "planning s": seconds,
     }
 
 
 def plot(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the measured seconds of Megatron's best, AMP's best and our choice."""
+    """Plot the measured seconds of Megatron's best, AMP's best and our choice."""
     series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
     plot_grouped("amp_search", [row["setting"] for row in rows], series, ylabel="measured seconds of a step")
 
 
 def main() -> None:
-    """Print the tables, write JSON and a plot."""
+    """Print the tables, and write JSON files and a plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--outlines", type=Path)
     parser.add_argument("--only", nargs="+", choices=("homogeneous", *HEADLINES))
     parser.add_argument("--parts", nargs="+", choices=PARTS)
-    parser.add_argument("--budget", type=float, help="seconds of each search for a plan")
+    parser.add_argument("--budget", type=float, help="time limit in seconds of each search for a plan")
     options = parsed(parser, parts=["measured"])
     data = given_data(options, "amp_trials_homogeneous.csv, amp_tables_6_11.csv and amp_layer_costs.json")
-    kept = options.outlines
-    found = settings_of(data, constants_of(data, kept))
-    settings = [each for each in found if not options.only or each.name in options.only]
+    cache = options.outlines
+    all_settings = settings_of(data, constants_of(data, cache))
+    settings = [setting for setting in all_settings if not options.only or setting.name in options.only]
     show = partial(publish, command="python benchmarks/amp_search.py --data DIR")
     parts = options.parts or PARTS
     if "measured" in parts:
-        show("amp_search_runs", [row for setting in settings for row in measured_rows(setting, kept)])
-        choices = [choice_row(setting, kept) for setting in settings]
+        show("amp_search_runs", [row for setting in settings for row in measured_rows(setting, cache)])
+        choices = [choice_row(setting, cache) for setting in settings]
         show("amp_search", choices, hidden=("runs", "simulated s"))
         plot(choices)
     if "space" in parts:
-        rows = [space_row(setting, kept) for setting in settings]
+        rows = [space_row(setting, cache) for setting in settings]
         show("amp_search_space", rows, hidden=("cannot run", "best measured s", "Megatron simulated s"))
     if "plan" in parts:
-        show("amp_search_plans", [plan_row(setting, kept, options.budget) for setting in settings])
+        show("amp_search_plans", [plan_row(setting, cache, options.budget) for setting in settings])
 
 
 if __name__ == "__main__":

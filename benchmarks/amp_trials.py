@@ -1,17 +1,17 @@
 """
-AMP's measured runs, predicted by physical constants of its testbed that were fitted to other runs.
+Predict AMP's measured runs by physical constants of its testbed that are fitted to other runs.
 
     python benchmarks/amp_trials.py --data DIR [--splits 10] [--outlines FILE]
 
 `DIR` has AMP's trials (`amp_trials_homogeneous.csv`: 47 runs of GPT-2 on 16 T4s) and the runs of its tables 6 to 11.
-Each trial is a plan of ours: GPT-2 imported, cut into its stages, pinned to its degrees of data and tensor parallelism,
-its batch split into its micro-batches, scheduled as 1F1B. Eight constants of a T4 and its wires are fitted to the times
-of a random half and predict the other half. AMP's own predictions of the same runs stand beside ours. Then, with
-nothing fitted to them, runs on a cluster of V100s and T4s: a V100 is the T4 of the calibration by the ratios of data
-sheets, as far as AMP's profile of single layers agrees (`_amp_profile.py`), and a NIC has its nominal bandwidth, as far
-as sockets reach it on the T4s.
+Each trial is compiled as a plan of this compiler: GPT-2 is imported, cut into the trial's stages, pinned to its degrees
+of data and tensor parallelism, split into its micro-batches, and scheduled as 1F1B. Eight constants of a T4 and its
+wires are fitted to the times of a random half and predict the other half. The tables also have AMP's own predictions of
+the same runs. Runs on a cluster of V100s and T4s are then predicted without fitting: a V100 is the fitted T4 scaled by
+the ratios of data sheets and corrected by AMP's profile of single layers (`_amp_profile.py`), and a NIC has its nominal
+bandwidth, or the rate that sockets reach on the T4s if that is less.
 
-Planning takes some seconds a trial; `--outlines` keeps what it gives.
+Planning takes some seconds per trial; `--outlines` caches its results in a file.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ EXPECTED = (
     Constant("latency", 30e-6, 3.0),
 )
 """
-A T4 by its data sheet, less what is never reached (65 TFLOP/s and 320 GB/s on paper), the NIC of a G4dn.12xlarge (50
-Gbit/s), and the factor by which each may well be off. `half size`: the FLOPs at which a matrix product runs at half its
-rate. `attention` in FLOP/s: AMP's wrote out its scores, ours is fused, which here only means a lower rate.
+Expected constants with factors of uncertainty. A T4 gets less than the 65 TFLOP/s and 320 GB/s of its data sheet, since
+they are never reached; the NIC of a G4dn.12xlarge gets its 50 Gbit/s. `half size` is the size in FLOPs of a matrix
+product that runs at half its rate. `attention` is a low rate in FLOP/s, since AMP's attention wrote out its scores and
+ours is fused.
 """
 
 OF_WIRES = ("pcie", "nic", "latency")
 OF_DEVICE = ("flops", "half size", "attention", "bandwidth", "launch")
 NOMINAL = 50e9 / 8
-"""The bytes/s that AMP takes all wires of the T4s to have."""
+"""Bandwidth in bytes/s that AMP assumes for all wires of the T4s."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +63,12 @@ class Run:
 
     @lru_cache(maxsize=4096)
     def seconds(self, testbed: Testbed) -> float:
-        """Of a step; splits that begin with the same constants ask for the same."""
+        """Return the seconds of a step. The cache serves splits that start from the same constants."""
         return outline_seconds(self.outline, testbed.cluster(self.trial.axes))
 
 
 def homogeneous(constants: Mapping[str, float]) -> Testbed:
-    """Four hosts of four T4s."""
+    """Return four hosts of four T4s."""
     return Testbed((_part(constants, OF_DEVICE),) * 4, (_part(constants, OF_WIRES),) * 4)
 
 
@@ -85,9 +86,10 @@ def of_v100s(constants: Mapping[str, float], of_v100: Mapping[str, float]) -> Te
 
 def _wires_of_p3(constants: Mapping[str, float]) -> Constants:
     """
-    Give NVLinks the fraction of their nominal bandwidth that PCIe reaches, and the NIC its 10 Gbit/s.
+    Return the wires of a P3 host, with NICs of 10 Gbit/s.
 
-    The NICs of the T4s reach more than that, so sockets can fill it.
+    NVLink reaches the same share of its nominal bandwidth as PCIe. The NICs of the T4s reach more than 10 Gbit/s, so
+    sockets can saturate the slower NIC.
     """
     nominal = {"pcie": constants["pcie"] / NOMINAL * 170e9 / 8, "nic": min(constants["nic"], 10e9 / 8)}
     return _part({**constants, **nominal}, OF_WIRES)
@@ -98,18 +100,18 @@ def _part(constants: Mapping[str, float], names: Sequence[str]) -> Constants:
 
 
 def predicted(testbed: Testbed, runs: Sequence[Run]) -> list[float]:
-    """Seconds of a step of each."""
+    """Return the predicted step seconds of each run."""
     return [run.seconds(testbed) for run in runs]
 
 
 def calibrated(runs: Sequence[Run]) -> dict[str, float]:
-    """The constants that explain the times of some runs."""
+    """Return the constants that explain the times of `runs` best."""
     measured = [run.trial.seconds for run in runs]
     return dict(fit_constants(lambda constants: predicted(homogeneous(constants), runs), measured, EXPECTED).constants)
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """The correlation of ranks, ties sharing theirs."""
+    """Return the rank correlation. Equal numbers share the mean of their ranks."""
     a, b = _ranks(one), _ranks(other)
     return statistics.correlation(a, b)
 
@@ -119,12 +121,12 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def mean_error(ours: Sequence[float], measured: Sequence[float]) -> float:
-    """The mean absolute error, as a part of what was measured."""
+    """Return the mean absolute relative error."""
     return statistics.fmean(abs(a / b - 1.0) for a, b in zip(ours, measured, strict=True))
 
 
 def figures(ours: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
-    """How well times are predicted, and what the run predicted to be the fastest took beside the fastest."""
+    """Return correlation and error of predictions, and the time of the predicted best run relative to the best run."""
     best = measured[min(range(len(ours)), key=ours.__getitem__)]
     return {
         "Spearman": spearman(ours, measured),
@@ -134,8 +136,8 @@ def figures(ours: Sequence[float], measured: Sequence[float]) -> dict[str, float
 
 
 def halves(runs: Sequence[Run], splits: int) -> list[dict[str, Any]]:
-    """By split: how well the half that was not seen is predicted, by us and by AMP, and the constants."""
-    found: list[dict[str, Any]] = []
+    """Return for each split how well we and AMP predict the unseen half, and the fitted constants."""
+    rows: list[dict[str, Any]] = []
     for seed in range(splits):
         order = random.Random(seed).sample(range(len(runs)), len(runs))
         seen, unseen = ([runs[i] for i in part] for part in (order[: len(runs) // 2], order[len(runs) // 2 :]))
@@ -143,12 +145,12 @@ def halves(runs: Sequence[Run], splits: int) -> list[dict[str, Any]]:
         measured = [run.trial.seconds for run in unseen]
         ours = figures(predicted(homogeneous(constants), unseen), measured)
         theirs = figures([run.trial.theirs for run in unseen], measured)
-        found.append({"split": seed, **ours, **{f"AMP {name}": value for name, value in theirs.items()}, **constants})
-    return found
+        rows.append({"split": seed, **ours, **{f"AMP {name}": value for name, value in theirs.items()}, **constants})
+    return rows
 
 
 def summary(by_split: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The middle and the worst of the splits, and between which bounds the constants lie."""
+    """Return the median and the worst value over the splits of each figure, for our and AMP's predictions."""
     rows: list[dict[str, Any]] = []
     for name in ("Spearman", "mean error", "chosen / best"):
         worst = min if name == "Spearman" else max
@@ -159,7 +161,7 @@ def summary(by_split: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def constants_table(by_split: Sequence[Mapping[str, Any]], whole: Mapping[str, float]) -> list[dict[str, Any]]:
-    """By constant: what was expected, what all runs give, and the least and the most that halves give."""
+    """Return for each constant its expectation, its fit to all runs, and the extremes of its fits to halves."""
     rows: list[dict[str, Any]] = []
     for constant in EXPECTED:
         values = [row[constant.name] for row in by_split]
@@ -169,7 +171,7 @@ def constants_table(by_split: Sequence[Mapping[str, Any]], whole: Mapping[str, f
 
 
 def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any]]:
-    """Every run with what is predicted for it."""
+    """Return a row for each run with its predictions."""
     return [
         {
             "setting": run.trial.setting,
@@ -187,7 +189,7 @@ def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any
 
 
 def main() -> None:
-    """Print the tables, write JSON and a plot."""
+    """Print the tables, and write JSON files and a plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=10)

@@ -1,13 +1,13 @@
 """
-How many of 150 random models can be accumulated, and which of them gather activations under `dp`.
+Count how many of 150 random models support gradient accumulation, and how many gather activations under `dp`.
 
     python benchmarks/batch_splits.py [--count N] [--first N] [--check]
 
-Each model (`_random_attention.py`: the spellings of attention that are in use, and batches in other places than first)
-is imported, planned as `dp` on two devices, and its batch split into two parts that are accumulated; once as it is by
-default and once without `make-batch-major`. A model that some block needs the whole batch of, a batch norm say, has to
-be refused by the name of that block: another refusal, or a refusal elsewhere, is an error of ours. With `--check` the
-accumulated program is interpreted in float64 for two steps and compared with one device.
+Each model (`_random_attention.py`: common ways to write attention, with the batch dim in various places) is imported
+and planned as `dp` on two devices, and its batch is split into two parts that are accumulated. This is done with the
+default passes and without `make-batch-major`. A model with a block that needs the whole batch, for instance a
+batch-norm, must be refused by the name of that block; any other refusal is an error of ours. `--check` interprets the
+accumulated program in float64 for two steps and compares it with one device.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
 @dataclass(frozen=True)
 class Outcome:
     """
-    What became of one model.
+    The result of one model.
 
     Args:
         needs_whole: whether one of its blocks needs the whole batch.
-        gathers, gathered: how many collectives of activations `dp` has; the second without the pass.
-        refusal, refused: why its batch cannot be split, empty where it can; the second without the pass.
-        block: the block of the model that the refusal names.
-        differs: in what the accumulated program is not equal to one device; empty where it is, or was not checked.
+        gathers, gathered: number of collectives of activations under `dp`, with and without `make-batch-major`.
+        refusal, refused: reason why the batch cannot be split, or empty, with and without `make-batch-major`.
+        block: block of the model that the refusal names.
+        differs: difference between accumulated program and one device; empty if they are equal or not compared.
     """
 
     name: str
@@ -69,21 +69,21 @@ class Outcome:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a refusal is not for what the model computes."""
+        """Return whether the refusal is an error of ours, since no block that it names needs the whole batch."""
         return bool(self.refusal) and not (self.needs_whole and self.block)
 
 
 def outcome_of(number: int, *, check: bool = False) -> Outcome:
-    """Plan the model of a number in both ways."""
+    """Plan the model of a number with and without `make-batch-major`, and return the result."""
     name, kinds, make = random_attention(number)
     imported = import_training_step(make())
     add_cluster(imported, split_cluster(MESH))
-    found: list[tuple[int, PassError | None]] = []
+    results: list[tuple[int, PassError | None]] = []
     for begin in (Pipeline.parse("prepare"), WITHOUT):
         module = imported.clone()
         run_pipeline(Context(), module, Pipeline.of(begin, DATA_PARALLEL), verify_each=False)
-        found.append((_activations_sent(module.clone()), _refusal(module)))
-    (gathers, refusal), (gathered, refused) = found
+        results.append((_activations_sent(module.clone()), _refusal(module)))
+    (gathers, refusal), (gathered, refused) = results
     differs = ""
     if check and refusal is None:
         pipeline = f"prepare,{DATA_PARALLEL},program{{parts=2}},finish"
@@ -97,15 +97,15 @@ def outcome_of(number: int, *, check: bool = False) -> Outcome:
 
 
 def _activations_sent(module: ModuleOp) -> int:
-    """How many collectives of forward send more than a number."""
+    """Return the number of forward's collectives that send more than a scalar."""
     run_pipeline(Context(), module, "communicate", verify_each=False)
     sent = (op for op in module.walk() if isinstance(op, CollectiveOp) and not op.KIND.is_local)
-    made = (op.operand for op in sent if shape_of(op.operand))
-    return sum(isinstance(value.owner, ComputeOp) and BACKWARD not in value.owner.attributes for value in made)
+    operands = (op.operand for op in sent if shape_of(op.operand))
+    return sum(isinstance(value.owner, ComputeOp) and BACKWARD not in value.owner.attributes for value in operands)
 
 
 def _refusal(module: ModuleOp) -> PassError | None:
-    """Why the batch cannot be split; None where it can."""
+    """Return the error that refuses to split the batch, or None."""
     try:
         run_pipeline(Context(), module, "program{parts=2}", verify_each=False)
     except PassError as error:
@@ -114,36 +114,36 @@ def _refusal(module: ModuleOp) -> PassError | None:
 
 
 def row_of(outcomes: Iterable[Outcome], block: str) -> dict[str, str | int]:
-    """The counts of the models that have a block of one kind, or of all."""
-    listed = [each for each in outcomes if block in ("all", *each.name.partition(": ")[2].split(", "))]
+    """Count the results of the models that have a block of one kind, or of all models."""
+    listed = [outcome for outcome in outcomes if block in ("all", *outcome.name.partition(": ")[2].split(", "))]
     names = ("accumulated", "need the whole batch", "refused otherwise", "before", "gather", "gathered before")
     counts = dict.fromkeys((*names, "unequal"), 0)
-    for each in listed:
-        counts["accumulated"] += not each.refusal
-        counts["before"] += not each.refused
-        counts["need the whole batch"] += bool(each.refusal) and not each.is_ours
-        counts["refused otherwise"] += each.is_ours
-        counts["gather"] += each.gathers > 0
-        counts["gathered before"] += each.gathered > 0
-        counts["unequal"] += bool(each.differs)
+    for outcome in listed:
+        counts["accumulated"] += not outcome.refusal
+        counts["before"] += not outcome.refused
+        counts["need the whole batch"] += bool(outcome.refusal) and not outcome.is_ours
+        counts["refused otherwise"] += outcome.is_ours
+        counts["gather"] += outcome.gathers > 0
+        counts["gathered before"] += outcome.gathered > 0
+        counts["unequal"] += bool(outcome.differs)
     return {"block": block, "models": len(listed), **counts}
 
 
 def main() -> None:
-    """Run the study; refusals and differences are printed."""
+    """Run the study, and print refusals and differences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=150, help="how many models")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first")
-    parser.add_argument("--check", action="store_true", help="interpret what is accumulated, and compare")
+    parser.add_argument("--count", type=int, default=150, help="number of models")
+    parser.add_argument("--first", type=int, default=0, help="number of the first model")
+    parser.add_argument("--check", action="store_true", help="compare accumulated programs to one device")
     options = parsed(parser, count=3)
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     outcomes: list[Outcome] = []
     for number in range(options.first, options.first + options.count):
-        outcomes.append(found := outcome_of(number, check=options.check))
-        if found.refusal or found.differs:
-            print(f"{found.name}: {found.refusal or found.differs}", flush=True)
-    kinds = sorted({kind for each in outcomes for kind in each.name.partition(": ")[2].split(", ")})
+        outcomes.append(outcome := outcome_of(number, check=options.check))
+        if outcome.refusal or outcome.differs:
+            print(f"{outcome.name}: {outcome.refusal or outcome.differs}", flush=True)
+    kinds = sorted({kind for past in outcomes for kind in past.name.partition(": ")[2].split(", ")})
     rows = [row_of(outcomes, kind) for kind in (*kinds, "all")]
     arguments = f" --count {options.count}" + (f" --first {options.first}" if options.first else "")
     check = " --check" if options.check else ""

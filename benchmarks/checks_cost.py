@@ -1,13 +1,13 @@
 """
-What the checks of a running job cost: steps with them against steps without, in turn in one job.
+Measure the cost of the checks of a running job: steps with checks against steps without, in turn in one job.
 
     python benchmarks/checks_cost.py [--ranks 2] [--pairs 60] [--seconds 0.5] [--step gpt2|mlp]
 
-A pair is a block of steps with the checks and one without, each of about --seconds, in an order that is drawn. The
-checks are all that a job has after its first ten steps: the reports of the watch's thread, the places of the main
-thread, the look at every loss, and the comparison of replicas. `ratio` is the median of the paired ratios with its
-interval of 95 %; `total` is of all seconds together, with the comparisons, which are rare, and `cpu` of the seconds of
-processor time of all threads of a rank, which other processes disturb less. The controls compare two blocks without.
+A pair is a block of steps with checks and a block without, each of about --seconds, in random order. The checks are all
+checks that a job has after its first ten steps: the reports of the watch thread, the positions of the main thread, the
+test of every loss, and the comparison of replicas. `ratio` is the median of the paired ratios with its 95 % interval.
+`total` is the ratio of all seconds together, which includes the rare comparisons of replicas. `cpu` is the ratio of the
+processor seconds of all threads of a rank, which other processes disturb less. `A/A` compares blocks without checks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WARM_STEPS = 15
 
 @contextmanager
 def without_checks() -> Generator[None, None, None]:
-    """Inside, steps run as if there were none."""
+    """Disable all checks of steps inside the block."""
     nothing: Any = lambda *_, **__: None  # noqa: E731
     plain: Any = {"wait": lambda _, __, done, **___: done(), "stepping": lambda _: nullcontext()}
     with (
@@ -58,7 +58,7 @@ def without_checks() -> Generator[None, None, None]:
 
 
 def planned(name: str, pins: str = "dp") -> tuple[DistributedStep, Any]:
-    """A step on all ranks, data-parallel unless pinned otherwise, whose batches are compared no more, and its batch."""
+    """Return a step on all ranks that never compares batches, data-parallel unless pinned otherwise, and its batch."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     step = STEPS[name]()
@@ -69,7 +69,7 @@ def planned(name: str, pins: str = "dp") -> tuple[DistributedStep, Any]:
 
 
 def seconds_of(step: DistributedStep, batch: Any, steps: int, *, checked: bool) -> tuple[float, float]:
-    """Of a block of steps on all ranks, and of the processor on this one."""
+    """Return the seconds of a block of steps on all ranks, and this rank's processor seconds."""
     with nullcontext() if checked else without_checks():
         dist.barrier()
         start, used = time.perf_counter(), time.process_time()
@@ -80,22 +80,22 @@ def seconds_of(step: DistributedStep, batch: Any, steps: int, *, checked: bool) 
 
 
 def measure(name: str, pairs: int, seconds: float) -> dict[str, Any]:
-    """One row, on every rank."""
+    """Return one row; every rank calls this."""
     step, batch = planned(name)
     seconds_of(step, batch, WARM_STEPS, checked=True)
-    one = torch.tensor(seconds_of(step, batch, WARM_STEPS, checked=True)[0] / WARM_STEPS)
-    dist.broadcast(one, 0)
-    steps = max(5, round(seconds / one.item()))
+    step_seconds = torch.tensor(seconds_of(step, batch, WARM_STEPS, checked=True)[0] / WARM_STEPS)
+    dist.broadcast(step_seconds, 0)
+    steps = max(5, round(seconds / step_seconds.item()))
     rows: list[tuple[float, float, float]] = []
     used = [0.0] * 3
     generator = random.Random(0)
     for _ in range(pairs):
-        order, found = [0, 1, 2], [0.0] * 3
+        order, timed = [0, 1, 2], [0.0] * 3
         generator.shuffle(order)
         for side in order:
-            found[side], cpu = seconds_of(step, batch, steps, checked=side == 0)
+            timed[side], cpu = seconds_of(step, batch, steps, checked=side == 0)
             used[side] += cpu
-        rows.append((found[0], found[1], found[2]))
+        rows.append((timed[0], timed[1], timed[2]))
     ratios, control = [a / b for a, b, _ in rows], [c / b for _, b, c in rows]
     (low, high), (control_low, control_high) = interval(ratios), interval(control)
     return {
@@ -117,7 +117,7 @@ def measure(name: str, pairs: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table and write the JSON."""
+    """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=60)
@@ -129,8 +129,8 @@ def main() -> None:
         sys.exit(subprocess.run([*torchrun, *sys.argv]).returncode)
     row = measure(options.step, options.pairs, options.seconds)
     if dist.get_rank() == 0:
-        asked = f"--step {options.step} --ranks {options.ranks} --pairs {options.pairs}"
-        command = f"python benchmarks/checks_cost.py {asked}"
+        arguments = f"--step {options.step} --ranks {options.ranks} --pairs {options.pairs}"
+        command = f"python benchmarks/checks_cost.py {arguments}"
         publish(f"checks-cost-{options.step}-{options.ranks}", [row], command=command)
 
 

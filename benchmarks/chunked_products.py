@@ -1,10 +1,10 @@
 """
-Products and their collectives in parts: the simulated step, by bandwidth and number of parts.
+Simulate a step whose products and collectives are split into parts, by bandwidth and number of parts.
 
     python benchmarks/chunked_products.py [--rates 100 200 400 800 1600]
 
-A GPT-2 of 4 layers is split among two devices by tensor parallelism (the step and the cluster of `emulated.py`, which
-measures it). Each cell is the step, in milliseconds, and what part of the first one it is.
+A GPT-2 of 4 layers is split between two devices by tensor parallelism (step and cluster of `emulated.py`, which
+measures them). Each cell is the step in milliseconds, and its ratio to the first column.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from shardwright.passes.pipeline import run_pipeline
 
 
 def rows(rates: list[int]) -> list[dict[str, Any]]:
-    """A row per bandwidth."""
+    """Return a row for each bandwidth."""
     comparison = COMPARISONS["parts"]
     imported = import_training_step(STEPS[comparison.step]())
-    found: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     for rate in rates:
         seconds: dict[str, float] = {}
         for name, passes in comparison.pipelines.items():
             module = imported.clone()
             add_cluster(module, emulated_cluster(comparison, f"{rate}mbit"))
             run_pipeline(Context(), module, passes)
-            seconds[name] = sum(each.seconds for each in simulate_module(module))
+            seconds[name] = sum(stage.seconds for stage in simulate_module(module))
         whole = next(iter(seconds.values()))
-        found.append({"Mbit/s": rate} | {name: f"{1e3 * s:.1f} ({s / whole:.3f})" for name, s in seconds.items()})
-    return found
+        table.append({"Mbit/s": rate} | {name: f"{1e3 * s:.1f} ({s / whole:.3f})" for name, s in seconds.items()})
+    return table
 
 
 def main() -> None:
-    """Print the table and write JSON."""
+    """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=int, nargs="+", default=[100, 200, 400, 800, 1600], help="Mbit/s")
+    parser.add_argument("--rates", type=int, nargs="+", default=[100, 200, 400, 800, 1600], help="bandwidths in Mbit/s")
     options = parsed(parser, rates=[100])
     listed = " ".join(map(str, options.rates))
     publish("chunked_products", rows(options.rates), command=f"python benchmarks/chunked_products.py --rates {listed}")

@@ -1,14 +1,14 @@
 """
-Our plans with `compile=True` against DistributedDataParallel and FSDP2 (`fully_shard`) under `torch.compile`.
+Compare our plans with `compile=True` with DistributedDataParallel and FSDP2 (`fully_shard`) under `torch.compile`.
 
     python benchmarks/compiled.py [--ranks 2 4] [--pairs 40] [--steps gpt2 vit vgg] [--cluster NAME|FILE]
 
-Four sides train the same model on the same batch in the same processes, step by step in turn, in random order: ours and
-the peer, compiled and not. The figure is the median of the paired ratios ours / theirs, both compiled, with a bootstrap
-interval of 95 %; beside it what compiling gains each. AdamW, float32, gloo. DDP is compiled as a whole, of FSDP2 each
-block is where the model has blocks.
+Four sides train the same model on the same batch in the same processes, step by step in random order: ours and the
+peer, each compiled and not compiled. The ratio is the median of the paired ratios ours / theirs, both compiled, with a
+95 % bootstrap interval. The speed-up by compiling is reported for both. Training uses AdamW, float32 and gloo. DDP is
+compiled as a whole; FSDP2 is compiled block by block if the model has blocks.
 
-Our plans are for `local-4`, or what `--cluster` names (see `parity.py`), and are made for what is compiled.
+Our plans are for `local-4` or the cluster of `--cluster` (see `parity.py`), and are planned for compilation.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ SIDES = ("ours, compiled", "peer, compiled", "ours", "peer")
 
 
 def our_side(step: TrainingStep, text: str, *, compiles: bool) -> Callable[[], object]:
-    """One step of our program."""
-    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    """Return a function that runs one step of our program."""
+    stages = [Stage(*stage) for stage in load_text(text, "program.py")]
     if compiles:
         stages = compiled_stages(stages, text, torch.device("cpu"))
     executor = Executor(stages, connect(stages))
@@ -59,7 +59,7 @@ def our_side(step: TrainingStep, text: str, *, compiles: bool) -> Callable[[], o
 
 
 def their_side(step: TrainingStep, peer: str, *, compiles: bool) -> Callable[[], object]:
-    """One step of the peer on this rank's part of the batch."""
+    """Return a function that runs one step of the peer on this rank's part of the batch."""
     torch.manual_seed(0)
     model = step.build_model()
     wrapped = _with_ddp(model, compiles) if peer == "ddp" else _with_fsdp2(model, compiles)
@@ -95,11 +95,11 @@ def _with_fsdp2(model: nn.Module, compiles: bool) -> Any:
 
 
 Row = tuple[float, ...]
-"""Of a step of each of `SIDES`."""
+"""Seconds of a step of each of `SIDES`."""
 
 
 def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, Row]]:
-    """The seconds of each turn, by the clock and of this rank's processor."""
+    """Return the seconds of each turn: wall time, and processor time of this rank."""
     torch.set_num_threads(1)
     step = _STEPS[step_name]()
     sides = [
@@ -126,12 +126,12 @@ def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, 
 
 
 def compare(step_name: str, cluster: Cluster, peer: str, pairs: int) -> dict[str, Any]:
-    """One row: our plan against one peer on one number of ranks."""
+    """Return one row: our plan against one peer on one number of ranks."""
     ranks = cluster.mesh.device_count
     text = plan_text(_STEPS[step_name](), cluster, PRESETS[peer], compiles=True)
     by_rank = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)
     rows = [seconds for seconds, _ in by_rank[0]]
-    used = [[sum(each) for each in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
+    used = [[sum(side) for side in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
     ratios = [ours / theirs for ours, theirs, _, _ in rows]
     low, high = interval(ratios)
     return {
@@ -151,20 +151,20 @@ def compare(step_name: str, cluster: Cluster, peer: str, pairs: int) -> dict[str
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--steps", nargs="+", choices=sorted(_STEPS), default=["gpt2", "vit", "vgg"])
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
-    parser.add_argument("--cluster", default="local-4", help="a shipped cluster, a file, or measured")
+    parser.add_argument("--cluster", default="local-4", help="name of a shipped cluster, a file, or `measured`")
     options = parsed(parser, pairs=2, ranks=[2], steps=["gpt2"], peers=["ddp"])
     chosen = product(options.ranks, options.steps, options.peers)
     rows: list[dict[str, Any]] = []
     command = f"python benchmarks/compiled.py --pairs {options.pairs}"
     for ranks, step, peer in chosen:
         rows.append(compare(step, cluster_of(ranks, options.cluster), peer, options.pairs))
-        # After every row: compiling takes long, and a run may be cut short.
+        # Publish after every row, since compiling takes long and a run may be interrupted.
         publish("compiled", rows, command=command)
         labels = [f"{row['step']}: {row['ours']} / {row['peer']}, {row['ranks']} ranks" for row in rows]
         bounds = [(row["low"], row["high"]) for row in rows]

@@ -1,13 +1,13 @@
 """
-Which models can be cut in time: accumulated in two parts, run as duplex, and as pipelines of two and of three stages.
+Check which models can be accumulated in two parts, run as duplex, or run as pipelines of two and of three stages.
 
     python benchmarks/cut_in_time.py [--huggingface] [--check] [NAME ...]
 
-Every shipped model at test size (with `--huggingface` the tiny configs of `models/hf/tiny.py`) is planned in each form,
-by the passes that `parallelize` runs: `dp` on two devices where the batch is cut, one device a stage where layers are.
-A cell is `yes`, or the layer that forbids it; refusals are printed whole. With `--check` what was planned is
-interpreted for two steps in float64 and compared with one device, and a cell has the largest error; models that compute
-in float32 whatever their dtype are compared in that.
+Every shipped model at test size (with `--huggingface` each tiny config of `models/hf/tiny.py`) is planned in each form,
+by the passes that `parallelize` runs: `dp` on two devices for parts of the batch, and one device per stage for
+pipelines. A cell is `yes`, or the layer that forbids the form; full refusals are printed. `--check` interprets the
+plans for two steps in float64, compares them with one device, and reports the largest error in the cell. Models that
+compute in float32 in any dtype are compared in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shardwright.passes.errors import PassError, place_in_model
 
 
 def outcome(name: str, form: str, *, check: bool) -> str:
-    """What becomes of a model in a form."""
+    """Return the cell of a model in a form."""
     case = FORMS[form].case(name, steps=2)
     try:
         if check and is_mixed(imported(case)):
@@ -42,7 +42,7 @@ def outcome(name: str, form: str, *, check: bool) -> str:
         if check:
             result = check_interpreted(case)
             print(f"{form}: {result}", flush=True)
-            largest = f"{max(worst.error for worst in result.errors):.1e}" if result.passed else "differs"
+            largest = f"{max(value.error for value in result.errors):.1e}" if result.passed else "differs"
             return largest + " (float32)" * (case.dtype is torch.float32)
         plan_case(case, imported(case))
     except PassError as error:
@@ -52,11 +52,11 @@ def outcome(name: str, form: str, *, check: bool) -> str:
 
 
 def main() -> None:
-    """Print the table and write it as JSON."""
+    """Print the table, and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="of models; all by default")
-    parser.add_argument("--huggingface", action="store_true", help="the tiny configs of Hugging Face models")
-    parser.add_argument("--check", action="store_true", help="interpret what is planned, and compare")
+    parser.add_argument("names", nargs="*", help="names of models (default: all)")
+    parser.add_argument("--huggingface", action="store_true", help="check the tiny configs of Hugging Face models")
+    parser.add_argument("--check", action="store_true", help="interpret the plans, and compare with one device")
     options = parsed(parser, names=["mlp-tiny"])
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)

@@ -1,17 +1,17 @@
 """
-Measured ratios on emulated links: duplex, products in parts, schedules, and balanced shares, beside alternatives.
+Measure duplex, products in parts, schedules and balanced shares on emulated links, each against alternatives.
 
     sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex orders parts schedules shares ...]
     sudo python benchmarks/emulated.py --sweep [RATE ...] [--pairs 20]
 
-Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
-the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
-median of the paired ratios to the first, with a bootstrap interval of 95 %. The first is there twice, as a control.
-With `--sweep` duplex is compared at several rates, on a cluster file with the FLOP/s of a matrix product that is timed
-first; `auto` is the side that the simulator says is the faster, and how it does beside the better one. What a step
-takes, computes, sends, sends beside computation and sends while it waits is given in ms, as measured (`StepProfile`, at
-the end of the run, of the rank that computes longest) and as simulated.
-Without root, iproute2 or network namespaces the script says so and ends.
+Each host is a network namespace whose sending rate is limited to RATE (`_netns`). The programs of one comparison run in
+the same processes and take their steps in random order, so that noise of the machine affects them equally. The ratio is
+the median of the paired ratios to the first program, with a 95 % bootstrap interval. The first program runs twice, as a
+control. `--sweep` compares duplex at several rates; its cluster file has the FLOP/s of a matrix product that is timed
+first. `auto` is the side that the simulator predicts to be the faster, and `auto / better` compares it with the side
+that is. Step, computation, communication, overlapped and exposed communication are given in ms, as simulated and as
+measured (by `StepProfile` at the end of the run, on the rank that computes longest). Without root, iproute2 or network
+namespaces the script is skipped with a message.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ class Comparison:
     Programs of one step on one emulated cluster.
 
     Args:
-        pipelines: by name the passes; the first is what others are compared with.
-        shares: by rank, the share of a core that it gets.
-        speeds: by rank, its FLOP/s in the cluster that is planned for, as a share of the others'.
-        fragment: seconds that every fragment of a pipeline takes at least, by sleeping: a device of its own that is not
-            slowed by what else runs on this machine.
+        pipelines: pass pipelines by name; the others are compared with the first.
+        shares: share of a core that a rank gets, by rank.
+        speeds: FLOP/s of each rank in the planned cluster, relative to a core.
+        fragment: shortest seconds of a pipeline's fragment. Sleeping fills them, so that other processes matter less.
     """
 
     step: str
@@ -86,7 +85,7 @@ _PARTS = {
     "in 4 parts": f"{_SPLIT},communicate,chunk-collectives{{parts=4}},overlap,join-updates,finish",
     "by cost": f"{_SPLIT},program{{chunked=true}},finish",
 }
-"""Tensor parallelism with its products whole, and with their reductions in parts."""
+"""Tensor parallelism with whole products, and with products whose reductions are in parts."""
 
 COMPARISONS: dict[str, Comparison] = {
     "duplex": Comparison(
@@ -130,13 +129,13 @@ COMPARISONS: dict[str, Comparison] = {
 
 
 FLOPS = 25e9
-"""Of a core, where nothing is measured."""
+"""Default FLOP/s of a core, if it is not measured."""
 
 SWEEP = ("25mbit", "50mbit", "100mbit", "150mbit", "200mbit", "300mbit", "400mbit", "800mbit")
 
 
 def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) -> Cluster:
-    """The cluster that is emulated."""
+    """Return the emulated cluster."""
     from shardwright.ir.cluster_file import parse_cluster
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
@@ -151,7 +150,7 @@ def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) ->
 
 
 def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, CompiledStep]:
-    """Every program, planned for the cluster that is emulated."""
+    """Compile every program for the emulated cluster."""
     from shardwright.api.compile import PlanOptions, compile_step
 
     cluster = emulated_cluster(comparison, rate, flops)
@@ -163,7 +162,7 @@ def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, 
 
 
 def worker(folder: Path) -> None:
-    """One rank: all programs of the folder, step by step in random order; rank 0 writes the seconds."""
+    """Run one rank: step all programs of the folder in random order. Rank 0 writes the seconds."""
     import torch
     import torch.distributed as dist
     from _in_turns import seconds_by_round
@@ -179,7 +178,7 @@ def worker(folder: Path) -> None:
     batch = {str(i): item for i, item in enumerate(step.batch)}
     sides: list[Executor] = []
     for name, text in asked["programs"]:
-        stages = [Stage(*each) for each in load_text(text, name)]
+        stages = [Stage(*stage) for stage in load_text(text, name)]
         if asked["fragment"]:
             _lengthen(stages, asked["fragment"])
         sides.append(Executor(stages, connect(stages, torch.device("cpu"))))
@@ -192,7 +191,7 @@ def worker(folder: Path) -> None:
 
 
 def _measured(executor: Any, batch: Mapping[str, Any]) -> dict[str, float]:
-    """Of seven steps the one of median length: what the rank that computes longest does, in seconds."""
+    """Return the seconds by activity in the median of seven steps, on the rank that computes longest."""
     from shardwright.api.step_profile import profiled
     from shardwright.ir.overlap import ALL
 
@@ -200,27 +199,27 @@ def _measured(executor: Any, batch: Mapping[str, Any]) -> dict[str, float]:
         for _ in range(7):
             executor.step(batch)
     totals = max((each[ALL, ALL] for each in profile.overlaps.values()), key=lambda each: each.compute)
-    found = {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
-    return {"step": max(each.seconds for each in profile.middle), **found}
+    activities = {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
+    return {"step": max(each.seconds for each in profile.middle), **activities}
 
 
 def _lengthen(stages: Sequence[Any], seconds: float) -> None:
-    """Have every fragment of a program take so long at least."""
+    """Wrap every fragment of a program so that it takes at least `seconds`."""
     names = stages[0].step.__globals__
     for name, function in list(names.items()):
         if re.fullmatch(r"(forward|backward|weights)\d+", name):
 
             def longer(*given: Any, run: Callable[..., Any] = function) -> Any:
                 start = time.perf_counter()
-                found = run(*given)
+                results = run(*given)
                 time.sleep(max(0.0, seconds - (time.perf_counter() - start)))
-                return found
+                return results
 
             names[name] = longer
 
 
 def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
-    """A row per program of one comparison."""
+    """Return a row for each program of one comparison."""
     comparison = COMPARISONS[name]
     titles, rows, _ = seconds(comparison, rate, pairs, plans(comparison, rate))
     return [_row(name, rate, rows, index, title) for index, title in enumerate(titles) if index]
@@ -229,41 +228,41 @@ def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
 def seconds(
     comparison: Comparison, rate: str, pairs: int, made: Mapping[str, CompiledStep], *, profile: bool = False
 ) -> tuple[list[str], list[list[float]], list[dict[str, float]]]:
-    """The programs, the first of them twice; by pair the seconds of a step of each; and what it measured of itself."""
+    """Return the names of the programs (the first one twice), the seconds of each in each round, and their profiles."""
     with tempfile.TemporaryDirectory() as place, _netns.hosts([rate] * comparison.ranks) as names:
         folder = Path(place)
-        texts = [(name, each.program) for name, each in made.items()]
+        texts = [(name, plan.program) for name, plan in made.items()]
         listed = [texts[0], *texts]
-        asked = {
+        request = {
             "step": comparison.step,
             "programs": listed,
             "pairs": pairs,
             "fragment": comparison.fragment,
             "profile": profile,
         }
-        (folder / "asked.json").write_text(json.dumps(asked))
+        (folder / "asked.json").write_text(json.dumps(request))
         arguments = [os.fspath(Path(__file__).resolve()), "--worker", place]
         _netns.launch(names, arguments, shares=comparison.shares)
-        found = json.loads((folder / "seconds.json").read_text())
-        return [title for title, _ in listed], found["rows"], found["measured"]
+        results = json.loads((folder / "seconds.json").read_text())
+        return [title for title, _ in listed], results["rows"], results["measured"]
 
 
 def matrix_flops(width: int = 1024, times: int = 7) -> float:
-    """The FLOP/s of one core, by the median of some products of matrices."""
+    """Return the FLOP/s of one core, from the median time of some matrix products."""
     import torch
 
     torch.set_num_threads(1)
     matrix = torch.randn(width, width)
-    took: list[float] = []
+    times_taken: list[float] = []
     for _ in range(times):
         start = time.perf_counter()
         torch.mm(matrix, matrix)
-        took.append(time.perf_counter() - start)
-    return 2 * width**3 / statistics.median(took)
+        times_taken.append(time.perf_counter() - start)
+    return 2 * width**3 / statistics.median(times_taken)
 
 
 def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
-    """Duplex beside the same plan without it, by rate, and what is chosen of the two."""
+    """Compare duplex with no duplex at each rate, and the side that is predicted to be faster with the faster side."""
     from shardwright.ir.overlap import ALL
     from shardwright.passes.analysis.simulation.overlap_report import overlaps
     from shardwright.passes.analysis.simulation.simulate import simulate_module
@@ -271,11 +270,11 @@ def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
     comparison, flops = COMPARISONS["duplex"], matrix_flops()
     rows: list[dict[str, Any]] = []
     for rate in rates:
-        made = plans(comparison, rate, flops)
-        simulated = [simulate_module(each.module)[0] for each in made.values()]
+        compiled = plans(comparison, rate, flops)
+        simulated = [simulate_module(each.module)[0] for each in compiled.values()]
         whole, duplex = (each.seconds for each in simulated)
         work = overlaps(simulated[0], 0)[ALL, ALL]
-        _, took, measured = seconds(comparison, rate, pairs, made, profile=True)
+        _, took, measured = seconds(comparison, rate, pairs, compiled, profile=True)
         ratios = [first / turns for first, _, turns in took]
         ratio, (low, high) = statistics.median(ratios), interval(ratios)
         chosen = "duplex" if duplex < whole else "no duplex"
@@ -312,12 +311,12 @@ def _of_simulation(found: Simulation) -> str:
 
 
 def _in_ms(found: Mapping[str, float]) -> str:
-    """The step, what it computes, sends, sends beside computation, and sends while it waits."""
-    return " / ".join(f"{1e3 * each:.0f}" for each in found.values())
+    """Format the seconds of step, computation, communication, overlapped and exposed communication in ms."""
+    return " / ".join(f"{1e3 * value:.0f}" for value in found.values())
 
 
 def _row(name: str, rate: str, rows: Sequence[Sequence[float]], index: int, title: str) -> dict[str, Any]:
-    """The program at `index` beside that at 0, which is the first one's double."""
+    """Return a row that compares the program at `index` with the program at 0; those at 0 and 1 are the same."""
     ratios = [row[index] / row[0] for row in rows]
     low, high = interval(ratios)
     return {
@@ -333,12 +332,12 @@ def _row(name: str, rate: str, rows: Sequence[Sequence[float]], index: int, titl
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--rate", default="200mbit", help="what a host may send: 200mbit")
+    parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")
     parser.add_argument("--only", nargs="+", choices=sorted(COMPARISONS), default=list(COMPARISONS))
-    parser.add_argument("--sweep", nargs="*", metavar="RATE", help=f"duplex at these rates ({' '.join(SWEEP)})")
+    parser.add_argument("--sweep", nargs="*", metavar="RATE", help=f"compare duplex at these rates ({' '.join(SWEEP)})")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parsed(parser, pairs=2, only=list(COMPARISONS)[:1])
     if options.worker is not None:

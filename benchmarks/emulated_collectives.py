@@ -1,13 +1,13 @@
 """
-Flat and hierarchical collectives on emulated hosts: each kind both ways, paired.
+Compare flat and hierarchical collectives of each kind on emulated hosts, paired by round.
 
     sudo python benchmarks/emulated_collectives.py [--pairs 30] [--rate 200mbit] [--sizes 65536 8388608]
 
-Two hosts of two ranks (`_netns`): what a host sends to the other goes at RATE, what its ranks send to one another at
-several Gbit/s. All collectives are called in the same processes, one round after the other, each round in another
-order, so that the machine's noise hits all alike; a time is that of the last rank. The ratio is the median of that of a
-round's times, with a bootstrap interval of 95 %; the flat one is there twice, as a control. Without root, iproute2 or
-network namespaces the script says so and ends.
+There are two hosts of two ranks (`_netns`): hosts send to each other at RATE, and ranks of a host communicate at
+several Gbit/s. In each round the same processes call all collectives in random order, so that noise of the machine
+affects all equally. A collective ends when its last rank is done. The ratio is the median of the ratios within a round,
+with a 95 % bootstrap interval; the flat collective runs twice, as a control. Without root, iproute2 or network
+namespaces the script is skipped with a message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WARM = 3
 
 
 def worker(folder: Path) -> None:
-    """One rank: all collectives, each round in random order; rank 0 writes the seconds by round."""
+    """Run one rank: call all collectives, in random order in each round. Rank 0 writes the seconds by round."""
     import torch
     import torch.distributed as dist
 
@@ -41,16 +41,16 @@ def worker(folder: Path) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    asked = json.loads((folder / "asked.json").read_text())
+    request = json.loads((folder / "asked.json").read_text())
     axes = ("node", "gpu")
     comm = Communicator(Mesh.of(node=2, gpu=2), (axes, axes[:1], axes[1:]))
     calls: list[Callable[[], object]] = []
-    for size, kind, way in _cases(asked["sizes"]):
+    for size, kind, way in _cases(request["sizes"]):
         whole = torch.ones(size // 4)
         calls.append(_call(comm, kind, whole, "hierarchical" if way == WAYS[2] else None))
     generator, rounds = random.Random(0), list[list[float]]()
     order = list(range(len(calls)))
-    for number in range(asked["pairs"] + _WARM):
+    for number in range(request["pairs"] + _WARM):
         generator.shuffle(order)
         seconds = torch.zeros(len(calls))
         for index in order:
@@ -71,7 +71,7 @@ def _cases(sizes: Sequence[int]) -> list[tuple[int, str, str]]:
 
 
 def _call(comm: Any, kind: str, whole: Any, method: str | None) -> Callable[[], object]:
-    """A collective over both axes; of an all-to-all `whole` is what a rank has, of others the whole value."""
+    """Return a call of a collective over both axes. `whole` is its full value; in an all-to-all, a rank's shard."""
     axes = ("node", "gpu")
     match kind:
         case "all_reduce":
@@ -85,12 +85,12 @@ def _call(comm: Any, kind: str, whole: Any, method: str | None) -> Callable[[], 
 
 
 def measure(rate: str, pairs: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """A row per size, kind and way."""
-    with tempfile.TemporaryDirectory() as made, _netns.hosts([rate] * 2) as names:
-        folder = Path(made)
+    """Return a row for each size, kind and method."""
+    with tempfile.TemporaryDirectory() as path, _netns.hosts([rate] * 2) as names:
+        folder = Path(path)
         (folder / "asked.json").write_text(json.dumps({"pairs": pairs, "sizes": list(sizes)}))
         ranks = [name for name in names for _ in range(2)]
-        _netns.launch(ranks, [os.fspath(Path(__file__).resolve()), "--worker", made])
+        _netns.launch(ranks, [os.fspath(Path(__file__).resolve()), "--worker", path])
         rounds = json.loads((folder / "seconds.json").read_text())
     cases = _cases(sizes)
     return [_row(case, rate, rounds, index, index - WAYS.index(case[2])) for index, case in enumerate(cases)]
@@ -116,10 +116,10 @@ def _row(
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--rate", default="200mbit", help="what a host may send: 200mbit")
+    parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")
     parser.add_argument("--sizes", type=int, nargs="+", default=[65536, 8388608], help="bytes, multiples of 64")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parsed(parser, pairs=2, sizes=[65536])

@@ -18,7 +18,7 @@ of matrices give the speed of each rank, and messages give the latency of links.
 programs of a case live in the same processes and take their steps in random order. `ratio` is the median of paired
 ratios to the chosen plan, with a bootstrap interval of 95 %. The chosen plan runs twice, as a control. `others` is the
 number of cores that other processes used during the measurement. Without root, iproute2 or network namespaces the
-script says so and ends.
+script is skipped with a message.
 """
 
 from __future__ import annotations
@@ -103,35 +103,35 @@ def planned_by_hand(step: TrainingStep, plan: Plain, cluster: Cluster) -> Planne
     Return the program of a plan by hand.
 
     Raises:
-        DiagnosticException, ValueError: it cannot be made.
+        DiagnosticException, ValueError: the plan cannot be made.
     """
     module = import_training_step(step)
     run_pipeline(Context(), module, "prepare", verify_each=False)
-    made = Workshop(Prepared(module, module, False, 0), cluster).program(plan)
+    finished = Workshop(Prepared(module, module, False, 0), cluster).program(plan)
     if plan.ranks is not None:
-        leave_idle(made, cluster, plan.ranks)
-    run_pipeline(Context(), made, "finish", verify_each=False)
-    program = emit_python(made, name=plan.name, step_spec=None, versions={})
-    return Planned(plan.name, step_seconds(made), program)
+        leave_idle(finished, cluster, plan.ranks)
+    run_pipeline(Context(), finished, "finish", verify_each=False)
+    program = emit_python(finished, name=plan.name, step_spec=None, versions={})
+    return Planned(plan.name, step_seconds(finished), program)
 
 
 def planned(case: Case, cluster: Cluster) -> list[Planned]:
     """Return the chosen plan, and the plans by hand that give other programs."""
-    made = compile_step(case.step(), cluster, name=CHOSEN)
-    summary = read_plan(step_functions(made.module)[0])
+    compiled = compile_step(case.step(), cluster, name=CHOSEN)
+    summary = read_plan(step_functions(compiled.module)[0])
     assert summary is not None
-    found = [Planned(f"{CHOSEN}: {summary.chosen}", step_seconds(made.module), made.program)]
+    plans = [Planned(f"{CHOSEN}: {summary.chosen}", step_seconds(compiled.module), compiled.program)]
     for plan in plans_by_hand(case, cluster):
         try:
-            each = planned_by_hand(case.step(), plan, cluster)
+            by_hand = planned_by_hand(case.step(), plan, cluster)
         except (DiagnosticException, ValueError) as error:
             print(f"{case.name}: {plan.name} cannot be made: {error}", file=sys.stderr)
             continue
-        if abs(each.predicted / found[0].predicted - 1.0) < TOLERANCE:
+        if abs(by_hand.predicted / plans[0].predicted - 1.0) < TOLERANCE:
             print(f"{case.name}: {plan.name} is the chosen plan", file=sys.stderr)
             continue
-        found.append(each)
-    return found
+        plans.append(by_hand)
+    return plans
 
 
 def _launch(case: Case, what: str, folder: Path) -> Any:
@@ -144,7 +144,7 @@ def _launch(case: Case, what: str, folder: Path) -> Any:
 
 
 def profiled_device(path: Path, seconds: float) -> Device:
-    """Return the device of a rank at the usual pace, as `shardwright profile` finds it if the file is not there."""
+    """Return the device of a rank at the usual speed, from the profile at `path`, which is made if missing."""
     if not path.exists():
         with _netns.hosts([None]) as names:
             _netns.launch(names, [os.fspath(RANKS), "profile", os.fspath(path), str(seconds)])
@@ -215,13 +215,13 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the tables and write JSON and plot."""
+    """Print the tables, and write JSON files and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [case.name for case in CASES]
-    parser.add_argument("--pairs", type=int, default=7, help="how often all programs of a case take a step")
+    parser.add_argument("--pairs", type=int, default=7, help="number of steps of each program of a case")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="; ".join(names))
-    parser.add_argument("--device", type=Path, metavar="FILE", help="the profile of one rank; made if it is not there")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for that profile")
+    parser.add_argument("--device", type=Path, metavar="FILE", help="profile of one rank, made if missing")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds for making that profile")
     options = parsed(parser, pairs=1, only=names[2:3], seconds=2.0)
     logging.disable(logging.WARNING)
     rows, verdicts = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -229,10 +229,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             device = profiled_device(options.device or Path(place, "device.toml"), options.seconds)
         for case in (case for case in CASES if case.name in options.only):
-            found, verdict = compare(case, device, options.pairs)
-            rows += found
+            case_rows, verdict = compare(case, device, options.pairs)
+            rows += case_rows
             verdicts.append(verdict)
-            print(json.dumps([found, verdict], indent=1), file=sys.stderr, flush=True)
+            print(json.dumps([case_rows, verdict], indent=1), file=sys.stderr, flush=True)
     except _netns.Unavailable as error:
         skip(error)
     command = f"python benchmarks/emulated_plans.py --pairs {options.pairs}"

@@ -1,17 +1,17 @@
 """
-Transfers between meshes on emulated hosts: the methods and orders of cross-mesh resharding, beside one another.
+Compare methods and orders of cross-mesh resharding by transfers between emulated hosts.
 
     sudo python benchmarks/emulated_transfers.py [--rounds 12] [--rate 100mbit] [--mib 8] [--cases case1 case3 ...]
 
-Every host is a network namespace with four ranks, whose NIC sends no faster than RATE and receives no faster
-(`_netns`); what stays inside of a host is loopback. The cases are those of the paper's Table 2 (`_cross_mesh_cases.py`)
-with fewer bytes. In every round each case is sent by each method and order, in random order and by the runtime's own
-`Channels`; the slowest rank counts, from a barrier on. `bound` is the NIC bound at the rate, and `ratio` the median of
-the paired ratios to `broadcast best`, with its bootstrap interval of 95 %; that one is sent twice, as a control.
-`simulated` is the same ratio as the simulator has it. Each rank checks once what has arrived.
+Each host is a network namespace with four ranks, whose NIC sends and receives at RATE at most (`_netns`); traffic
+inside a host uses loopback. The cases are the cases of the paper's Table 2 (`_cross_mesh_cases.py`) with fewer bytes.
+Each round sends each case by each method and order, in random order, by the runtime's own `Channels`. A time starts at
+a barrier and ends with the slowest rank. `of bound` is the time relative to the NIC bound at the rate. `ratio` is the
+median of the paired ratios to `broadcast best`, with a 95 % bootstrap interval; that way is sent twice, as a control.
+`simulated` is the same ratio by the simulator. In the first round each rank checks the values that arrive.
 
 The runtime begins all tasks of a transfer at once, and gloo's sockets share a NIC. With `in turn` a rank begins a task
-when the one before it is over, as broadcasts of NCCL on one stream do: so the order counts as it does in the paper.
+when its previous task is over, as NCCL does for broadcasts on one stream, so that the order matters as in the paper.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ IN_TURN = "in turn"
 
 @dataclass(frozen=True)
 class Way:
-    """A case, sent in one way: `mode` is `control`, or `in turn` for one task after the other on each rank."""
+    """A case and how it is sent. `mode` is `control`, or `in turn` if each rank sends one task after the other."""
 
     case: Case
     method: Method
@@ -63,12 +63,12 @@ class Way:
 
     @property
     def title(self) -> str:
-        """Its name among those of its case."""
+        """Return the name of the way within its case."""
         return f"{self.method} {self.order}" + (f", {self.mode}" if self.mode else "")
 
 
 def ways(mib: float, names: Sequence[str]) -> list[Way]:
-    """All that is sent, the best first among those of a case."""
+    """Return all ways to send all cases; the first way of each case is `BEST`."""
     cases = [scaled(case, mib * 2**20) for case in paper_cases() if case.name in names]
     turns: list[tuple[Method, Order]] = [("broadcast", order) for order in TURNS]
     others = [(BEST, "control"), *((way, "") for way in WAYS[1:]), *((way, IN_TURN) for way in turns)]
@@ -76,7 +76,7 @@ def ways(mib: float, names: Sequence[str]) -> list[Way]:
 
 
 def worker(folder: Path) -> None:
-    """One rank: in every round all ways in random order; rank 0 writes the seconds."""
+    """Run one rank: send all ways in random order in each round. Rank 0 writes the seconds."""
     import torch
     import torch.distributed as dist
 
@@ -84,8 +84,8 @@ def worker(folder: Path) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    asked = json.loads((folder / "asked.json").read_text())
-    me, listed = dist.get_rank(), ways(asked["mib"], asked["cases"])
+    request = json.loads((folder / "asked.json").read_text())
+    me, listed = dist.get_rank(), ways(request["mib"], request["cases"])
     transfers: list[list[Transfer]] = []
     for number, way in enumerate(listed):
         case = way.case
@@ -109,20 +109,20 @@ def worker(folder: Path) -> None:
     whole = {shape: torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape) for shape in shapes}
     generator, rows = random.Random(0), list[list[float]]()
     order = list(range(len(listed)))
-    for number in range(asked["rounds"] + WARM):
+    for number in range(request["rounds"] + WARM):
         generator.shuffle(order)
         seconds = [0.0] * len(listed)
         for index in order:
-            transfer, mine = transfers[index][0], None
+            transfer, own_part = transfers[index][0], None
             if me in transfer.source.ranks:
-                mine = whole[transfer.shape][transfer.source.slices(transfer.shape, me, 0)].contiguous()
+                own_part = whole[transfer.shape][transfer.source.slices(transfer.shape, me, 0)].contiguous()
             dist.barrier()
             start = time.perf_counter()
             for each in transfers[index]:
                 if not each.tasks_of(0, me):
                     continue
-                if mine is not None:
-                    channels.send(each.label, 0, mine)
+                if own_part is not None:
+                    channels.send(each.label, 0, own_part)
                 if me in each.target.ranks:
                     arrived = channels.receive(each.label, 0).wait()
                     if number == 0 and len(transfers[index]) == 1:
@@ -140,13 +140,13 @@ def worker(folder: Path) -> None:
 
 
 def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row per case and way."""
+    """Return a row for each case and way."""
     listed = ways(mib, names)
     hosts = 1 + max(max(way.case.sites.hosts.values()) for way in listed)
-    with tempfile.TemporaryDirectory() as made, _netns.hosts([rate] * hosts, receiving=True) as spaces:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as path, _netns.hosts([rate] * hosts, receiving=True) as spaces:
+        folder = Path(path)
         (folder / "asked.json").write_text(json.dumps({"mib": mib, "cases": list(names), "rounds": rounds}))
-        arguments = [os.fspath(Path(__file__).resolve()), "--worker", made]
+        arguments = [os.fspath(Path(__file__).resolve()), "--worker", path]
         _netns.launch([name for name in spaces for _ in range(GPUS)], arguments)
         rows = json.loads((folder / "seconds.json").read_text())
     bandwidth = float(rate.removesuffix("mbit")) * 1e6 / 8
@@ -177,11 +177,11 @@ def _row(way: Way, rows: Sequence[Sequence[float]], best: int, at: int, rate: st
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--rate", default="100mbit", help="what a host may send, and receive: 100mbit")
-    parser.add_argument("--mib", type=float, default=8.0, help="of the whole value")
+    parser.add_argument("--rate", default="100mbit", help="rate at which a host sends and receives: 100mbit")
+    parser.add_argument("--mib", type=float, default=8.0, help="size of the whole value in MiB")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parsed(parser, rounds=2, mib=0.5, cases=["case1"])

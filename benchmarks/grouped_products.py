@@ -1,15 +1,15 @@
 """
-What sorting tokens within rows of the batch costs where nothing divides these, and saves where something does.
+Measure the cost of sorting tokens within rows of the batch if rows are not split, and the gain if they are.
 
     python benchmarks/grouped_products.py [--widths 128 512] [--ranks 1 2] [--turns 40]
 
-A Llama of two layers with eight dropless experts (`mixtral(8)`) trains, by AdamW in float32, on one device and by
-`dp`. Beside our program, of the passes that run by default, are that without `sort-within-rows`, so that the tokens of
-the whole batch are sorted together; that without `sort-across-rows`, so that each sequence keeps a list of its own, as
-where a batch is shared unevenly; and eager PyTorch (DistributedDataParallel on several ranks). All sides take the
-same steps in the same processes, in turn and in an order that is drawn. Figures are processor seconds of all threads
-of all ranks: the median of the paired ratios to the program without the pass, with its bootstrap interval of 95 %; the
-control is a second copy of that program.
+A Llama of two layers with eight dropless experts (`mixtral(8)`) trains by AdamW in float32, on one device and by `dp`.
+Our program with the default passes is compared with three others: without `sort-within-rows`, so that the tokens of the
+whole batch are sorted together; without `sort-across-rows`, so that each sequence keeps its own list, as if the batch
+were split unevenly; and eager PyTorch (DistributedDataParallel on several ranks). All sides take the same steps in the
+same processes, in random order. Figures are processor seconds of all threads of all ranks: the median of the paired
+ratios to the program without `sort-within-rows`, with a 95 % bootstrap interval. The control `A/A` is a second copy of
+that program.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from shardwright.runtime import run_ranks
 _WITHIN = "sort-within-rows"
 
 SIDES = {"program": (), "by row": ("sort-across-rows",), "without": (_WITHIN,), "A/A": (_WITHIN,)}
-"""Our programs, and the passes that each is without."""
+"""Our programs, and the passes that each leaves out."""
 
 
 def mixture_step(width: int) -> TrainingStep:
-    """Eight sequences of 128 tokens."""
+    """Return a step on eight sequences of 128 tokens."""
     heads = width // 32
     config = LlamaConfig(2, width, heads, heads // 2, 2 * width, vocabulary=1024, experts=mixtral(8))
     return llama_step(config, batch=8, length=128)
 
 
 def plan_text(step: TrainingStep, ranks: int, without: Collection[str]) -> str:
-    """The program of a step, data-parallel on several ranks, by the default passes without some."""
+    """Return the program of a step by the default passes without some, data-parallel on several ranks."""
     cluster = cluster_of(ranks, "local-4")
     options = PlanOptions("fixed", "dp") if ranks > 1 else PlanOptions("eliminate")
-    kept = (_without(each, without) for each in options.passes(cluster) if each.name not in without)
-    return compile_step(step, cluster, PlanOptions(pipeline=Pipeline.of(*kept))).program
+    passes = (_without(item, without) for item in options.passes(cluster) if item.name not in without)
+    return compile_step(step, cluster, PlanOptions(pipeline=Pipeline.of(*passes))).program
 
 
 def _without(given: ModulePass, names: Collection[str]) -> ModulePass:
-    """A pass; of one that runs a pipeline, this without some passes."""
+    """Return a pass. If it runs a pipeline, the pipeline is stripped of the named passes."""
     if not isinstance(given, FitMemoryPass):
         return given
-    kept = (each for each in Pipeline.parse(given.pipeline) if each.name not in names)
-    return replace(given, pipeline=str(Pipeline.of(*kept)))
+    passes = (item for item in Pipeline.parse(given.pipeline) if item.name not in names)
+    return replace(given, pipeline=str(Pipeline.of(*passes)))
 
 
 def eager_side(step: TrainingStep) -> Callable[[], None]:
-    """A step of eager PyTorch on this rank's part of the batch."""
+    """Return a function that runs a step of eager PyTorch on this rank's part of the batch."""
     if dist.get_world_size() > 1:
         return their_side(step, "", "ddp")
     torch.manual_seed(0)
@@ -81,12 +81,12 @@ def eager_side(step: TrainingStep) -> Callable[[], None]:
 
 
 def worker(width: int, texts: Sequence[str], turns: int) -> list[list[float]]:
-    """The processor seconds of this rank of each turn: of our programs, and of eager PyTorch."""
+    """Return this rank's processor seconds of each turn: of our programs, and of eager PyTorch."""
     torch.set_num_threads(1)
     step = mixture_step(width)
     sides = [*(our_side(step, text, "") for text in texts), eager_side(step)]
     order, generator = list(range(len(sides))), random.Random(0)
-    found: list[list[float]] = []
+    rows: list[list[float]] = []
     for turn in range(-3, turns):
         generator.shuffle(order)
         used = [0.0] * len(sides)
@@ -97,12 +97,12 @@ def worker(width: int, texts: Sequence[str], turns: int) -> list[list[float]]:
             dist.barrier()
             used[index] = processor_seconds() - before
         if turn >= 0:
-            found.append(used)
-    return found
+            rows.append(used)
+    return rows
 
 
 def compare(width: int, ranks: int, turns: int) -> dict[str, Any]:
-    """One row: a width on a number of ranks."""
+    """Return one row: a width on a number of ranks."""
     step = mixture_step(width)
     texts = [plan_text(step, ranks, without) for without in SIDES.values()]
     by_rank = run_ranks(worker, ranks, width, texts, turns, timeout=3000)
@@ -119,15 +119,15 @@ def compare(width: int, ranks: int, turns: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table and write JSON."""
+    """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=40)
     options = parsed(parser, widths=[128], ranks=[1], turns=2)
     rows = [compare(width, ranks, options.turns) for width in options.widths for ranks in options.ranks]
-    asked = f"--widths {' '.join(map(str, options.widths))} --ranks {' '.join(map(str, options.ranks))}"
-    publish("grouped_products", rows, command=f"python benchmarks/grouped_products.py {asked} --turns {options.turns}")
+    shown = f"--widths {' '.join(map(str, options.widths))} --ranks {' '.join(map(str, options.ranks))}"
+    publish("grouped_products", rows, command=f"python benchmarks/grouped_products.py {shown} --turns {options.turns}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """
-Hugging Face models on four gloo ranks against one device: the loss, every gradient, everything that is kept.
+Compare Hugging Face models on four gloo ranks with one device: loss, gradients, parameters and state.
 
     python benchmarks/huggingface.py [--group N] [--docs] [NAME ...]
 
-Takes the tiny configs of `models/hf/tiny.py`, all of them by default. Each is imported, planned for a mesh of 4 and
-of 2x2 on a cluster where splitting pays, and trained for two steps of SGD with momentum in float32; models that keep
-to their dtype also in float64 on 2x2; three also with dropout. Errors are the largest by the measure of
+The default models are all tiny configs of `models/hf/tiny.py`. Each is imported, planned for a mesh of 4 and of 2x2 on
+a cluster where splitting pays, and trained for two steps of SGD with momentum in float32. Models that support float64
+also run in float64 on 2x2, and three models also run with dropout. The table has the largest errors, measured as in
 `api/checking/comparison.py`; the tolerances are 1e-5 and 1e-10. `--docs` writes the table into docs/huggingface.md.
 """
 
@@ -37,38 +37,38 @@ BEGIN, END = "<!-- table: python benchmarks/huggingface.py --docs -->", "<!-- en
 
 
 def cluster_of(mesh: Mesh) -> Cluster:
-    """Slow devices on fast links, so that plans split even models of a few thousand numbers."""
+    """Return a cluster of slow devices on fast links, so that plans split even models with few parameters."""
     device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
     links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
     return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
 
 
 def case_of(name: str, mesh: str, dtype: torch.dtype, optimizer: str) -> CheckCase:
-    """Two steps of a tiny model."""
+    """Return the check of a tiny model over two steps."""
     parsed = parse_mesh(mesh)
     return CheckCase(f"hf:{name}", parsed, None, dtype, optimizer, steps=2, cluster=cluster_of(parsed))
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What import says of a model: how long it took, its ops, those without a rule, and whether it keeps to float64."""
+    """Import a model, and return its import time, its ops, its ops without a rule, and whether it runs in float64."""
     start = time.perf_counter()
     module = imported(case_of(name, "4", torch.float32, "sgd"))
     seconds = time.perf_counter() - start
-    found = coverage(module)
+    ops = coverage(module)
     mixed = is_mixed(imported(case_of(name, "4", torch.float64, "sgd")))
-    without = found["replicated"]
+    unruled = ops["replicated"]
     return {
         "model": name.removesuffix("-tiny"),
         "import s": seconds,
-        "tensor ops": found["tensor_ops"],
-        "without a rule": sum(without.values()),
-        "which": ", ".join(f"{op.removeprefix('aten::')} {count}" for op, count in without.items()) or "-",
+        "tensor ops": ops["tensor_ops"],
+        "without a rule": sum(unruled.values()),
+        "which": ", ".join(f"{op.removeprefix('aten::')} {count}" for op, count in unruled.items()) or "-",
         "float64": not mixed,
     }
 
 
 def cases_of(row: dict[str, Any]) -> list[CheckCase]:
-    """What is run of a model."""
+    """Return the checks that a model runs."""
     name = f"{row['model']}-tiny"
     cases = [case_of(name, mesh, torch.float32, "sgd") for mesh in MESHES]
     if row["float64"]:
@@ -79,35 +79,35 @@ def cases_of(row: dict[str, Any]) -> list[CheckCase]:
 
 
 def measured(row: dict[str, Any], results: Sequence[CheckResult]) -> dict[str, Any]:
-    """The row with the errors of its runs; a run that has none says why."""
+    """Return the row with the errors of its runs and the messages of failed runs."""
     dropping = [result for result in results if "dropout" in result.case.name]
     single = [result for result in results if result.case.dtype is torch.float32 and result not in dropping]
     double = [result for result in results if result.case.dtype is torch.float64]
     kinds = {"loss": "loss", "gradient": "gradients", "parameter": "parameters"}
     errors = {title: _largest(single, kind) for kind, title in kinds.items()}
     failed = [str(result) for result in results if not result.passed]
-    kept = {key: value for key, value in row.items() if key != "float64"}
+    columns = {key: value for key, value in row.items() if key != "float64"}
     others = {"float64": _largest(double) if double else "mixed", "dropout": _largest(dropping) if dropping else "-"}
-    return {**kept, **errors, **others, "failed": failed}
+    return {**columns, **errors, **others, "failed": failed}
 
 
 def _largest(results: Sequence[CheckResult], kind: str | None = None) -> float | None:
-    """The largest error of a kind, or of all."""
-    found = (worst for result in results for worst in result.errors)
-    return max((worst.error for worst in found if kind in (None, worst.kind)), default=None)
+    """Return the largest error of one kind, or of all kinds."""
+    errors = (error for result in results for error in result.errors)
+    return max((error.error for error in errors if kind in (None, error.kind)), default=None)
 
 
 def run(names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Describe, run and measure a group of models in one launch."""
+    """Describe and check a group of models in one launch, and yield their rows."""
     rows = [describe(name) for name in names]
     cases = [cases_of(row) for row in rows]
-    results = iter(check_on_ranks([case for each in cases for case in each], 4, timeout=1800))
-    for row, each in zip(rows, cases, strict=True):
-        yield measured(row, [next(results) for _ in each])
+    results = iter(check_on_ranks([case for checks in cases for case in checks], 4, timeout=1800))
+    for row, checks in zip(rows, cases, strict=True):
+        yield measured(row, [next(results) for _ in checks])
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a table of markdown."""
+    """Return the rows as a Markdown table."""
     columns = [column for column in rows[0] if column not in ("import s", "failed")]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
@@ -115,14 +115,14 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Two digits tell how far an error is from its tolerance."""
+    """Format a value; two digits show how far an error is from its tolerance."""
     return f"{value:.2g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:
-    """Print the table, write JSON and, if asked, the manual's table; exit 1 where a model differs."""
+    """Print the table, write JSON and, with `--docs`, the manual's table. Exit with 1 if a model differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--group", type=int, default=6, help="models in one launch of four processes (%(default)s)")
+    parser.add_argument("--group", type=int, default=6, help="models per launch of four processes (%(default)s)")
     parser.add_argument("--docs", action="store_true", help="write the table into the manual")
     parser.add_argument("names", nargs="*", default=list(TINY), metavar="NAME")
     options = parsed(parser, names=list(TINY)[:1])

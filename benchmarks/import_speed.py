@@ -1,10 +1,10 @@
 """
-How long a step takes from `nn.Module` to IR, and that IR to text and back.
+Measure how long it takes to turn a step from `nn.Module` into IR, and the IR into text and back.
 
     python benchmarks/import_speed.py [--repeat N] [STEP ...]
 
-Each run is a process of its own. Seconds are of processor time, so that what else runs on the machine matters less;
-imports of Python modules come first and do not count.
+Each run is a separate process. The seconds are processor time, so that other load on the machine matters less. Python
+modules are imported before the measurement starts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measure(step: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table of the best runs and write JSON."""
+    """Print the table of the best runs, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("steps", nargs="*", default=["gpt2-48", "hf:gpt2?num_hidden_layers=48&dropout=0"])

@@ -1,14 +1,13 @@
 """
-How many kernels a step launches on a GPU, and how many bytes it only copies: our programs, DDP and FSDP2.
+Count the kernels that a step launches on a GPU, and the bytes that it only copies: our programs, DDP and FSDP2.
 
     python benchmarks/kernels.py [--step gpt2-small] [--ranks 4] [--cluster h100-8x8] [--ops]
 
-No GPU is needed, only a C++ compiler: rank 0 runs on simulated GPUs (`tests/support/simulated_cuda`), on fake `cuda`
-tensors with stand-ins for NCCL, and every op of torch that writes to memory is counted. An op on several tensors
-counts once where CUDA takes them together, and once for each tensor where it does not; views and allocations are none.
-Copied are the bytes written by ops that compute nothing: copies, concatenations, splits that copy. DDP and FSDP2
-(`fully_shard` of every block, then of the model) train the same model, with the fused AdamW, as `_eager_kernels.py`
-runs them.
+This needs a C++ compiler but no GPU. Rank 0 runs on simulated GPUs (`tests/support/simulated_cuda`), on fake `cuda`
+tensors with a replacement for NCCL, and every torch op that writes memory is counted. An op on several tensors counts
+once if CUDA processes them together, and once per tensor otherwise; views and allocations do not count. Copied bytes
+are bytes written by ops that compute nothing: copies, concatenations, and splits that copy. DDP and FSDP2
+(`fully_shard` of every block, then of the model) train the same model with fused AdamW, in `_eager_kernels.py`.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ from simulated_cuda.device import build_library
 
 
 def our_counts(step: TrainingStep, preset: str, cluster_name: str, ranks: int) -> Report:
-    """A step of our program."""
+    """Return the counts of a step of our program."""
     cluster = on_mesh(find_cluster(cluster_name), Mesh.of(gpu=ranks))
-    made = compile_step(step, cluster, PlanOptions("fixed", preset), name=preset)
-    report = count_kernels([Stage(*each) for each in load_text(made.program, "<program>")])
+    plan = compile_step(step, cluster, PlanOptions("fixed", preset), name=preset)
+    report = count_kernels([Stage(*stage) for stage in load_text(plan.program, "<program>")])
     if report.fatal:
         raise SystemExit(f"{preset}: {report.fatal[0]}")
     return report
 
 
 def their_counts(step_name: str, peer: str, ranks: int, library: Path) -> dict[str, Any]:
-    """A step of a peer, in a process of its own: it needs the library before torch."""
+    """Return the counts of a step of a peer, from a new process, which must load the library before torch."""
     script = Path(__file__).with_name("_eager_kernels.py")
     command = [sys.executable, str(script), str(library), step_name, peer, str(ranks)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
 def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """One line of the table, and what it is relative to the peer."""
+    """Return one line of the table, with ratios to the peer."""
     kernels, copied = sum(counts["kernels"].values()), sum(counts["copied"].values())
     base_kernels, base_copied = sum(base["kernels"].values()), sum(base["copied"].values())
     return {
@@ -75,12 +74,12 @@ def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--cluster", default="h100-8x8")
-    parser.add_argument("--ops", action="store_true", help="print the counts of every op, too")
+    parser.add_argument("--ops", action="store_true", help="also print the counts of every op")
     options = parsed(parser, step="gpt2-tiny", ranks=2, cluster="local-4")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,19 +1,18 @@
 """
-SIGKILL at random moments of training and saving: each restart resumes from a complete checkpoint, and nothing is lost.
+Send SIGKILL at random moments of training and saving; each restart must resume from a complete checkpoint.
 
     python benchmarks/kills.py [--count 500] [--ranks 2 3 4] [--torchrun 0.1] [--seed 0]
 
-Short runs of 40 steps save after every step. All processes of a job are killed, or one rank, or what started the
-ranks; at a random moment of its start, before a random operation on the files of its checkpoints, or at a random
-moment after its first step. Then it is started again in the same folder, till the run is at its end and the next one
-begins. The first half of the kills is of jobs on the first number of `--ranks`, in the second each start takes any of
-these numbers. One start in ten is torchrun's; the others are forked from a server that has all imported, with
-torchrun's environment.
+Short runs of 40 steps save after every step. A kill hits all processes of a job, one rank, or the launcher of the
+ranks. It comes at a random moment of start-up, before a random operation on the files of checkpoints, or at a random
+moment after the first step. Then the job is started again in the same folder, until the run ends and the next one
+begins. The first half of the kills is on the first number of `--ranks`; in the second half each start takes a random
+number of ranks from the list. One start in ten is torchrun's. All others are forked from a server with all imports
+loaded, with torchrun's environment.
 
-What each start says is compared with a run on as many ranks that was not killed and saved nothing: the loss of every
-step, bit for bit as long as a run has had one number of ranks, else to 1e-5 of its size. After each kill the folder
-is looked at by code of this file's own: every checkpoint in it has to be whole, and the next start has to go on from
-the newest.
+Each start is compared with a run on as many ranks that was never killed: the loss of every step must be equal bit for
+bit as long as the run has had one number of ranks, else to a relative 1e-5. After each kill, code of this file checks
+the folder: every checkpoint in the folder must be complete, and the next start must resume from the newest.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.ir.cluster_file import cluster_toml
 
 KEPT = 2
-"""So many checkpoints `save` keeps."""
+"""Number of checkpoints that `save` keeps."""
 
 TOLERANCE = 1e-5
-"""Of a loss, relative, where ranks changed."""
+"""Relative tolerance of a loss in runs with several numbers of ranks."""
 
 LONGEST, LONGEST_TO_FILE = 0.6, 3.0
-"""The seconds after the first step within which a job is killed, and before which it has to come to the operation."""
+"""Seconds after the first step: the latest kill, and the latest time to reach an operation on files."""
 
 GONE = {False: 10.0, True: 30.0}
-"""The seconds within which no process of a killed job is left: twice `FaultBounds().gone`, by torchrun imports too."""
+"""Seconds until a killed job has no processes: twice `FaultBounds().gone`; torchrun's jobs also import."""
 
 PATIENCE = 120.0
-"""The seconds within which a start says the next thing."""
+"""Longest seconds between two lines of output of a start."""
 
 START_UP, ANY_TIME, AMID_SAVE = "in start-up", "between saves", "amid a save"
-"""Where jobs are killed, besides before operations on files."""
+"""Moments of kills other than operations on files."""
 
 MOMENTS = {"start-up": 2, "file": 4, "time": 4}
-"""How often a job is killed when, one beside the other."""
+"""Relative frequencies of the moments of kills."""
 
 COUNTS = ("kills", "all processes", "one rank", "launcher", "starts", "started by torchrun", "runs to the end", "steps")
 FAULTS = (
@@ -77,13 +76,13 @@ FAULTS = (
 @dataclass(frozen=True)
 class Said:
     """
-    What a start said.
+    The output of a start.
 
     Args:
-        began: the step that it went on from; -1 where it did not come so far.
-        losses: by step.
-        saved: after each checkpoint its step, how many there were, and how much else was in the folder.
-        ended: whether it made all steps.
+        began: step where it resumed; -1 if it did not get that far.
+        losses: losses by step.
+        saved: for each checkpoint its step, the number of checkpoints, and the number of other entries in the folder.
+        ended: whether it completed all steps.
     """
 
     began: int
@@ -93,7 +92,7 @@ class Said:
 
     @staticmethod
     def of(lines: Sequence[str]) -> Said:
-        """What lines of `_killed_training` say."""
+        """Parse the output of `_killed_training`."""
         text = "".join(f"{line}\n" for line in lines)
         began = re.search(r"^began (\d+)$", text, re.MULTILINE)
         losses = re.findall(r"^step (\d+) (\S+)$", text, re.MULTILINE)
@@ -112,9 +111,9 @@ class Run:
     One run, from its first start to its last step.
 
     Args:
-        folder: of its checkpoints.
-        used: the numbers of ranks that it has had.
-        newest: the step of the newest checkpoint that is there.
+        folder: folder of its checkpoints.
+        used: numbers of ranks of its starts so far.
+        newest: step of the newest checkpoint in the folder.
     """
 
     folder: Path
@@ -124,12 +123,12 @@ class Run:
 
 def faults(said: Said, run: Run, torn: int, off: float) -> Iterator[str]:
     """
-    What is wrong with a start, and with the folder that it left.
+    Yield the faults of a start, and of the folder that it left.
 
     Args:
-        run: as it was before.
-        torn: how many checkpoints of the folder are not whole.
-        off: by how much its losses are off, at most.
+        run: the run before this start.
+        torn: number of incomplete checkpoints in the folder.
+        off: largest relative error of its losses.
     """
     if said.began not in (-1, run.newest):
         yield "checkpoints lost"
@@ -144,10 +143,10 @@ def faults(said: Said, run: Run, torn: int, off: float) -> Iterator[str]:
 
 
 def checkpoints(folder: Path) -> tuple[int, int]:
-    """The step of the newest whole checkpoint in a folder, 0 for none, and how many there are that are not whole."""
-    found = sorted(folder.glob("step-*"))
-    whole = [path for path in found if _is_whole(path)]
-    return max((int(path.name.removeprefix("step-")) for path in whole), default=0), len(found) - len(whole)
+    """Return the step of the newest complete checkpoint in a folder (or 0), and the number of incomplete ones."""
+    paths = sorted(folder.glob("step-*"))
+    whole = [path for path in paths if _is_whole(path)]
+    return max((int(path.name.removeprefix("step-")) for path in whole), default=0), len(paths) - len(whole)
 
 
 def _is_whole(checkpoint: Path) -> bool:
@@ -162,13 +161,13 @@ def _is_whole(checkpoint: Path) -> bool:
 @dataclass
 class Chain:
     """
-    Runs that are killed and started again, one after the other.
+    Consecutive runs that are killed and started again.
 
     Args:
-        folder: for all that is written.
-        choices: the numbers of ranks that a start may have.
-        torchrun: the share of starts that are torchrun's.
-        expected: by number of ranks, the losses of a run that was not killed.
+        folder: folder of all files.
+        choices: numbers of ranks that a start may have.
+        torchrun: share of starts by torchrun.
+        expected: losses of a run that was never killed, by number of ranks.
     """
 
     folder: Path
@@ -183,13 +182,13 @@ class Chain:
     _seconds: dict[bool, float] = field(default_factory=lambda: {True: 8.0, False: 1.0})
 
     def kill(self, count: int) -> None:
-        """Start jobs until so many were killed."""
+        """Start jobs until `count` jobs were killed."""
         run = Run(self.folder / "run-0")
         while self.counted["kills"] < count:
             run = self._start(run)
 
     def _start(self, run: Run) -> Run:
-        """Start a job and kill it; the run to go on with."""
+        """Start a job and kill it, and return the run to continue with."""
         ranks, is_torchrun = self.drawn.choice(self.choices), self.drawn.random() < self.torchrun
         run.used.add(ranks)
         (moment,) = self.drawn.choices(tuple(MOMENTS), tuple(MOMENTS.values()))
@@ -197,23 +196,23 @@ class Chain:
         start = by_torchrun if is_torchrun else forked
         job = start(ranks, str(run.folder), str(self.folder / f"{ranks}.toml"), aim, self.folder / "errors")
         place = self._wait(job, moment, is_torchrun)
-        found = list(self._kill(job, GONE[is_torchrun])) if place else []
+        problems = list(self._kill(job, GONE[is_torchrun])) if place else []
         if place == ANY_TIME and any(run.folder.glob(".*")):
             place = AMID_SAVE
         said = Said.of(job.lines)
         if not place and not said.ended:
-            found.append("ended by itself")
+            problems.append("ended by itself")
         if job.close():
-            found.append("processes left")
+            problems.append("processes left")
         newest, torn = checkpoints(run.folder)
         off = _off(said.losses, self.expected[ranks])
-        found += faults(said, run, torn, off)
+        problems += faults(said, run, torn, off)
         if newest < max((run.newest, *(step for step, _, _ in said.saved))):
-            found.append("checkpoints lost")
+            problems.append("checkpoints lost")
         run.newest, self.most_off = newest, max(self.most_off, off)
-        self._count(found, place, said, is_torchrun)
+        self._count(problems, place, said, is_torchrun)
         print(f"{self.counted['kills']}: {run.folder.name} on {ranks} of {run.used}: {said.began} to {newest}; "
-              f"{place or 'at its end'}; {', '.join(found) or 'well'}", file=sys.stderr, flush=True)  # fmt: skip
+              f"{place or 'at its end'}; {', '.join(problems) or 'well'}", file=sys.stderr, flush=True)  # fmt: skip
         return run if not said.ended else Run(self.folder / f"run-{self.counted['starts']}")
 
     def _count(self, found: Sequence[str], place: str, said: Said, is_torchrun: bool) -> None:
@@ -230,7 +229,7 @@ class Chain:
         return Aim(rank, operation, self.drawn.randrange(4))
 
     def _wait(self, job: Job, moment: str, is_torchrun: bool) -> str:
-        """Wait until it is time to kill a job, and say where it is; empty where it has ended."""
+        """Wait for the moment of the kill, and return a text that names it, or "" if the job ended before."""
         began = time.monotonic()
         if moment == "start-up":
             job.follow(self.drawn.uniform(0.0, self._seconds[is_torchrun]))
@@ -244,13 +243,13 @@ class Chain:
         return _stands(job) or (ANY_TIME if any(line.startswith("began") for line in job.lines) else START_UP)
 
     def _kill(self, job: Job, gone: float) -> Iterator[str]:
-        """Kill all processes, or one rank, or what started the ranks; what is wrong with the end of the others."""
+        """Kill all processes, one rank or the launcher, and yield faults of the end of the others."""
         ranks = [process for process in job.processes() if process != job.launcher]
         self.drawn.shuffle(ranks)
-        whom = self.drawn.choice(("all processes", "one rank", "launcher")) if ranks else "launcher"
-        victims = {"all processes": [*ranks, job.launcher], "one rank": ranks[:1], "launcher": [job.launcher]}[whom]
+        target = self.drawn.choice(("all processes", "one rank", "launcher")) if ranks else "launcher"
+        victims = {"all processes": [*ranks, job.launcher], "one rank": ranks[:1], "launcher": [job.launcher]}[target]
         shared, at = _shared_memory([job.launcher, *ranks]), time.monotonic()
-        self.counted[whom] += 1
+        self.counted[target] += 1
         job.kill(victims)
         job.follow(gone)
         self.slowest = max(self.slowest, time.monotonic() - at)
@@ -258,7 +257,7 @@ class Chain:
             yield "shared memory left"
 
     def result(self) -> dict[str, float]:
-        """What was counted and measured, in the order in which it is told."""
+        """Return all counts and measurements, in the order of the table."""
         measured = {"largest relative difference of a loss": self.most_off, "slowest end, s": self.slowest}
         places = (START_UP, ANY_TIME, AMID_SAVE, *(f"before {operation}" for operation in OPERATIONS))
         killed = {f"killed {place}": self.places[place] for place in places}
@@ -266,39 +265,39 @@ class Chain:
 
 
 def _stands(job: Job) -> str:
-    """Before what a rank stands still; empty where none does."""
+    """Return the operation before which a rank waits, or ""."""
     return next((line.removeprefix("stands ") for line in job.lines if line.startswith("stands")), "")
 
 
 def _off(losses: Mapping[int, float], expected: Mapping[int, float]) -> float:
-    """By how much losses are off, of their size, at most."""
+    """Return the largest relative error of losses."""
     return max((abs(loss - expected[step]) / abs(expected[step]) for step, loss in losses.items()), default=0.0)
 
 
 def _shared_memory(processes: Sequence[int]) -> set[Path]:
-    """What processes have in the shared memory of the machine, under a name."""
-    found: set[Path] = set()
+    """Return the named shared memory files that processes map."""
+    shared: set[Path] = set()
     for process in processes:
         with suppress(OSError):
             mapped = Path(f"/proc/{process}/maps").read_text(encoding="utf-8").split()
-            found |= {Path(each) for each in mapped if each.startswith("/dev/shm/") and Path(each).exists()}
-    return found
+            shared |= {Path(word) for word in mapped if word.startswith("/dev/shm/") and Path(word).exists()}
+    return shared
 
 
 def _whole_run(folder: Path, ranks: int) -> dict[int, float]:
-    """The losses of a run that is not killed, and saves nothing."""
+    """Return the losses of a run that saves no checkpoints and is never killed."""
     (folder / f"{ranks}.toml").write_text(cluster_toml(generic_cluster(ranks)), encoding="utf-8")
     job = forked(ranks, "-", str(folder / f"{ranks}.toml"), None, folder / "errors")
     job.follow(PATIENCE)
     job.close()
     losses = Said.of(job.lines).losses
     if set(losses) != set(range(1, STEPS + 1)):
-        raise RuntimeError(f"the run that is not killed failed: {(folder / 'errors').read_text()}")
+        raise RuntimeError(f"the reference run without kills failed: {(folder / 'errors').read_text()}")
     return losses
 
 
 def main() -> None:
-    """Print the table and write it."""
+    """Print the table, and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
@@ -308,20 +307,20 @@ def main() -> None:
 
     os.environ["OMP_NUM_THREADS"] = "1"
     drawn, results = random.Random(options.seed), dict[str, dict[str, float]]()
-    with tempfile.TemporaryDirectory(prefix="shardwright-kills-") as made:
-        expected = {ranks: _whole_run(Path(made), ranks) for ranks in options.ranks}
+    with tempfile.TemporaryDirectory(prefix="shardwright-kills-") as path:
+        expected = {ranks: _whole_run(Path(path), ranks) for ranks in options.ranks}
         for number, choices in enumerate((options.ranks[:1], options.ranks)):
-            folder = Path(made) / str(number)
+            folder = Path(path) / str(number)
             folder.mkdir()
-            for file in Path(made).glob("*.toml"):
+            for file in Path(path).glob("*.toml"):
                 (folder / file.name).write_bytes(file.read_bytes())
             chain = Chain(folder, choices, options.torchrun, drawn, expected)
             chain.kill(options.count // 2 + number * (options.count % 2))
             results[f"on {', '.join(map(str, choices))} ranks"] = chain.result()
             if any(chain.counted[name] for name in FAULTS):
                 print((folder / "errors").read_text(errors="replace"), file=sys.stderr)
-    names = dict.fromkeys(name for each in results.values() for name in each)
-    rows = [{"what": name, **{part: each.get(name, 0) for part, each in results.items()}} for name in names]
+    names = dict.fromkeys(name for result in results.values() for name in result)
+    rows = [{"what": name, **{part: result.get(name, 0) for part, result in results.items()}} for name in names]
     publish("kills", rows, command=f"python benchmarks/kills.py --count {options.count} --seed {options.seed}")
 
 

@@ -1,10 +1,10 @@
 """
-Predicted against measured peak memory: plans of six model families on two and on four gloo processes.
+Compare predicted with measured peak memory: plans of six model families on two and on four gloo processes.
 
     python benchmarks/memory.py [--only "gpt2-large x2 dp" ...]
 
-The prediction is that of `check-memory`. The measure counts the memory of every tensor that a rank holds during its
-third step (`_memory_meter.py`). The figure is that of the rank with the largest predicted peak.
+`check-memory` predicts the peak. The measurement counts the memory of every tensor that a rank holds during its third
+step (`_memory_meter.py`). The table shows the rank with the largest predicted peak.
 """
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ _PIPELINE = (
 
 @dataclass(frozen=True)
 class Case:
-    """
-    A plan: of which step, on how many ranks, in which way (of `_prediction_cases`, or a pipeline's schedule), and what
-    part of activations it keeps.
-    """
+    """A plan of a step, in a form of `_prediction_cases` or as a pipeline, which keeps a share of activations."""
 
     step: str
     ranks: int
@@ -56,12 +53,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """`gpt2-large x4 dp`, `gpt2-large x2 dp, keeping 30%`."""
+        """Return the name of the plan, for instance `gpt2-large x4 dp` or `gpt2-large x2 dp, keeping 30%`."""
         kept = f", keeping {self.keep:.0%}" if self.keep < 1 else ""
         return f"{self.step} x{self.ranks} {self.form}{kept}"
 
     def compiled(self) -> CompiledStep:
-        """The plan."""
+        """Return the compiled plan."""
         make = _STEPS[self.step]()
         if self.form in FORMS:
             cluster = on_mesh(find_cluster("local-4"), parse_mesh(FORMS[self.form].mesh or f"gpu={self.ranks}"))
@@ -94,7 +91,7 @@ CASES: tuple[Case, ...] = (
 
 
 def measure(programs: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
-    """On one rank: of each program the peak of a step in bytes, and the operation that made it."""
+    """Run each program on this rank, and return its peak bytes and the operation that caused the peak."""
     torch.set_num_threads(1)
     return [_peak(_STEPS[name](), text) for name, text in programs]
 
@@ -110,16 +107,16 @@ def _peak(step: TrainingStep, text: str) -> tuple[int, str]:
 
 
 def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-    """A row per case; those of one number of ranks in one launch."""
+    """Yield a row for each case. Cases with the same number of ranks share a launch."""
     for ranks in sorted({case.ranks for case in cases}):
-        mine = [case for case in cases if case.ranks == ranks]
-        plans = [case.compiled() for case in mine]
-        programs = [(case.step, each.program) for case, each in zip(mine, plans, strict=True)]
-        found = run_ranks(measure, ranks, programs, timeout=900)
-        for index, (case, each) in enumerate(zip(mine, plans, strict=True)):
-            predicted = each.report["peak_bytes"]
+        own_cases = [case for case in cases if case.ranks == ranks]
+        plans = [case.compiled() for case in own_cases]
+        programs = [(case.step, compiled.program) for case, compiled in zip(own_cases, plans, strict=True)]
+        peaks = run_ranks(measure, ranks, programs, timeout=900)
+        for index, (case, compiled) in enumerate(zip(own_cases, plans, strict=True)):
+            predicted = compiled.report["peak_bytes"]
             rank = max(range(ranks), key=predicted.__getitem__)
-            peak, op = found[rank][index]
+            peak, op = peaks[rank][index]
             yield {
                 "plan": case.name,
                 "rank": rank,
@@ -131,7 +128,7 @@ def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
 
 
 def plot(table: Sequence[dict[str, Any]]) -> None:
-    """Predicted against measured, with the band of 10 %."""
+    """Plot predicted against measured peaks, with a band of 10 %, to `results/memory.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -149,7 +146,7 @@ def plot(table: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="PLAN")
     options = parsed(parser, only=[CASES[0].name])

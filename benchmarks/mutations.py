@@ -1,10 +1,10 @@
 """
-Planted faults: of the rules with one thing wrong, how many the proof of the rules notices.
+Plant faults in sharding rules, one at a time, and count how many of them the proof of the rules notices.
 
     python benchmarks/mutations.py [OP ...]
 
-The proof is what `tests/soundness/test_rules.py` runs; `tests/support/mutations.py` says what a mutant is, and which
-are no faults. Mutants that are missed are listed; so are those that turned out to be true, to be looked at.
+The proof is the test of `tests/soundness/test_rules.py`. `tests/support/mutations.py` defines the mutants, and which of
+them are no faults. Missed mutants are listed, and so are mutants that turn out to be true rules, for inspection.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def main() -> None:
-    """Print the table, and write it with the names of what was not noticed."""
+    """Print the table, and write it with the names of missed and of true mutants."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wanted", nargs="*", metavar="OP", help="the rows of these ops alone")
+    parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops")
     wanted = parsed(parser, wanted=["relu"]).wanted
     by_row: dict[str, list[OpSample]] = defaultdict(list)
     for sample in op_samples():
@@ -46,18 +46,18 @@ def main() -> None:
                 listed[fate].append(f"{overload}: {name}")
                 print(fate, overload, name, flush=True)
     total: Counter[Fate] = sum(counts.values(), Counter())
-    rows = [_row(kind, found) for kind, found in sorted(counts.items())] + [_row("all", total)]
+    rows = [_row(kind, fates_of_kind) for kind, fates_of_kind in sorted(counts.items())] + [_row("all", total)]
     rows[-1] |= {"s": round(perf_counter() - start), "rows": len(by_row), **listed}
     complete = [{column: row.get(column, "") for column in rows[-1]} for row in rows]
     publish("mutations", complete, command="python benchmarks/mutations.py", hidden=("s", "rows", *listed))
 
 
 def _in_processes(samples: Sequence[OpSample]) -> dict[str, Fate]:
-    """What `fates` gives, where a fault may kill the process: some kernels do not look at their operands' sizes."""
-    found: dict[str, Fate] = {}
+    """Return the results of `fates`, run in a process: a fault may kill it, as some kernels trust sizes of operands."""
+    fate_of: dict[str, Fate] = {}
     while True:
         receiver, sender = _FORK.Pipe(duplex=False)
-        process = _FORK.Process(target=_send_fates, args=(samples, frozenset(found), sender))
+        process = _FORK.Process(target=_send_fates, args=(samples, frozenset(fate_of), sender))
         process.start()
         sender.close()
         latest: str | None = None
@@ -66,13 +66,13 @@ def _in_processes(samples: Sequence[OpSample]) -> dict[str, Fate]:
                 name, fate = receiver.recv()
                 latest = name
                 if fate is not None:
-                    found[name] = fate
+                    fate_of[name] = fate
                     latest = None
         except EOFError:
             process.join()
         if latest is None:
-            return found
-        found[latest] = Fate.NOTICED
+            return fate_of
+        fate_of[latest] = Fate.NOTICED
 
 
 def _send_fates(samples: Sequence[OpSample], known: frozenset[str], sender: Connection) -> None:

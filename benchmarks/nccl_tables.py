@@ -1,13 +1,13 @@
 """
-What the topology's costs of collectives say of NCCL on H100s, of sizes of clusters that they were not fitted to.
+Compare the topology's costs of collectives with NCCL on H100s, for cluster sizes that were not used for fitting.
 
     python benchmarks/nccl_tables.py --data DIR [--splits 20]
 
 `DIR/nccl_h100_tables.json` has a latency and a bandwidth for each number of nodes and of GPUs in a node, by algorithm
-and protocol. Five physical constants for each algorithm and protocol (what a collective takes to begin, the latency of
-a step inside a node and of one between nodes, and the bandwidth of each) are fitted to a random half of these settings,
-with times at eleven sizes from 1 KiB to 1 GiB; the errors are those of the other half. `extrapolated`: fitted to at
-most 8 nodes, the errors are those of 16 and 32. `chosen`: the fastest of all algorithms and protocols, as NCCL chooses.
+and protocol. Five physical constants for each algorithm and protocol (start of a collective, latency of a step inside a
+node and between nodes, and both bandwidths) are fitted to a random half of these settings, with times at eleven sizes
+from 1 KiB to 1 GiB. Errors are measured on the other half. `extrapolated` is fitted to at most 8 nodes and measured on
+16 and 32. `chosen` is the fastest of all algorithms and protocols, as NCCL chooses.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ EXPECTED = (
     Constant("inside bandwidth", 300e9, 10.0),
     Constant("nic bandwidth", 45e9, 10.0),
 )
-"""What data sheets say, and a factor of ten."""
+"""Values of data sheets, with a factor of uncertainty of ten."""
 
 Setting = tuple[int, int]
-"""Nodes, and GPUs of each."""
+"""Number of nodes, and number of GPUs in a node."""
 
 Line = tuple[float, float]
-"""Seconds of latency, and seconds per byte."""
+"""Latency in seconds, and seconds per byte."""
 
 CHOSEN = "chosen"
-"""In the place of a protocol: the fastest of all algorithms and protocols."""
+"""Protocol name for the fastest of all algorithms and protocols."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The published seconds at all sizes, of an algorithm and protocol."""
+    """The published seconds of an algorithm and protocol, at all sizes."""
 
     kind: str
     protocol: str
@@ -67,32 +67,34 @@ class Table:
 
     @property
     def collective(self) -> str:
-        """The kind without its algorithm."""
+        """Return the kind without its algorithm."""
         return self.kind.split(":")[0]
 
 
 def read_tables(path: Path) -> list[Table]:
-    """All of the file."""
-    found: list[Table] = []
+    """Return all tables of the file."""
+    tables: list[Table] = []
     for name, cells in json.loads(path.read_text())["tables"].items():
         kind = KINDS[name]
         by_protocol = {key: [value] if isinstance(value[0], float) else value for key, value in cells.items()}
         count = len(next(iter(by_protocol.values())))
         for index, protocol in enumerate(PROTOCOLS if count > 1 else ("Simple",)):
             seconds = {_setting(key): times(_line(*lines[index])) for key, lines in by_protocol.items()}
-            found.append(Table(kind, protocol, seconds))
-    return found
+            tables.append(Table(kind, protocol, seconds))
+    return tables
 
 
 def chosen(tables: Sequence[Table]) -> list[Table]:
-    """Of each collective the least seconds that any algorithm and protocol takes."""
-    found: list[Table] = []
+    """Return for each collective the least seconds over all algorithms and protocols."""
+    fastest: list[Table] = []
     for collective in dict.fromkeys(table.collective for table in tables):
-        mine = [table for table in tables if table.collective == collective]
-        settings = dict.fromkeys(setting for table in mine for setting in table.seconds)
-        listed = {s: [table.seconds[s] for table in mine if s in table.seconds] for s in settings}
-        found.append(Table(collective, CHOSEN, {s: [*map(min, zip(*each, strict=True))] for s, each in listed.items()}))
-    return found
+        own = [table for table in tables if table.collective == collective]
+        settings = dict.fromkeys(setting for table in own for setting in table.seconds)
+        listed = {s: [table.seconds[s] for table in own if s in table.seconds] for s in settings}
+        fastest.append(
+            Table(collective, CHOSEN, {s: [*map(min, zip(*runs, strict=True))] for s, runs in listed.items()})
+        )
+    return fastest
 
 
 def _setting(key: str) -> Setting:
@@ -105,7 +107,7 @@ def _line(microseconds: float, gigabytes: float) -> Line:
 
 
 def topology(setting: Setting, hop: float, step: float, inside: float, nic: float) -> Topology:
-    """Nodes with a NIC for each GPU."""
+    """Return nodes with a NIC for each GPU."""
     levels = (Level("inside", hop, inside), Level("nic", step, nic))
     return Topology(levels, (Host(setting[1], "inside", "nic", nics=setting[1], count=setting[0]),))
 
@@ -113,10 +115,10 @@ def topology(setting: Setting, hop: float, step: float, inside: float, nic: floa
 @cache
 def coefficients(kind: str, setting: Setting) -> tuple[float, float, float, float]:
     """
-    What the topology's costs of a collective are made of: steps inside nodes and between them, and the parts of the
-    value that pass the busiest wire inside and the busiest NIC.
+    Return the coefficients of a collective's costs: numbers of steps inside nodes and between nodes, and the shares of
+    the value that pass the busiest wire inside a node and the busiest NIC.
 
-    Costs are linear in latencies, as long as a step inside is the shorter one, and the larger of two in bandwidths.
+    Costs are linear in latencies if a step inside a node is the faster one, and the maximum of two terms in bandwidths.
     """
     groups = (tuple(range(setting[0] * setting[1])),)
     between, _ = topology_costs(topology(setting, 0.0, 1.0, 1.0, 1.0), kind, groups)
@@ -127,7 +129,7 @@ def coefficients(kind: str, setting: Setting) -> tuple[float, float, float, floa
 
 
 def predicted(kind: str, setting: Setting, constants: Mapping[str, float]) -> Line:
-    """What the topology says of one collective over all GPUs."""
+    """Return the topology's prediction for one collective over all GPUs."""
     if kind == "all_reduce":
         ring, tree = (predicted(f"{kind}:{algorithm}", setting, constants) for algorithm in ("ring", "tree"))
         return min(ring[0], tree[0]), ring[1]
@@ -137,90 +139,90 @@ def predicted(kind: str, setting: Setting, constants: Mapping[str, float]) -> Li
 
 
 def fitted(tables: Sequence[Table], settings: Iterable[Setting]) -> dict[str, float]:
-    """The constants that explain the times of some settings, in all tables."""
-    pairs = [(table, each) for each in settings for table in tables if each in table.seconds]
+    """Return the constants that explain the times of some settings best, in all tables."""
+    pairs = [(table, at) for at in settings for table in tables if at in table.seconds]
 
     def model(constants: Mapping[str, float]) -> Sequence[float]:
-        lines = [predicted(table.kind, each, constants) for table, each in pairs]
+        lines = [predicted(table.kind, at, constants) for table, at in pairs]
         return [seconds for line in lines for seconds in times(line)]
 
-    measured = [seconds for table, each in pairs for seconds in table.seconds[each]]
+    measured = [seconds for table, at in pairs for seconds in table.seconds[at]]
     return dict(fit_constants(model, measured, EXPECTED).constants)
 
 
 def times(line: Line) -> list[float]:
-    """Seconds at all sizes."""
+    """Return the seconds at all sizes."""
     return [line[0] + line[1] * size for size in SIZES]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Settings that are fitted to, and those that are predicted."""
+    """Settings for fitting, and settings for prediction."""
 
     fitted: tuple[Setting, ...]
     unseen: tuple[Setting, ...]
 
 
 def random_split(tables: Sequence[Table], seed: int) -> Split:
-    """Half of the settings, drawn."""
+    """Return a split into random halves."""
     settings = sorted({setting for table in tables for setting in table.seconds})
     drawn = set(random.Random(seed).sample(settings, len(settings) // 2))
     return Split(tuple(s for s in settings if s in drawn), tuple(s for s in settings if s not in drawn))
 
 
 def extrapolation(tables: Sequence[Table]) -> Split:
-    """Up to 8 nodes, and more."""
+    """Return the split at 8 nodes."""
     settings = sorted({setting for table in tables for setting in table.seconds})
     return Split(tuple(s for s in settings if s[0] <= 8), tuple(s for s in settings if s[0] > 8))
 
 
 def errors_of(tables: Sequence[Table], split: Split) -> dict[str, list[float]]:
     """
-    The errors on what was not seen: by algorithm and protocol, of what is chosen for each collective, and where one set
-    of constants, as a cluster file has it, is fitted to what is chosen.
+    Return the errors on unseen settings: by algorithm and protocol; of the fastest choice for each collective; and of
+    one set of constants (as in a cluster file) that is fitted to the fastest choices.
     """
-    found: dict[str, list[float]] = {}
+    errors: dict[str, list[float]] = {}
     ours: list[Table] = []
     for table in tables:
         constants = fitted([table], split.fitted)
         unseen = [setting for setting in split.unseen if setting in table.seconds]
         ours.append(Table(table.kind, table.protocol, {s: times(predicted(table.kind, s, constants)) for s in unseen}))
-        found[f"{table.kind} {table.protocol}"] = compared(ours[-1], table)
+        errors[f"{table.kind} {table.protocol}"] = compared(ours[-1], table)
     best = chosen(tables)
-    for mine, theirs in zip(chosen(ours), best, strict=True):
-        found[f"{mine.collective} {CHOSEN}"] = compared(mine, theirs)
+    for own, theirs in zip(chosen(ours), best, strict=True):
+        errors[f"{own.collective} {CHOSEN}"] = compared(own, theirs)
     constants = fitted(best, split.fitted)
     for table in best:
-        mine = {s: times(predicted(table.kind, s, constants)) for s in split.unseen}
-        found[f"{table.collective} {CHOSEN}, one set"] = compared(Table(table.kind, CHOSEN, mine), table)
-    found["all algorithms and protocols"] = [e for table in tables for e in found[f"{table.kind} {table.protocol}"]]
-    return found
+        own = {s: times(predicted(table.kind, s, constants)) for s in split.unseen}
+        errors[f"{table.collective} {CHOSEN}, one set"] = compared(Table(table.kind, CHOSEN, own), table)
+    errors["all algorithms and protocols"] = [e for table in tables for e in errors[f"{table.kind} {table.protocol}"]]
+    return errors
 
 
 def compared(ours: Table, theirs: Table) -> list[float]:
-    """The parts by which times are missed."""
+    """Return the absolute relative errors."""
     pairs = ((a, b) for s, mine in ours.seconds.items() for a, b in zip(mine, theirs.seconds[s], strict=True))
     return [abs(a / b - 1.0) for a, b in pairs]
 
 
 def rows(tables: Sequence[Table], splits: int) -> list[dict[str, Any]]:
-    """A row per algorithm and protocol: medians over the splits, the worst of them, and beyond 8 nodes."""
+    """Return a row per algorithm and protocol: medians over the splits, the worst split, and errors beyond 8 nodes."""
     by_split = [errors_of(tables, random_split(tables, seed)) for seed in range(splits)]
     beyond = errors_of(tables, extrapolation(tables))
-    found: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     for name in beyond:
-        medians = [statistics.median(each[name]) for each in by_split]
-        found.append(
+        medians = [statistics.median(errors[name]) for errors in by_split]
+        table.append(
             {
                 "collective": name,
                 "times unseen": len(by_split[0][name]),
                 "median error": statistics.median(medians),
                 "of the worst split": max(medians),
-                "90 % below": statistics.median(_quantile(each[name], 0.9) for each in by_split),
+                "90 % below": statistics.median(_quantile(errors[name], 0.9) for errors in by_split),
                 "extrapolated": statistics.median(beyond[name]),
             }
         )
-    return found
+    return table
 
 
 def _quantile(values: Sequence[float], part: float) -> float:
@@ -228,37 +230,37 @@ def _quantile(values: Sequence[float], part: float) -> float:
 
 
 def constant_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """The constants fitted to all settings, in units that are read easily."""
-    found: list[dict[str, Any]] = []
+    """Return the constants that are fitted to all settings, in readable units."""
+    table: list[dict[str, Any]] = []
     settings = sorted({setting for table in tables for setting in table.seconds})
-    for name, mine in [*((f"{table.kind} {table.protocol}", [table]) for table in tables), ("one set", chosen(tables))]:
-        constants = fitted(mine, settings)
+    for name, own in [*((f"{table.kind} {table.protocol}", [table]) for table in tables), ("one set", chosen(tables))]:
+        constants = fitted(own, settings)
         row: dict[str, Any] = {"algorithm": name}
         for constant, value in constants.items():
             is_rate = "bandwidth" in constant
             row[f"{constant} {'GB/s' if is_rate else 'us'}"] = value * (1e-9 if is_rate else 1e6)
-        found.append(row)
-    return found
+        table.append(row)
+    return table
 
 
 def shipped_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """By collective, how far the shipped cluster of H100s is from what NCCL chooses, in all settings."""
+    """Return the errors of the shipped H100 cluster against NCCL's choices, by collective, over all settings."""
     where = find_cluster("h100-8x8").topology
     assert where is not None
-    inside, nic = (next(each for each in where.levels if each.name == name) for name in ("nvlink", "infiniband"))
+    inside, nic = (next(level for level in where.levels if level.name == name) for name in ("nvlink", "infiniband"))
     values = (nic.start, inside.latency, nic.latency, inside.bandwidth, nic.bandwidth)
     constants = {constant.name: value for constant, value in zip(EXPECTED, values, strict=True)}
-    found: list[dict[str, Any]] = []
+    errors_by_table: list[dict[str, Any]] = []
     for table in chosen(tables):
         ours = {setting: times(predicted(table.kind, setting, constants)) for setting in table.seconds}
         errors = compared(Table(table.kind, CHOSEN, ours), table)
         row = {"median error": statistics.median(errors), "90 % below": _quantile(errors, 0.9)}
-        found.append({"h100-8x8.toml": table.kind, "times": len(errors), **row})
-    return found
+        errors_by_table.append({"h100-8x8.toml": table.kind, "times": len(errors), **row})
+    return errors_by_table
 
 
 def scatter(tables: Sequence[Table], split: Split) -> None:
-    """Predicted against published times of one split's unseen half."""
+    """Plot predicted against published times of the unseen half of one split."""
     series: dict[str, list[tuple[float, float]]] = {}
     for table in tables:
         constants = fitted([table], split.fitted)
@@ -269,7 +271,7 @@ def scatter(tables: Sequence[Table], split: Split) -> None:
 
 
 def main() -> None:
-    """Print the tables, write JSON and a plot."""
+    """Print the tables, and write JSON files and a plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=20)

@@ -1,18 +1,18 @@
 """
-Every op of torch's own test database, sharded at random: what runs, what is wrong, what is split; beside DTensor.
+Shard every op of torch's own test database at random, compare results with eager PyTorch, and do the same with DTensor.
 
     python benchmarks/opinfo.py [--samples N] [--ops PATTERN] [--no-dtensor]
 
-For each op that takes float32 on the CPU, up to N samples of torch's, and N more of sizes that four divides, are
-traced to IR and run in the interpreter on four ranks (one axis of 4, and 2x2), every op of the trace with a signature
-drawn at random, splits that are uneven or leave a rank without a part among them; and must give what eager PyTorch
-gives. DTensor gets the N samples of sizes that four divides, as in torch's own tests of it, each with its inputs split
-evenly at random.
+The script takes each op that supports float32 on the CPU. It traces up to N of torch's samples, and N more samples
+whose sizes are divisible by four, to IR. The interpreter runs them on four ranks (one axis of 4, and 2x2). Every op of
+a trace gets a random signature, and splits may be uneven or leave a rank an empty shard. The results must equal the
+results of eager PyTorch. DTensor gets the N samples whose sizes are divisible by four, as in torch's own DTensor tests,
+each with its inputs split evenly at random.
 
-An op counts as `run` if all its samples were; as `wrong` if one of them gave something else without an error; as
-`sharded` if at least one op of a trace has a signature, or under DTensor was run, with an operand or result in parts.
-Of random ops and of `empty` the values are not compared with torch's: random numbers are compared with those that one
-device draws here, and of `empty` shapes and dtypes alone.
+An op counts as `run` if all its samples ran, and as `wrong` if a sample gave a different result without an error. It
+counts as `sharded` if a random signature could split an operand or result of an op of a trace (under DTensor: if an op
+ran with a sharded operand or result). Random ops and `empty` are not compared with eager PyTorch: random numbers are
+compared with the interpreter's own on one device, and `empty` only in shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
 TOLERANCE = 1e-4
-"""Of the largest element, in float32."""
+"""Tolerance in float32, relative to the largest element."""
 
 COARSE = 2e-2
-"""The same in half precision."""
+"""Tolerance in half precision, relative to the largest element."""
 
 ODD_SIZES = {"L": 20, "M": 10, "S": 5, "XS": 3}
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
-"""Torch's own sizes, and those that its tests of DTensor put in their place, which four ranks divide."""
+"""Torch's own sizes are odd. Torch's DTensor tests replace them by even sizes, which four ranks divide."""
 
 _FORK = multiprocessing.get_context("fork")
 _BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
 _FOR_TORCHS_SIZES = frozenset({"_segment_reduce", "nn.functional.embedding", "nn.functional.embedding_bag"})
-"""Ops of whose samples some have offsets or indices written for torch's sizes: with others they read past the end."""
+"""Ops with samples whose offsets or indices fit torch's own sizes only; with others they read past the end."""
 
 
 @dataclass
 class Outcome:
-    """What became of one op under one system."""
+    """The result of testing one op under one system."""
 
     runs: int = 0
     refused: list[str] = field(default_factory=list)
@@ -80,27 +80,27 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """In one word."""
+        """Return the result in one or two words."""
         return "wrong" if self.wrong else "refused" if self.refused else "run" if self.runs else "no samples"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A use of an op as a function of its tensors alone."""
+    """A call of an op as a function of its tensors alone."""
 
     function: Callable[..., list[torch.Tensor]]
     inputs: list[torch.Tensor]
 
 
 def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sample]:
-    """Yield up to `most` samples of an op, with torch's dims of these sizes."""
+    """Yield up to `most` samples of an op, made with the given values of torch's size constants."""
     try:
-        found = _drawn(info, most, sizes)
+        samples = _drawn(info, most, sizes)
     except (RuntimeError, IndexError):
-        # Some samples are written for torch's own sizes.
-        found = _drawn(info, most, ODD_SIZES)
-    for given in found:
-        leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
+        # Some samples work with torch's own sizes only.
+        samples = _drawn(info, most, ODD_SIZES)
+    for sample in samples:
+        leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         tensors = [_by_value(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         def function(*parts: torch.Tensor, leaves: Any = leaves, spec: Any = spec) -> list[torch.Tensor]:
@@ -124,7 +124,7 @@ def _by_value(given: torch.Tensor) -> torch.Tensor:
 
 
 def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:
-    """Run an op's samples, of sizes that divide and of sizes that do not, under random signatures."""
+    """Run an op's samples, with even and with odd sizes, under random signatures."""
     outcome = Outcome()
     for sample in itertools.chain(samples_of(info, most, ODD_SIZES), samples_of(info, most, EVEN_SIZES)):
         try:
@@ -144,21 +144,21 @@ def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:
 
 
 def sharded(imported: ImportedFunction, mesh: Mesh, drawn: random.Random, outcome: Outcome) -> ModuleOp:
-    """Give every op a signature at random, mostly one that splits something."""
+    """Return the module with a random signature for every op; four in five split a tensor if any signature can."""
     module = imported.module.clone()
     module.body.block.insert_ops_before([MeshOp(mesh)], find_function(module))
     for op in module.walk():
         if isinstance(op, ComputeOp):
-            every = [each for each in spread_signatures(op.rule(), mesh, uneven=True) if _is_legal(op, each)]
-            split = [each for each in every if not _is_whole(each)]
-            outcome.sharded |= bool(split)
-            chosen = drawn.choice(split if split and drawn.random() < 0.8 else every)
+            signatures = [sig for sig in spread_signatures(op.rule(), mesh, uneven=True) if _is_legal(op, sig)]
+            splitting = [sig for sig in signatures if not _is_whole(sig)]
+            outcome.sharded |= bool(splitting)
+            chosen = drawn.choice(splitting if splitting and drawn.random() < 0.8 else signatures)
             op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, chosen)
     return module
 
 
 def _is_legal(op: ComputeOp, signature: Signature) -> bool:
-    """Whether it makes sums of numbers only: a boolean is no sum of booleans."""
+    """Return whether no boolean operand is a partial sum."""
     pairs = zip(op.args, signature.operands, strict=True)
     return not any(sharding.partial and dtype_of(value) == "bool" for value, sharding in pairs)
 
@@ -187,7 +187,7 @@ def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outc
 
 
 def apart(run: Callable[..., Outcome], *given: Any) -> Outcome:
-    """The outcome of a run in a process of its own, for a kernel may kill that."""
+    """Run a function in a separate process, since a kernel may kill the process, and return its outcome."""
     receiver, sender = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=lambda: sender.send(run(*given)))
     process.start()
@@ -229,11 +229,11 @@ def _error_text(error: Exception) -> str:
 
 
 def main() -> None:
-    """Run both systems over the database and publish the counts, and what is not as it should be."""
+    """Test both systems, publish the counts, and print each op that is not `run`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=6)
-    parser.add_argument("--ops", default="", help="a regular expression of names")
-    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op alone, from op I, to run N at once")
+    parser.add_argument("--ops", default="", help="regular expression that names of ops match")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op from op I, for N parallel runs")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
     options = parsed(parser, samples=1, ops="functional.relu$")
     warnings.simplefilter("ignore")

@@ -1,17 +1,17 @@
 """
-Our data-parallel plan against DistributedDataParallel, and our ZeRO-3 plan against FSDP2 (`fully_shard`).
+Compare our data-parallel plan with DistributedDataParallel, and our ZeRO-3 plan with FSDP2 (`fully_shard`).
 
     python benchmarks/parity.py [--ranks 2 4] [--pairs 120] [--step gpt2|mlp] [--cluster NAME|FILE]
         [--bucket MIB]
 
-Our plans are for the shipped cluster `local-4`, or another, or for this machine as `shardwright profile` measures it
-(`--cluster measured`), as those of `parallelize(cluster="auto")` are. How large buckets are follows from it, unless
-`--bucket` gives it, and is in the table.
+Our plans are for the shipped cluster `local-4`, for another cluster, or for this machine as `shardwright profile`
+measures it (`--cluster measured`, as in `parallelize(cluster="auto")`). The cluster determines the bucket size, unless
+`--bucket` sets it; the table shows it.
 
-Both sides train the same model on the same batch in the same processes, step by step in turn (A B A B ...), so that
-the machine's noise hits both. The figure is the median of the paired ratios ours / theirs, with a bootstrap interval
-of 95 %; the control is the peer against a second copy of itself. Beside it the ratio of processor seconds, of all
-threads of all ranks, which other jobs on the machine disturb less. AdamW, float32, gloo.
+Both sides train the same model on the same batch in the same processes, step by step in random order, so that noise of
+the machine affects both. The ratio is the median of the paired ratios ours / theirs, with a 95 % bootstrap interval.
+The control `A/A` is the peer against a second copy of itself. `cpu` is the ratio of processor seconds of all threads of
+all ranks, which other jobs on the machine disturb less. Training uses AdamW, float32 and gloo.
 """
 
 from __future__ import annotations
@@ -57,39 +57,39 @@ PRESETS = {"ddp": "dp", "fsdp2": "zero3"}
 
 
 MEASURED = "measured"
-"""The name of this machine, as a cluster."""
+"""Name of this machine as a cluster."""
 
 _PROFILE_SECONDS = 20.0
 
 
 @cache
 def cluster_of(ranks: int, name: str) -> Cluster:
-    """What to plan for: this machine with so many processes, or a cluster that is named, on one axis."""
+    """Return the cluster to plan for on one axis: this machine with `ranks` processes, or a named cluster."""
     if name == MEASURED:
         return measured_cluster(ranks, _PROFILE_SECONDS)
     return on_mesh(find_cluster(name), Mesh.of(gpu=ranks))
 
 
 def bucket_mib(cluster: Cluster) -> float:
-    """The size of the buckets of gradients under data parallelism."""
+    """Return the bucket size of gradients under data parallelism."""
     return bucket_bytes(cluster, CollectiveKind.ALL_REDUCE, tuple(cluster.mesh.names)) / 2**20
 
 
 def plan_text(
     step: TrainingStep, cluster: Cluster, preset: str, *, compiles: bool = False, bucket: float | None = None
 ) -> str:
-    """The program of `step` pinned to a preset on a cluster of one axis, with buckets of so many MiB."""
+    """Return the program of `step`, pinned to a preset on a cluster of one axis, with buckets of `bucket` MiB."""
     options = PlanOptions("fixed", preset, compile=compiles)
     if bucket is not None:
         passes = options.passes(cluster)
-        sized = (replace(each, bucket_mb=bucket) if isinstance(each, OverlapPass) else each for each in passes)
+        sized = (replace(item, bucket_mb=bucket) if isinstance(item, OverlapPass) else item for item in passes)
         options = PlanOptions(pipeline=Pipeline.of(*sized))
     return compile_step(step, cluster, options, name=preset).program
 
 
 def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:
-    """One step of our program."""
-    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    """Return a function that runs one step of our program."""
+    stages = [Stage(*stage) for stage in load_text(text, "program.py")]
     executor = Executor(stages, connect(stages))
     executor.initialize(step.model, 0)
     batch = {str(i): item for i, item in enumerate(step.batch)}
@@ -101,7 +101,7 @@ def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:
 
 
 def their_side(step: TrainingStep, _text: str, peer: str) -> Callable[[], None]:
-    """One step of the peer: its wrapper around the eager model on this rank's part of the batch."""
+    """Return a function that runs one step of the peer on this rank's part of the batch."""
     torch.manual_seed(0)
     model = step.build_model()
     wrapped = _wrapped(model, peer)
@@ -132,17 +132,17 @@ def _wrapped(model: nn.Module, peer: str) -> nn.Module:
 
 
 def processor_seconds() -> float:
-    """What all threads of this process have used."""
+    """Return the processor seconds that all threads of this process have used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 Row = tuple[float, float, float]
-"""Of a step of ours, of the peer, and of the peer's control."""
+"""Seconds of a step of ours, of the peer, and of the peer's control."""
 
 
 def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, Row]]:
-    """The seconds of each triple of steps, by the clock and of this rank's processor."""
+    """Return the seconds of each triple of steps: wall time, and processor time of this rank."""
     torch.set_num_threads(1)
     step = STEPS[step_name]()
     sides = [make(step, text, peer) for make in (our_side, their_side, their_side)]
@@ -166,12 +166,12 @@ def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, 
 
 
 def compare(step_name: str, cluster: Cluster, peer: str, pairs: int, bucket: float | None = None) -> dict[str, Any]:
-    """One row: our plan against one peer on one number of ranks."""
+    """Return one row: our plan against one peer on one number of ranks."""
     ranks = cluster.mesh.device_count
     text = plan_text(STEPS[step_name](), cluster, PRESETS[peer], bucket=bucket)
     by_rank = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)
     rows = [seconds for seconds, _ in by_rank[0]]
-    used = [[sum(each) for each in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
+    used = [[sum(side) for side in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
     ratios, control = [a / b for a, b, _ in rows], [c / b for _, b, c in rows]
     low, high = interval(ratios)
     control_low, control_high = interval(control)
@@ -196,14 +196,14 @@ def compare(step_name: str, cluster: Cluster, peer: str, pairs: int, bucket: flo
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--pairs", type=int, default=120)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
-    parser.add_argument("--cluster", default="local-4", help="a shipped cluster, a file, or measured")
-    parser.add_argument("--bucket", type=float, metavar="MIB", help="the size of buckets, by default by the cluster")
+    parser.add_argument("--cluster", default="local-4", help="name of a shipped cluster, a file, or `measured`")
+    parser.add_argument("--bucket", type=float, metavar="MIB", help="bucket size (default: by the cluster)")
     options = parsed(parser, pairs=2, ranks=[2], step="mlp", peers=["ddp"])
     rows = [
         compare(options.step, cluster_of(ranks, options.cluster), peer, options.pairs, options.bucket)

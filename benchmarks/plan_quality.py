@@ -1,21 +1,20 @@
 """
-Whether a searched plan is ever slower than a plain one, by the simulator.
+Check by the simulator whether searched plans are as fast as plans by hand, on many pairs of a step and a cluster.
 
     python benchmarks/plan_quality.py [--steps STEP ...] [--clusters CLUSTER ...] [--sample N] [--jobs N]
     python benchmarks/plan_quality.py --random N [--seed FIRST]
     python benchmarks/plan_quality.py --unequal
     python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME]
 
-Each pair of a step and a cluster is planned by `search-plan`, and by hand: data parallelism and ZeRO, Megatron's tensor
-parallelism at every degree, hybrid sharding, activations computed again, even pipelines with every schedule, AMP's
-enumeration, and shares by speed on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`)
-that have nothing to do with the search.
-Those count that fit in memory. By default every shipped step of full size meets every shipped cluster; `--random N`
-makes clusters, and steps, out of numbers (`_random_pairs.py`); `--unequal` takes clusters whose links or devices are
-far apart.
+`search-plan` plans each pair, and its plan is compared with plans by hand: data parallelism and ZeRO, Megatron's tensor
+parallelism at every degree, hybrid sharding, recomputation of activations, even pipelines with every schedule, AMP's
+enumeration, and shares by speed on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`) that
+share no code with the search; only plans that fit in memory count. The default pairs are every shipped step of full
+size with every shipped cluster. `--random N` generates clusters and steps from numbers (`_random_pairs.py`);
+`--unequal` takes clusters whose links or devices differ much in speed.
 
-`--most` and `--seconds` limit how many plans by hand a pair is compared with; all others are then left out at random.
-A pair whose plan crashes, is invalid, or is refused though a plain one fits, is a failure and is listed.
+`--most` limits the number of plans by hand for each pair to a random selection, and `--seconds` limits their time. A
+pair is listed as a failure if planning it crashes, gives an invalid plan, or is refused although a plain plan fits.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-# Before torch is loaded: its threads only wait for one another where several processes plan.
+# Set before torch is imported: with several planning processes, torch's threads only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
@@ -61,7 +60,7 @@ from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
 TOLERANCE = 1e-6
-"""By how much, relative, the same program may seem faster under another name."""
+"""Relative tolerance for equal simulated times."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Options:
     How pairs are compared.
 
     Args:
-        plan: the passes that search.
-        most, seconds: how many plans by hand, and for how long.
-        only: a part of the names of the plans by hand that are tried.
+        plan: passes that search, as a pipeline string.
+        most, seconds: limits on the number of plans by hand and on their time.
+        only: text that the names of the plans by hand must contain.
     """
 
     plan: str = "search-plan"
@@ -84,13 +83,13 @@ class Options:
 @dataclass
 class Row:
     """
-    What became of a pair: seconds of steps, names of plans.
+    The result of one pair: seconds of steps, and names of plans.
 
     Args:
-        failure: why the search gave no plan, or an invalid one; empty where it did not fail.
-        fitting, refused: how many plans by hand can be run, and how many cannot be made.
-        refusals: why not, the family and the reason of each.
-        losses: plans by hand that are faster, the fastest first, with their steps.
+        failure: why the search gave no plan or an invalid one; empty if it succeeded.
+        fitting, refused: number of plans by hand that fit in memory, and number that could not be made.
+        refusals: family and reason of each plan by hand that could not be made.
+        losses: plans by hand that are faster, the fastest first, with the seconds of their steps.
     """
 
     step: str
@@ -112,32 +111,32 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """The chosen plan's step relative to that of the best plan by hand."""
+        """Return the step time of the chosen plan relative to the best plan by hand."""
         if self.seconds is None or self.best_seconds is None:
             return None
         return self.seconds / self.best_seconds
 
     @property
     def gap(self) -> float | None:
-        """How much shorter the step could be at the most, by the bound that the search proved."""
+        """Return 1 - bound / seconds, the largest reduction of the step time that the search's lower bound allows."""
         if self.seconds is None or self.bound is None:
             return None
         return 1.0 - self.bound / self.seconds
 
     @property
     def is_failure(self) -> bool:
-        """Whether the search failed where it should not; where nothing fits by hand it may find nothing, too."""
+        """Return whether the search failed; it may refuse a pair if no plan by hand fits either."""
         is_refusal = self.failure.startswith("refused")
         return bool(self.failure) and (not is_refusal or self.best_seconds is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the table and JSON."""
+        """Return the row for the table and JSON."""
         return {**asdict(self), "ratio": self.ratio, "gap": self.gap}
 
 
 @lru_cache(maxsize=4)
 def prepared_step(name: str) -> Prepared:
-    """The step, imported and in the form that the search gets it in."""
+    """Return the step, imported and prepared for the search."""
     step = find_step(name)
     module = import_training_step(step)
     run_pipeline(Context(), module, "prepare", verify_each=False)
@@ -149,11 +148,11 @@ def prepared_step(name: str) -> Prepared:
 
 
 def _rows(module: ModuleOp) -> int:
-    """The size of the batch: of the first dim of its items."""
+    """Return the batch size, which is the first dim of the batch items."""
     (func,) = step_functions(module)
     attributes = func.arg_attrs or ()
-    batch = [value.type for value, given in zip(func.args, attributes, strict=True) if BATCH in given.data]
-    return max((each.get_shape()[0] for each in batch if isinstance(each, TensorType) and each.get_shape()), default=1)
+    batch = [value.type for value, attrs in zip(func.args, attributes, strict=True) if BATCH in attrs.data]
+    return max((item.get_shape()[0] for item in batch if isinstance(item, TensorType) and item.get_shape()), default=1)
 
 
 @lru_cache(maxsize=4)
@@ -162,12 +161,12 @@ def _need(name: str) -> float:
 
 
 def cluster_for(step: str, cluster: str) -> Cluster:
-    """The cluster of a pair."""
+    """Return the cluster of a pair."""
     return find_any_cluster(cluster, lambda: _need(step))
 
 
 def compare(step: str, cluster: str, options: Options = Options()) -> Row:
-    """Plan a pair by the search and by hand; never raises."""
+    """Plan a pair by the search and by hand. Exceptions become a failure in the row."""
     row = Row(step, cluster)
     try:
         number = number_of(step)
@@ -211,14 +210,14 @@ def _by_hand(row: Row, prepared: Prepared, cluster: Cluster, options: Options) -
     named = [plan for plan in plain_plans(prepared, cluster) if options.only is None or options.only in plan.name]
     plans = limited(named, options.most)
     judged = judge_all(Workshop(prepared, cluster), plans, options.seconds)
-    fitting = sorted((each for each in judged if each.counts), key=_step_of)
-    row.refusals = tuple(dict.fromkeys((each.family, each.refusal) for each in judged if each.step is None))
-    row.fitting, row.refused = len(fitting), sum(each.step is None for each in judged)
+    fitting = sorted((trial for trial in judged if trial.counts), key=_step_of)
+    row.refusals = tuple(dict.fromkeys((trial.family, trial.refusal) for trial in judged if trial.step is None))
+    row.fitting, row.refused = len(fitting), sum(trial.step is None for trial in judged)
     if fitting:
         row.best, row.best_seconds = fitting[0].name, fitting[0].step
     if row.seconds is not None:
         limit = row.seconds / (1.0 + TOLERANCE)
-        row.losses = tuple((each.name, _step_of(each)) for each in fitting if _step_of(each) < limit)
+        row.losses = tuple((trial.name, _step_of(trial)) for trial in fitting if _step_of(trial) < limit)
 
 
 def _step_of(judged: Judged) -> float:
@@ -227,13 +226,13 @@ def _step_of(judged: Judged) -> float:
 
 
 def command(row: Row, baseline: str = "") -> str:
-    """What shows one row again."""
+    """Return the command that repeats one row."""
     only = f" --only '{baseline}'" if baseline else ""
     return f"python benchmarks/plan_quality.py --pairs {row.step}@{row.cluster}{only}"
 
 
 def faults(row: Row, most: int = 3) -> Iterator[str]:
-    """A line for each plan by hand that is faster, `most` at most, and for a failure."""
+    """Yield a line for a failure, and a line for each of up to `most` plans by hand that are faster."""
     where = f"{row.step} ({row.what})" if row.what else row.step
     if row.is_failure:
         best = f"; by hand {row.best} {row.best_seconds:.6g} s" if row.best_seconds is not None else ""
@@ -248,7 +247,7 @@ def faults(row: Row, most: int = 3) -> Iterator[str]:
 
 
 def compare_all(pairs: Sequence[tuple[str, str]], options: Options, jobs: int) -> Iterator[Row]:
-    """All pairs, in the order in which they are done; one that kills its process is a failure, too."""
+    """Yield the row of each pair when it is done. A pair that kills its process becomes a failure."""
     if jobs == 1:
         yield from (compare(*pair, options) for pair in pairs)
         return
@@ -273,7 +272,7 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """How many pairs lose, the worst ratio, the median gain, and the median gap to the bound."""
+    """Return the number of losing pairs, the worst and the median ratio, and the median gap to the bound."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
     gaps = [row.gap for row in rows if row.gap is not None]
     return {
@@ -288,7 +287,7 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def plot(rows: Sequence[Row]) -> None:
-    """The ratios in order, to `results/plan_quality.png`."""
+    """Plot the sorted ratios to `results/plan_quality.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -307,7 +306,7 @@ def plot(rows: Sequence[Row]) -> None:
 
 
 def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """The pairs that the command line asks for, those of one step side by side."""
+    """Return the pairs that the command line asks for. Pairs of the same step are adjacent."""
     if options.unequal:
         return PAIRS
     if options.pairs:
@@ -323,37 +322,37 @@ def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", nargs="+", metavar="STEP", help="by default all of full size")
-    parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", help="by default all shipped ones")
-    parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="these alone; either may be random-NUMBER")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many pairs of these, at random")
-    parser.add_argument("--random", type=int, metavar="N", help="so many random clusters with a random step each")
+    parser.add_argument("--steps", nargs="+", metavar="STEP", help="steps (default: all of full size)")
+    parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", help="clusters (default: all shipped ones)")
+    parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these; either may be random-NUMBER")
+    parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N of these pairs")
+    parser.add_argument("--random", type=int, metavar="N", help="N random clusters with a random step each")
     parser.add_argument("--unequal", action="store_true", help="the pairs of `_unequal_pairs.py`")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample, or the first random number")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample, or first number of --random")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--plan", default="search-plan", metavar="PIPELINE", help="the passes that search")
-    parser.add_argument("--most", type=int, default=100_000, metavar="N", help="plans by hand for each pair")
-    parser.add_argument("--seconds", type=float, help="for the plans by hand of each pair")
-    parser.add_argument("--only", metavar="TEXT", help="plans by hand with this in their names")
-    parser.add_argument("--faults", type=Path, metavar="FILE", help="append losses and failures as they are found")
-    parser.add_argument("--name", default="plan_quality", help="of the JSON file")
+    parser.add_argument("--most", type=int, default=100_000, metavar="N", help="limit of plans by hand per pair")
+    parser.add_argument("--seconds", type=float, help="time limit of plans by hand per pair")
+    parser.add_argument("--only", metavar="TEXT", help="only plans by hand whose names contain TEXT")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="append losses and failures as they occur")
+    parser.add_argument("--name", default="plan_quality", help="name of the JSON file")
     return parser
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
-    asked = parsed(_parser(), pairs=["mlp-tiny@local-4"], most=20)
+    """Print the table, and write JSON file and plot."""
+    options = parsed(_parser(), pairs=["mlp-tiny@local-4"], most=20)
     logging.disable(logging.WARNING)
     rows: list[Row] = []
-    pairs = chosen_pairs(asked)
-    for row in compare_all(pairs, Options(asked.plan, asked.most, asked.seconds, asked.only), asked.jobs):
+    pairs = chosen_pairs(options)
+    for row in compare_all(pairs, Options(options.plan, options.most, options.seconds, options.only), options.jobs):
         rows.append(row)
-        found = list(faults(row))
-        if asked.faults is not None and found:
-            with asked.faults.open("a") as file:
-                file.writelines(f"{line}\n" for line in found)
-        print(f"[{len(rows)}/{len(pairs)}] {_line(row)}", *found, sep="\n  ", flush=True)
-    report(rows, asked.name)
+        messages = list(faults(row))
+        if options.faults is not None and messages:
+            with options.faults.open("a") as file:
+                file.writelines(f"{line}\n" for line in messages)
+        print(f"[{len(rows)}/{len(pairs)}] {_line(row)}", *messages, sep="\n  ", flush=True)
+    report(rows, options.name)
 
 
 def _line(row: Row) -> str:
@@ -364,7 +363,7 @@ def _line(row: Row) -> str:
 
 
 def report(rows: Sequence[Row], name: str) -> None:
-    """Table, summary, losses, JSON and plot."""
+    """Publish the table and the plot, and print the summary and the losses."""
     order: list[Mapping[str, Any]] = [row.as_dict() for row in sorted(rows, key=lambda row: -(row.ratio or 9e9))]
     hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused", "bound")
     publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)

@@ -1,15 +1,15 @@
 """
-What `shardwright plan` gives where something better was once found by hand.
+Compare plans of `shardwright plan` with plans by hand, on cases where a plan by hand was once faster.
 
     python benchmarks/plan_table.py [--only STEP@CLUSTER ...] [--wall]
 
-Each row plans a step for a cluster with no options and stands beside plans by hand, which are made again as pipelines
-of passes. `noted` is the figure that was written down when the search was worse than that (an older cost model, so the
-one that is made again may differ). A row is met if the plan fits and is as fast as both. The last row is the preset
-`zero3`, which is about memory.
+Each row plans a step for a cluster with default options, and compiles plans by hand as pipelines of passes. `noted` is
+the step time of the plan by hand at the time when the search was worse; it comes from an older cost model, so the plan
+by hand may have another time today. A row is met if the plan fits and is as fast as both times. One row plans the
+preset `zero3` and limits its memory.
 
-With `--wall` each plan is made by the command in a process of its own, and its seconds, start-up, verification and
-saving included, stand beside what they may be.
+With `--wall` the command makes each plan in a separate process. The table then has its wall time, which includes
+start-up, verification and saving, and the limit on it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Hand:
-    """A plan by hand: its mesh, where it is not the cluster's, what is pinned, and its stages and micro-batches."""
+    """A plan by hand: a mesh (by default the cluster's), pinned presets, and numbers of stages and micro-batches."""
 
     name: str
     mesh: str | None = None
@@ -57,7 +57,7 @@ class Hand:
     schedule: str = "1f1b"
 
     def plan(self, own: Mesh) -> Plain:
-        """As a pipeline of passes."""
+        """Return the plan as a pipeline of passes."""
         mesh = parse_mesh(self.mesh) if self.mesh is not None else own
         before = f"partition-stages{{stages={self.stages} micro_batches={self.parts}}}," if self.stages > 1 else ""
         finish = PIPELINED.format(parts=self.parts, schedule=self.schedule) if before else "program"
@@ -69,13 +69,13 @@ class Hand:
 @dataclass(frozen=True)
 class Case:
     """
-    A row.
+    A row of the table.
 
     Args:
-        noted_ms: the step by hand when the search was worse; None where it is about memory, or the cluster has changed.
-        limit_ms, limit_gib: what the step and its memory may be at most.
-        wall: the seconds that the command may take on two quiet cores.
-        options: of the command.
+        noted_ms: step of the plan by hand when the search was worse; absent if the cluster has changed since.
+        limit_ms, limit_gib: upper limits of the step and of its memory.
+        wall: upper limit of the command's seconds on two idle cores.
+        options: options of the command.
     """
 
     step: str
@@ -89,12 +89,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """`gpt2-small@h100-8x8`."""
+        """Return the name of the case, for instance `gpt2-small@h100-8x8`."""
         return f"{self.step}@{self.cluster}"
 
     @property
     def cluster_file(self) -> str:
-        """The path of the cluster file in `benchmarks/clusters`, or the name of a shipped cluster."""
+        """Return the path of the cluster file in `benchmarks/clusters`, or the name of a shipped cluster."""
         file = HERE / "clusters" / f"{self.cluster}.toml"
         return str(file) if file.exists() else self.cluster
 
@@ -151,7 +151,7 @@ CASES = (
     Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
     Case("_wide_steps:gpt_wide", "h100-512x8", wall=60.0),
 )
-"""The rows of the table, and four that are about time alone."""
+"""The rows of the table, and four cases that only limit the wall time."""
 
 
 @lru_cache(maxsize=2)
@@ -160,23 +160,23 @@ def _imported(step: str) -> ModuleOp:
 
 
 def planned(case: Case) -> dict[str, Any]:
-    """The report of a plan that is made in this process; `error` where there is none."""
+    """Plan the case in this process and return the report of the plan, or the error as `error`."""
     if case.options == _FIXED:
         options = PlanOptions(mesh="8x8", stages=1, micro_batches=1, duplex="no")
     else:
-        given = dict(zip(case.options[::2], case.options[1::2], strict=True))
-        keep = float(given["--keep-activations"]) if "--keep-activations" in given else None
-        options = PlanOptions(pins=given.get("--pins"), keep_activations=keep)
+        options_by_name = dict(zip(case.options[::2], case.options[1::2], strict=True))
+        keep = float(options_by_name["--keep-activations"]) if "--keep-activations" in options_by_name else None
+        options = PlanOptions(pins=options_by_name.get("--pins"), keep_activations=keep)
     cluster = find_cluster(case.cluster_file)
     try:
-        made = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
+        plan = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
     except PassError as error:
         return {"error": str(error)}
-    return dict(made.report)
+    return dict(plan.report)
 
 
 def planned_by_command(case: Case) -> dict[str, Any]:
-    """The same from the command, with the seconds that a user waits as `wall`."""
+    """Plan the case by the command and return the same report, with the wall time in seconds as `wall`."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "shardwright.tools.cli", "plan", case.step, "--cluster", case.cluster_file]
         environment = {**os.environ, "PYTHONPATH": str(HERE)}
@@ -189,7 +189,7 @@ def planned_by_command(case: Case) -> dict[str, Any]:
 
 
 def by_hand(case: Case, cluster: Cluster) -> list[Judged]:
-    """The plans by hand."""
+    """Simulate the plans by hand and return their results."""
     if not case.by_hand:
         return []
     workshop = Workshop(prepared_step(case.step), cluster)
@@ -197,12 +197,12 @@ def by_hand(case: Case, cluster: Cluster) -> list[Judged]:
 
 
 def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
-    """What a case comes to."""
+    """Return the row of a case."""
     cluster = find_cluster(case.cluster_file)
     report = planned_by_command(case) if wall else planned(case)
-    hands = by_hand(case, cluster)
-    counted = [each for each in hands if each.counts]
-    best = min(counted, key=lambda each: each.step or 0.0, default=None)
+    plans = by_hand(case, cluster)
+    counted = [plan for plan in plans if plan.counts]
+    best = min(counted, key=lambda plan: plan.step or 0.0, default=None)
     step = report.get("predicted_step_s")
     return {
         "step": " ".join((case.step, *case.options)),
@@ -210,7 +210,7 @@ def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
         "plan": report.get("chosen") or report.get("error") or "as asked",
         "plan ms": _ms(step),
         "plan GiB": max(report["peak_bytes"]) / GIB if "peak_bytes" in report else None,
-        "by hand": best.name if best is not None else "; ".join(each.refusal[:60] for each in hands),
+        "by hand": best.name if best is not None else "; ".join(plan.refusal[:60] for plan in plans),
         "by hand ms": _ms(best.step) if best is not None else None,
         "by hand GiB": best.peak_bytes / GIB if best is not None else None,
         "noted ms": case.noted_ms,
@@ -218,21 +218,21 @@ def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
         "candidates": len(report.get("candidates", ())),
         "wall s": report.get("wall"),
         "wall at most s": case.wall,
-        "all by hand": [[each.name, _ms(each.step), each.peak_bytes / GIB, each.refusal] for each in hands],
+        "all by hand": [[plan.name, _ms(plan.step), plan.peak_bytes / GIB, plan.refusal] for plan in plans],
     }
 
 
 def is_met(case: Case, report: dict[str, Any], best: Judged | None) -> bool:
-    """Whether the plan is as good as those by hand; what is planned fits."""
+    """Return whether the plan is as fast as the best plan by hand and within the limits of the case."""
     step = report.get("predicted_step_s")
     if step is None:
         return False
-    # A figure that was noted in three digits is met by what is rounded to it.
+    # Limits have three digits, so a time that rounds to the limit meets it.
     steps = [ms * 1e-3 * 1.0005 for ms in (case.noted_ms, case.limit_ms) if ms is not None]
     if best is not None and best.step is not None:
         steps.append(best.step)
-    room = case.limit_gib is None or max(report["peak_bytes"]) <= case.limit_gib * GIB
-    return room and all(step <= each * (1.0 + TOLERANCE) for each in steps)
+    fits = case.limit_gib is None or max(report["peak_bytes"]) <= case.limit_gib * GIB
+    return fits and all(step <= limit * (1.0 + TOLERANCE) for limit in steps)
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -240,7 +240,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def rows(cases: Sequence[Case], *, wall: bool) -> Iterator[dict[str, Any]]:
-    """All cases; those about time alone only where it is measured."""
+    """Yield the row of each case; cases that only limit the wall time are skipped unless `wall` is set."""
     for case in cases:
         if wall or case.by_hand or case.limit_gib is not None:
             row = row_of(case, wall=wall)
@@ -249,7 +249,7 @@ def rows(cases: Sequence[Case], *, wall: bool) -> Iterator[dict[str, Any]]:
 
 
 def plot(table: Sequence[dict[str, Any]]) -> None:
-    """The plans' steps relative to those by hand, to `results/plan_table.png`."""
+    """Plot the step times of the plans relative to the plans by hand to `results/plan_table.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -272,10 +272,10 @@ def plot(table: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="STEP@CLUSTER")
-    parser.add_argument("--wall", action="store_true", help="time the command")
+    parser.add_argument("--wall", action="store_true", help="make plans by the command and measure its wall time")
     options = parsed(parser, only=["gpt2-tiny@local-4"])
     cases = [case for case in CASES if not options.only or case.name in options.only]
     table = list(rows(cases, wall=options.wall))

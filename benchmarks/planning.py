@@ -1,10 +1,10 @@
 """
-How long planning takes: from `nn.Module` to the emitted program, GPT-2 on an 8x8 mesh of H100.
+Measure how long planning takes, from `nn.Module` to the emitted program, by default of GPT-2 on an 8x8 mesh of H100.
 
     python benchmarks/planning.py [--repeat N] [STEP ...]
 
-Each run is a process of its own; the time is that of `compile_step` (capture, import, passes, emission), without the
-start of Python and torch, which is given beside it. The best of N runs is reported with the median.
+Each run is a separate process. The time covers `compile_step` (capture, import, passes, emission). The table reports
+the best and the median of N runs, and separately the start of Python and torch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measure(step: str, cluster: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cluster", default="h100-8x8")
@@ -52,7 +52,7 @@ def main() -> None:
         runs = sorted((measure(step, options.cluster) for _ in range(options.repeat)), key=lambda run: run["wall"])
         best, seconds = runs[0], runs[0]["pass_seconds"]
         searches = [run["pass_seconds"]["search-plan"] for run in runs]
-        known = seconds["import"] + seconds["search-plan"] + seconds["emit"]
+        listed = seconds["import"] + seconds["search-plan"] + seconds["emit"]
         rows.append(
             {
                 "step": step,
@@ -68,7 +68,7 @@ def main() -> None:
                 "start of Python and torch s": best["start"],
             }
         )
-        values = (seconds["import"], seconds["search-plan"], best["wall"] - known, seconds["emit"])
+        values = (seconds["import"], seconds["search-plan"], best["wall"] - listed, seconds["emit"])
         for part, value in zip(parts.values(), values, strict=True):
             part.append(value)
     publish("planning", rows, command="python benchmarks/planning.py " + " ".join(options.steps))

@@ -1,22 +1,22 @@
 """
-Predicted against measured steps.
+Compare predicted with measured step times.
 
     python benchmarks/prediction.py [--ranks 2 4] [--only "mlp-small x2" ...] [--until plan] [--quick]
     sudo python benchmarks/prediction.py --emulated
 
-Fifty plans of five model families on two and on four gloo processes of this machine; with `--emulated`, fifty at each
-of two sites whose hosts are network namespaces with limited links. Each phase keeps its results in
-`results/prediction-SITE` and does not repeat what is there, so a run can be ended and taken up again:
+The study has fifty plans of five model families on two and on four gloo processes of this machine. With `--emulated` it
+has fifty plans at each of two sites, whose hosts are network namespaces with limited links. Each phase keeps its
+results in `results/prediction-SITE` and skips existing ones, so a run can be stopped and resumed:
 
-profile   a cluster file per mesh, by `shardwright profile`
-plan      the IR and the program of every plan. Those that are searched for, again, once the ops of all are measured:
-          of the best of several kinds the one that is the fastest in a short run, as by `shardwright plan --measure`
-measure   three times in turn: the ops of all plans, by `shardwright profile --ops-of`; and steps of every plan in a job
-          of its own, of a step the time until its last rank is done
-predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen;
-          and how the plan that is searched for the profiled cluster does beside the fastest of its group, as measured
+profile   write a cluster file per mesh by `shardwright profile` plan      write the IR and the program of every plan.
+Searched plans are searched again once all ops are measured: the
+          fastest of the best plans of several kinds in a short run is taken, as in `shardwright plan --measure`
+measure   three times in turn: measure the ops of all plans by `shardwright profile --ops-of`, and the steps of every
+          plan in a separate job. A step ends when its last rank is done
+predict   write the tables and the plot: predicted step by back end, correlation, errors, whether the fastest plan is
+          predicted to be the fastest, and the searched plan compared with the fastest of its group
 
-Where enough turns are so, only those count in which no other process of the machine worked.
+Turns are ignored if other processes of the machine worked meanwhile and enough quiet turns remain.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ EMULATED: dict[str, Site] = {
     "three-hosts": Emulated(rates=("500mbit", "500mbit", "100mbit"), ranks_each=1),
 }
 SLOW_LINKS = 240.0
-"""The seconds for which a network is profiled on which a large bucket takes half a second."""
+"""Seconds of profiling for a slow network, which needs half a second for a large bucket."""
 ONE_MESH = 108.0
-"""The seconds for which ops are measured where all fifty plans are for one mesh."""
+"""Seconds of measuring ops if all fifty plans are for one mesh."""
 
 SEARCHED = "searched"
-"""The plan that was searched for, among those of a group."""
+"""Name of the searched plan of a group."""
 
 GOOD_CHOICE = 0.05
-"""By how much of the best step the chosen plan may be slower."""
+"""Largest excess over the fastest step, as a share of it, for a choice that counts as good."""
 
 
 def study(name: str, options: argparse.Namespace) -> Study:
-    """The study of a site, of the groups that are asked for."""
+    """Return the study of a site, with the groups that the options select."""
     site, groups = (Local(), GROUPS) if name == LOCAL else (EMULATED[name], EMULATED_GROUPS[name])
     wanted = [group for group in groups if options.only is None or group.name in options.only]
     chosen = [group for group in wanted if options.ranks is None or group.ranks in options.ranks]
@@ -63,66 +63,66 @@ def study(name: str, options: argparse.Namespace) -> Study:
 
 
 def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:
-    """How well a back end does on all rows."""
+    """Return how well the predictions of a back end fit all rows."""
     measured, predicted = ([row[f"{name} ms"] for row in rows] for name in ("measured", back_end))
-    lost = [choice_regret(rows, group, back_end) for group in dict.fromkeys(row["group"] for row in rows)]
+    regrets = [choice_regret(rows, group, back_end) for group in dict.fromkeys(row["group"] for row in rows)]
     return {
         "back end": back_end,
         "plans": len(rows),
         "spread": max(measured) / min(measured),
         "Pearson": pearson(predicted, measured),
         "median error": median_error(predicted, measured),
-        "good choices": sum(each <= GOOD_CHOICE for each in lost),
-        "groups": len(lost),
-        "worst choice": max(lost),
+        "good choices": sum(value <= GOOD_CHOICE for value in regrets),
+        "groups": len(regrets),
+        "worst choice": max(regrets),
     }
 
 
 def choice_regret(rows: Sequence[Mapping[str, Any]], group: str, back_end: str) -> float:
-    """By how much the plan that a back end prefers in a group is slower than the fastest."""
-    mine = [row for row in rows if row["group"] == group]
-    measured, predicted = ({row["plan"]: row[f"{name} ms"] for row in mine} for name in ("measured", back_end))
+    """Return measured[chosen] / min(measured) - 1 for the plan that a back end predicts to be a group's fastest."""
+    own = [row for row in rows if row["group"] == group]
+    measured, predicted = ({row["plan"]: row[f"{name} ms"] for row in own} for name in ("measured", back_end))
     return regret(predicted, measured)
 
 
 def choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By group, how the plan that `search-plan` chose for the profiled cluster does beside the others, as measured."""
-    found: list[dict[str, Any]] = []
+    """Compare the searched plan of each group with the fastest plan of the group, by measured steps."""
+    table: list[dict[str, Any]] = []
     for group in dict.fromkeys(row["group"] for row in rows):
         measured = {row["plan"]: row["measured ms"] for row in rows if row["group"] == group}
         fastest = min(measured, key=measured.__getitem__)
-        lost = measured[SEARCHED] / measured[fastest] - 1.0
-        found.append(
+        excess = measured[SEARCHED] / measured[fastest] - 1.0
+        table.append(
             {
                 "group": group,
                 "searched ms": measured[SEARCHED],
                 "dp ms": measured["dp"],
                 "fastest": fastest,
                 "fastest ms": measured[fastest],
-                "slower by": lost,
-                "good": lost <= GOOD_CHOICE,
+                "slower by": excess,
+                "good": excess <= GOOD_CHOICE,
             }
         )
-    return found
+    return table
 
 
 def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print and write the tables and the plot of a site."""
+    """Publish the tables and the plot of a site."""
     command = "python benchmarks/prediction.py" + ("" if name == LOCAL else " --emulated")
     publish(f"prediction-{name}-plans", rows, command=command)
     publish(f"prediction-{name}-choices", choices(rows), command=command)
     publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS], command=command)
-    points = {each: [(row["measured ms"], row[f"{each} ms"]) for row in rows] for each in BACK_ENDS}
+    points = {name: [(row["measured ms"], row[f"{name} ms"]) for row in rows] for name in BACK_ENDS}
     plot_scatter(f"prediction-{name}", points, xlabel="measured step, ms", ylabel="predicted step, ms")
 
 
 def main() -> None:
-    """Go through the phases, print the tables and write JSON and plot."""
+    """Run the phases, print the tables, and write JSON files and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulated", action="store_true", help="hosts with limited links; needs root and iproute2")
-    parser.add_argument("--ranks", type=int, nargs="+", help="groups on so many processes")
-    parser.add_argument("--only", nargs="+", metavar="GROUP", help="these groups, as in the tables")
-    parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="the last phase")
+    parser.add_argument("--ranks", type=int, nargs="+", help="only groups on these numbers of processes")
+    parser.add_argument("--only", nargs="+", metavar="GROUP", help="only these groups, by their names in the tables")
+    parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="last phase to run")
     options = parsed(parser, only=["mlp-small x2"], until="plan")
     try:
         for name in EMULATED if options.emulated else (LOCAL,):

@@ -1,11 +1,11 @@
 """
-Where a predicted step is wrong: every statement of a plan's program by the clock, beside what the model says of it.
+Measure every statement of a plan's program and compare it with the cost model, to see where a prediction is wrong.
 
     python benchmarks/prediction_lines.py "mlp-small x2" zero3 [--seconds 6]
 
-For a plan that `benchmarks/prediction.py` has made, of which it keeps cluster and IR. Measured is the mean over ranks:
-of a collective, what a rank waits for the others too. The model's seconds of a collective in two halves are all with
-the half that starts it, though most of them may pass behind other work.
+The plan must exist: `benchmarks/prediction.py` keeps its cluster and its IR. Measured times are means over ranks; the
+time of a collective includes waiting for other ranks. The model counts the full time of an asynchronous collective at
+its `start`, although most of it may overlap computation.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _CALL = re.compile(r"""(?:.* = )?(comm\.start\(['"]\w+|[\w.]+)""")
 
 
 def calls(program: str) -> list[tuple[str, str]]:
-    """Of each statement the first name that it assigns to, if any, and what it calls."""
-    found: list[tuple[str, str]] = []
+    """Return for each statement the first name that it assigns (or "") and the function that it calls."""
+    pairs: list[tuple[str, str]] = []
     for line in statements(program):
         target, equals, _ = line.partition(" = ")
         called = _CALL.match(line)
         name = re.split(r"\W", target.strip("( "), maxsplit=1)[0] if equals else ""
-        found.append((name, called[1] if called else line))
-    return found
+        pairs.append((name, called[1] if called else line))
+    return pairs
 
 
 def by_name(timeline: Timeline) -> dict[str, float]:
-    """The seconds of ops by the name that the program gives their first result."""
+    """Return the seconds of ops, by the name that the program gives to their first result."""
     seconds: dict[str, float] = defaultdict(float)
     for event in timeline.events:
         _, percent, hint = event.name.partition(" %")
@@ -52,16 +52,16 @@ def by_name(timeline: Timeline) -> dict[str, float]:
 
 
 def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """A row per kind of statement, those that take longest first."""
+    """Return a row for each kind of statement, the slowest first."""
     rows: dict[str, dict[str, Any]] = {}
     for (name, called), seconds in zip(calls(program), measured, strict=True):
         row = rows.setdefault(called, {"statement": called, "times": 0, "measured ms": 0.0})
         row["times"] += 1
         row["measured ms"] += 1e3 * seconds
         for back_end, by_result in predicted.items():
-            # A name that is assigned to again is of a collective's second half.
+            # `pop` counts a name once: a second assignment is the `wait` of the same collective.
             row[f"{back_end} ms"] = row.get(f"{back_end} ms", 0.0) + 1e3 * by_result.pop(name, 0.0)
-    rest = {f"{back_end} ms": 1e3 * sum(left.values()) for back_end, left in predicted.items()}
+    rest = {f"{back_end} ms": 1e3 * sum(seconds_left.values()) for back_end, seconds_left in predicted.items()}
     in_order = sorted(rows.values(), key=lambda row: -row["measured ms"])
     return [*in_order, {"statement": "no statement of that name", "times": 0, "measured ms": 0.0, **rest}]
 
@@ -79,12 +79,12 @@ def main() -> None:
     folder = study.plan_path(group, options.plan)
     try:
         program = (folder / "program.py").read_text()
-        # Rank 0 is of the first stage.
+        # The first timeline belongs to the first stage, which has rank 0.
         predicted = {name: by_name(first) for name, (first, *_) in study.predicted(group, options.plan).items()}
     except OSError as error:
-        skip(f"{error}; python benchmarks/prediction.py plans and measures first")
+        skip(f"{error}; run python benchmarks/prediction.py first, which plans and measures")
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
-    measured = [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
+    measured = [statistics.fmean(times) for times in zip(*by_rank, strict=True)]
     command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
     publish("prediction-lines", rows_of(program, measured, predicted), command=command)
 

@@ -1,15 +1,14 @@
 """
-What measuring a step costs: steps inside `step.profile()` against steps outside, in turn in one job.
+Measure the cost of profiling a step: steps inside `step.profile()` against steps outside, in turn in one job.
 
     python benchmarks/profile_cost.py [--ranks 2] [--pairs 60] [--seconds 0.5] [--step gpt2|mlp] [--pins zero3]
 
-A pair is a block of steps that are measured and one of steps that are not, each of about --seconds, in an order that is
-drawn. `ratio` is the median of the paired ratios with its interval of 95 %, `cpu` that of the seconds of processor time
-of all threads of rank 0, which other processes disturb less, and `least` the ratio of the shortest blocks. The controls
-compare two blocks that are not measured.
-`call us` is the processor time that recording adds to one collective, and `calls of step` that of all collectives of
-a step as a part of its processor time: what the ratios cannot tell from noise. Bringing together what the ranks
-measured, once at the end, is in none of these: `gather ms`, of ten steps.
+A pair is a block of profiled steps and a block of other steps, each of about --seconds, in random order. `ratio` is the
+median of the paired ratios with its 95 % interval. `cpu` is the same for processor seconds of all threads of rank 0,
+which other processes disturb less, and `least` is the ratio of the shortest blocks. The controls `A/A` compare two
+blocks without profiling. `call us` is the processor time that recording adds to one collective. `calls of step` is that
+time for all collectives of a step, as a share of the step's processor time; the ratios cannot distinguish it from
+noise. These figures exclude the final gathering of all ranks' measurements, which is `gather ms` for ten steps.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from shardwright.runtime.step_recorder import StepRecorder
 
 
 def seconds_of(step: DistributedStep, batch: Any, steps: int, *, measured: bool) -> tuple[float, float]:
-    """Of a block of steps on all ranks, and of the processor on this one."""
+    """Return the seconds of a block of steps on all ranks, and this rank's processor seconds."""
     recorder = recorder_of(step._executor, compiled=False)
     with recorder.recording() if measured else nullcontext():
         dist.barrier()
@@ -49,21 +48,21 @@ def seconds_of(step: DistributedStep, batch: Any, steps: int, *, measured: bool)
 
 
 def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
-    """One row, on every rank."""
+    """Return one row; every rank calls this."""
     step, batch = planned(name, pins)
     seconds_of(step, batch, WARM_STEPS, measured=True)
-    one = torch.tensor(seconds_of(step, batch, WARM_STEPS, measured=False)[0] / WARM_STEPS)
-    dist.broadcast(one, 0)
-    steps = max(5, round(seconds / one.item()))
+    warm = torch.tensor(seconds_of(step, batch, WARM_STEPS, measured=False)[0] / WARM_STEPS)
+    dist.broadcast(warm, 0)
+    steps = max(5, round(seconds / warm.item()))
     times, used = list[tuple[float, ...]](), list[tuple[float, ...]]()
     generator = random.Random(0)
     for _ in range(pairs):
-        order, found = [0, 1, 2], [(0.0, 0.0)] * 3
+        order, timed = [0, 1, 2], [(0.0, 0.0)] * 3
         generator.shuffle(order)
         for side in order:
-            found[side] = seconds_of(step, batch, steps, measured=side == 0)
-        times.append(tuple(each for each, _ in found))
-        used.append(tuple(each for _, each in found))
+            timed[side] = seconds_of(step, batch, steps, measured=side == 0)
+        times.append(tuple(each for each, _ in timed))
+        used.append(tuple(each for _, each in timed))
     row: dict[str, Any] = {
         "step": name,
         "pins": pins,
@@ -86,19 +85,19 @@ def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
 
 
 class _Over:
-    """Work that is over."""
+    """Completed work."""
 
     def wait(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once."""
 
 
 def seconds_of_a_call(count: int = 2000, rounds: int = 9) -> float:
-    """Of the processor, what recording adds to starting and awaiting a collective that is over; of several rounds."""
+    """Return the median processor seconds that recording adds to a completed collective's start and wait."""
     value = torch.ones(4)
     request, pending = Request("all_reduce", (value,), ("gpu",)), Pending([_Over()], lambda: [value])
-    recorder, found = StepRecorder(torch.device("cpu"), 0, [(0, 1)]), list[float]()
+    recorder, added = StepRecorder(torch.device("cpu"), 0, [(0, 1)]), list[float]()
 
-    def one(*, recorded: bool) -> float:
+    def call_seconds(*, recorded: bool) -> float:
         with recorder.recording(), recorder.step() if recorded else nullcontext():
             start = time.process_time()
             for _ in range(count):
@@ -106,12 +105,12 @@ def seconds_of_a_call(count: int = 2000, rounds: int = 9) -> float:
             return time.process_time() - start
 
     for _ in range(rounds):
-        found.append((one(recorded=True) - one(recorded=False)) / count)
-    return statistics.median(found)
+        added.append((call_seconds(recorded=True) - call_seconds(recorded=False)) / count)
+    return statistics.median(added)
 
 
 def _calls(step: DistributedStep, batch: Any) -> int:
-    """How many collectives a step starts."""
+    """Return the number of collectives that a step starts."""
     recorder = recorder_of(step._executor, compiled=False)
     with recorder.recording():
         step(batch)
@@ -119,7 +118,7 @@ def _calls(step: DistributedStep, batch: Any) -> int:
 
 
 def _gathering(step: DistributedStep, batch: Any) -> float:
-    """The seconds in which the ranks bring ten steps together."""
+    """Return the seconds that the ranks take to gather the measurements of ten steps."""
     recorder = recorder_of(step._executor, compiled=False)
     with recorder.recording():
         for _ in range(10):
@@ -130,7 +129,7 @@ def _gathering(step: DistributedStep, batch: Any) -> float:
 
 
 def main() -> None:
-    """Print the table and write the JSON."""
+    """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=60)
@@ -143,8 +142,8 @@ def main() -> None:
         sys.exit(subprocess.run([*torchrun, *sys.argv]).returncode)
     row = measure(options.step, options.pins, options.pairs, options.seconds)
     if dist.get_rank() == 0:
-        asked = f"--step {options.step} --pins {options.pins} --ranks {options.ranks} --pairs {options.pairs}"
-        command = f"python benchmarks/profile_cost.py {asked}"
+        arguments = f"--step {options.step} --pins {options.pins} --ranks {options.ranks} --pairs {options.pairs}"
+        command = f"python benchmarks/profile_cost.py {arguments}"
         publish(f"profile-cost-{options.step}-{options.pins}-{options.ranks}", [row], command=command)
 
 

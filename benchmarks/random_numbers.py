@@ -1,12 +1,13 @@
 """
-Random numbers by place: what a dropout mask costs, and whether models with dropout train as one device does.
+Random numbers by position: measure the cost of a dropout mask, or check that models with dropout train as on one
+device.
 
     python benchmarks/random_numbers.py [--rounds 15] [--training]
 
-Times are of dropout forward on one thread, beside torch's own, in alternation; the ratio is the median of the paired
-ratios. Training compares GPT-2, BERT and ViT at test size, with the dropout of 0.1 of their papers, on gloo processes
-with eager PyTorch that draws the same numbers (`counter_random`): losses, every gradient and all that is kept between
-steps, over three steps.
+Times are of dropout's forward on one thread, in alternation with torch's own; the ratio is the median of the paired
+ratios. `--training` compares GPT-2, BERT and ViT at test size, with their papers' dropout of 0.1, on gloo processes
+with eager PyTorch that draws the same numbers (`counter_random`), over three steps: losses, gradients, and all
+parameters and states.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ STAGES = 'partition-stages{stages=2 ranks="2,2"},search-strategy,program{mode=pi
 
 @dataclass(frozen=True)
 class Form:
-    """A way to spread a step: a mesh, pins or none, and a pipeline of passes in place of the usual one."""
+    """A way to spread a step: a mesh, optional pins, and an optional pipeline that replaces the usual passes."""
 
     mesh: str
     pins: str | None = None
@@ -68,21 +69,21 @@ FORMS = {
 
 
 def slow_cluster(mesh: Mesh) -> Cluster:
-    """Slow devices on fast links: the search splits models of a few thousand numbers too."""
+    """Return slow devices on fast links, so that the search splits even models with few parameters."""
     device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
     links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
     return Cluster("slow", mesh, (device,), (0,) * mesh.device_count, links)
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def measure_speed(rounds: int) -> None:
-    """Write the table of times."""
+    """Publish the table of times."""
     torch.set_num_threads(1)
     x, seed = torch.randn(SHAPE), torch.tensor(step_seed(0, 0))
     half = x[:, :, 1:385].contiguous()
@@ -98,9 +99,9 @@ def measure_speed(rounds: int) -> None:
     times = [{name: timed(function) for name, function in kinds.items()} for _ in range(rounds)]
     base, rows = next(iter(kinds)), list[dict[str, Any]]()
     for name in kinds:
-        ratios = [each[name] / each[base] for each in times]
+        ratios = [turn[name] / turn[base] for turn in times]
         low, high = interval(ratios)
-        median = statistics.median(each[name] for each in times)
+        median = statistics.median(turn[name] for turn in times)
         rows.append({"dropout": name, "ms": 1e3 * median, "ratio": statistics.median(ratios), "low": low, "high": high})
     publish("random_numbers", rows, command=f"python benchmarks/random_numbers.py --rounds {rounds}")
     names, middles = [row["dropout"] for row in rows], [row["ratio"] for row in rows]
@@ -109,7 +110,7 @@ def measure_speed(rounds: int) -> None:
 
 
 def cases() -> Iterator[tuple[str, CheckCase]]:
-    """Every model in every form, in both precisions."""
+    """Yield every model in every form, in both precisions."""
     for form, how in FORMS.items():
         mesh = parse_mesh(how.mesh)
         cluster = slow_cluster(mesh)
@@ -120,12 +121,12 @@ def cases() -> Iterator[tuple[str, CheckCase]]:
 
 
 def measure_training() -> None:
-    """Write the table of errors."""
+    """Publish the table of errors."""
     rows: list[dict[str, Any]] = []
     for ranks in (2, 4):
-        mine = [(form, case) for form, case in cases() if case.mesh.device_count == ranks]
-        for (form, case), result in zip(mine, check_on_ranks([case for _, case in mine], ranks), strict=True):
-            worst = {each.kind: each.error for each in result.errors}
+        own = [(form, case) for form, case in cases() if case.mesh.device_count == ranks]
+        for (form, case), result in zip(own, check_on_ranks([case for _, case in own], ranks), strict=True):
+            worst = {error.kind: error.error for error in result.errors}
             rows.append(
                 {
                     "model": next(name for name, step in STEPS.items() if step is case.step),
@@ -142,7 +143,7 @@ def measure_training() -> None:
 
 
 def main() -> None:
-    """Print the tables and write their JSON."""
+    """Print the tables, and write JSON files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", action="store_true")

@@ -1,14 +1,14 @@
 """
-Random programs in every way in which a step can be divided: equal to one device, refused, or wrong.
+Plan random programs in every way to divide a step, and check that they equal one device or are refused.
 
     python benchmarks/random_programs.py [--count 150] [--first N] [--modes plan ...] [--jobs 2]
 
 Half of the programs are layers (`_random_layers.py`), half are graphs of functions (`_random_functions.py`). Each is
-planned for four devices on which splitting pays: as the search decides, with the batch accumulated in two parts, in two
-stages, in duplex, and in both mixed precisions. The interpreter runs two steps of the plan, and eager PyTorch on one
-device is the reference: in float64, or under autocast, where the error of autocast against float32 is the
-measure. A program with a block that computes across rows may be refused where the batch is divided; any other refusal
-is listed.
+planned for four devices where splitting pays: as the search decides, with the batch accumulated in two parts, in two
+stages, in duplex, and in both mixed precisions. The interpreter runs two steps of the plan. The reference is eager
+PyTorch on one device, in float64 or under autocast; under autocast the tolerance is relative to the error of autocast
+against float32. A program with a block that computes across rows may be refused if the batch is divided; any other
+refusal is listed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ MESH = Mesh.of(gpu=4)
 STEPS = 2
 EXACT = 1e-8
 MIXED, TIMES_OF_EAGER = 3e-2, 6.0
-"""The error that a gradient in mixed precision may have: a constant, or a multiple of the error of eager PyTorch."""
+"""Tolerated errors of a gradient in mixed precision: a constant, and a multiple of eager PyTorch's error."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How programs are planned: options, the precision, and whether the batch is divided."""
+    """A way of planning: options, precision, and whether the batch is divided."""
 
     options: PlanOptions
     precision: str | None = None
@@ -69,7 +69,7 @@ MODES: Mapping[str, Mode] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program in a mode: `equal`, `refused`, `refused otherwise`, `wrong` or `crash`, and how."""
+    """The result of a program in a mode: `equal`, `refused`, `refused otherwise`, `wrong` or `crash`, and a message."""
 
     program: str
     mode: str
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def outcomes(program: Program, modes: Mapping[str, Mode]) -> Iterator[Outcome]:
-    """Try a program in every mode."""
+    """Plan and check a program in every mode, and yield the results."""
     for name, mode in modes.items():
         try:
             problem = difference(program, mode)
@@ -91,7 +91,7 @@ def outcomes(program: Program, modes: Mapping[str, Mode]) -> Iterator[Outcome]:
 
 
 def difference(program: Program, mode: Mode) -> str:
-    """Return the largest difference between a planned program and one device as text, or nothing if they agree."""
+    """Return the largest difference between a planned program and one device as text, or "" if they agree."""
     step = replace(program.make(), precision=mode.precision)
     dtype = torch.float64 if mode.precision is None else torch.float32
     module = import_training_step(step, dtype=dtype, gradients=True)
@@ -102,11 +102,11 @@ def difference(program: Program, mode: Mode) -> str:
     exact = EagerRun(replace(step, precision=None), torch.float32, 0) if mode.precision else None
     for number in range(STEPS if exact is None else 1):
         batch = vary_batch(step.batch, number, dtype)
-        expected, found = reference.step(batch), run.step(batch)
+        expected, actual = reference.step(batch), run.step(batch)
         tolerance = max(EXACT, program.coarse)
         if exact is not None:
             tolerance = max(MIXED, program.coarse, TIMES_OF_EAGER * _largest(expected, exact.step(batch)))
-        worst = max(_errors(found, expected), key=lambda each: each.error)
+        worst = max(_errors(actual, expected), key=lambda error: error.error)
         if not worst.error <= tolerance:
             where = f"{worst.kind} {worst.name} in step {number + 1}"
             return f"{where} is off by {worst.error:.2g}, allowed {tolerance:.2g}"
@@ -118,7 +118,7 @@ def _errors(found: StepValues, expected: StepValues) -> list[Worst]:
 
 
 def _largest(found: StepValues, expected: StepValues) -> float:
-    return max(each.error for each in _errors(found, expected))
+    return max(error.error for error in _errors(found, expected))
 
 
 def _try(asked: tuple[str, int, tuple[str, ...]]) -> list[Outcome]:
@@ -131,31 +131,31 @@ def _try(asked: tuple[str, int, tuple[str, ...]]) -> list[Outcome]:
 
 
 def main() -> None:
-    """Print the table and write it with everything that is not equal; exit 1 where a program is wrong or crashes."""
+    """Print and write the table with all outcomes that are not equal; exit with 1 if a program is wrong or crashes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=150, help="programs of each of the two kinds")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first")
+    parser.add_argument("--count", type=int, default=150, help="number of programs of each kind")
+    parser.add_argument("--first", type=int, default=0, help="number of the first program")
     parser.add_argument("--kinds", nargs="+", choices=("layers", "functions"), default=["layers", "functions"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     options = parsed(parser, count=1, modes=["plan", "accumulation"])
     numbers = range(options.first, options.first + options.count)
-    asked = [(kind, number, tuple(options.modes)) for number in numbers for kind in options.kinds]
-    found: list[Outcome] = []
+    tasks = [(kind, number, tuple(options.modes)) for number in numbers for kind in options.kinds]
+    results: list[Outcome] = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
-        for each in (outcome for several in pool.map(_try, asked) for outcome in several):
-            found.append(each)
-            if each.status not in ("equal", "refused"):
-                print(f"{each.status}: {each.mode}: {each.program}\n    {each.message}", flush=True)
+        for item in (outcome for several in pool.map(_try, tasks) for outcome in several):
+            results.append(item)
+            if item.status not in ("equal", "refused"):
+                print(f"{item.status}: {item.mode}: {item.program}\n    {item.message}", flush=True)
     statuses = ("equal", "refused", "refused otherwise", "wrong", "crash")
-    counts = Counter((each.mode, each.status) for each in found)
+    counts = Counter((item.mode, item.status) for item in results)
     rows = [{"mode": mode, **{status: counts[mode, status] for status in statuses}} for mode in options.modes]
     rows.append({"mode": "all", **{status: sum(row[status] for row in rows) for status in statuses}})
-    rows[-1]["not equal"] = [[each.mode, each.program, each.status, each.message] for each in found if each.message]
+    rows[-1]["not equal"] = [[item.mode, item.program, item.status, item.message] for item in results if item.message]
     complete = [{**row, "not equal": row.get("not equal", "")} for row in rows]
     command = f"python benchmarks/random_programs.py --count {options.count} --first {options.first}"
     publish("random_programs", complete, command=command, hidden=("not equal",))
-    sys.exit(any(each.status in ("wrong", "crash") for each in found))
+    sys.exit(any(item.status in ("wrong", "crash") for item in results))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ Compare this compiler's searches with the searches of the papers on one set of p
 
 There are three parts:
 
-- `settings`: each algorithm on a setting of each paper. Its objective is its own; the step of its program, finished by
-  the same passes, is simulated. `auto` is `search-plan`, and `auto over best` must not exceed 1.
-- `budget`: cost over seconds on AutoDDL's MLP with layers of 32768, 16384, 4096, 2048 and 512 features (figure 8), on
-  128 and on 4,096 nodes. Algorithms with a budget run with one step, two, four, and so on.
+- `settings`: run each algorithm on a setting of each paper. Each algorithm minimizes its own objective; the same passes
+  finish its program, and the step is simulated. `auto` is `search-plan`, and `auto over best` must not exceed 1.
+- `budget`: cost by seconds of search on AutoDDL's MLP with layers of 32768, 16384, 4096, 2048 and 512 features (figure
+  8), on 128 and on 4,096 nodes. Algorithms with a budget run with budgets of 1, 4, 16, and so on.
 - `scaling`: seconds by the number of layers, and by the number of devices (HiDup figure 14, HAP figure 19).
 
-Algorithms that refuse a problem as too large, or need longer than `--seconds`, are left out of larger ones.
+In `scaling`, an algorithm that fails, or takes longer than `--seconds`, is not run on larger problems.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import step_functions
 
 WIDTHS = (32768, 16384, 4096, 2048, 512)
-"""The features of AutoDDL's MLP (section 4.6)."""
+"""Numbers of features of the layers of AutoDDL's MLP (section 4.6)."""
 
 WHOLE_PLANS = ("auto", "anneal")
 
 STRATEGIES = tuple(name for name in ALGORITHMS if name not in (*WHOLE_PLANS, "fixed"))
 
 DUPLEX = ("pareto-dp",)
-"""The algorithms whose objective is the time of two halves of the batch in turns."""
+"""The algorithms whose objective is the time of two interleaved halves of the batch."""
 
 BUDGETED = ("random", "metropolis", "coordinate-descent", "ilp", "astar", "pareto-dp")
 
@@ -72,13 +72,13 @@ Rows = list[dict[str, Any]]
 @dataclass(frozen=True)
 class Setting:
     """
-    A step on a cluster.
+    A training step on a cluster.
 
     Args:
-        paper: the paper that has such a setting.
-        step: makes the training step.
+        paper: paper and figure or table that use such a setting.
+        step: function that makes the training step.
         cluster: name of a shipped cluster.
-        mesh: sizes of the mesh, for other numbers of devices than the cluster has.
+        mesh: sizes of the mesh, where the setting uses a different number of devices than the cluster.
     """
 
     paper: str
@@ -87,9 +87,9 @@ class Setting:
     mesh: str | None = None
 
     def devices(self) -> Cluster:
-        """Return the cluster on the mesh."""
-        found = find_cluster(self.cluster)
-        return on_mesh(found, parse_mesh(self.mesh)) if self.mesh is not None else found
+        """Return the cluster, on the mesh of the setting if it names one."""
+        cluster = find_cluster(self.cluster)
+        return on_mesh(cluster, parse_mesh(self.mesh)) if self.mesh is not None else cluster
 
 
 def _shipped(name: str) -> Callable[[], TrainingStep]:
@@ -113,11 +113,11 @@ SETTINGS: Mapping[str, Setting] = {
     "GPT-2, 4x4 mixed": Setting("AMP, tables 8 and 9", _shipped("gpt2-small"), "amp-het-cluster"),
     "GPT-2, 4x4 V100": Setting("cross-mesh, figure 7", _shipped("gpt2-small"), "cross-mesh-p3-4x4"),
 }
-"""A setting of each paper, by name."""
+"""Settings of the papers, by name."""
 
 
 class OverTime(BaseException):
-    """A search reached its time limit. It is no Exception, which `search-plan` takes for a fault of one candidate."""
+    """A search reached its time limit. As a `BaseException`, it is no failure of a candidate to `search-plan`."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,11 @@ class Outcome:
     The result of one algorithm.
 
     Args:
-        seconds: of the search alone.
+        seconds: seconds of the search alone.
         cost, bound: seconds by the algorithm's own objective, and a lower bound on them.
-        step: seconds of the simulated step of its program, or None if it found no program.
-        excess: bytes that its tightest rank needs beyond its memory.
-        why_none: the reason for no result.
+        step: seconds of the simulated step, or None if the algorithm found no program.
+        excess: bytes that the rank with the tightest memory needs beyond its memory.
+        why_none: reason for a missing result.
     """
 
     seconds: float
@@ -144,7 +144,7 @@ class Outcome:
 
 @lru_cache(maxsize=4)
 def imported(name: str) -> ModuleOp:
-    """Return the step of a setting, as searches get it."""
+    """Return the step of a setting, prepared for a search."""
     return prepared(SETTINGS[name].step())
 
 
@@ -157,7 +157,7 @@ def prepared(step: TrainingStep) -> ModuleOp:
 
 @contextmanager
 def limited(seconds: float) -> Generator[None]:
-    """Raise OverTime after so many seconds."""
+    """Raise OverTime if the block takes longer than `seconds`."""
 
     def ring(signum: int, frame: object) -> None:
         raise OverTime(f"takes longer than {seconds:g} s")
@@ -178,8 +178,8 @@ def run(
     Run one algorithm.
 
     Args:
-        seconds: the most that the search may take.
-        judge: whether its strategy is made a program and simulated.
+        seconds: time limit of the search.
+        judge: whether to finish the program of the strategy and simulate it.
     """
     module = step.clone()
     add_cluster(module, cluster)
@@ -209,7 +209,7 @@ def run(
 
 
 def _told(module: ModuleOp) -> tuple[float | None, float | None, dict[str, int]]:
-    """Return cost, bound and statistics, as the pass wrote them."""
+    """Return cost, lower bound and statistics of the search."""
     (func,) = step_functions(module)
     entries = func.attributes.get(SEARCH)
     if not isinstance(entries, DictionaryAttr):
@@ -227,13 +227,13 @@ def settings(names: Sequence[str], algorithms: Sequence[str], seconds: float) ->
     rows: Rows = []
     for name in names:
         setting = SETTINGS[name]
-        cluster, found = setting.devices(), dict[str, Outcome]()
+        cluster, outcomes = setting.devices(), dict[str, Outcome]()
         for algorithm in (*algorithms, *WHOLE_PLANS):
-            found[algorithm] = outcome = run(imported(name), cluster, algorithm, seconds)
+            outcomes[algorithm] = outcome = run(imported(name), cluster, algorithm, seconds)
             print(name, algorithm, outcome, file=sys.stderr, flush=True)
-        theirs = [each.step for key, each in found.items() if key not in ("auto", "eliminate") and _counts(each)]
-        best = min((step for step in theirs if step is not None), default=inf)
-        for algorithm, outcome in found.items():
+        steps = [each.step for key, each in outcomes.items() if key not in ("auto", "eliminate") and _counts(each)]
+        best = min((step for step in steps if step is not None), default=inf)
+        for algorithm, outcome in outcomes.items():
             rows.append(_row(name, setting, algorithm, outcome, best))
     return rows
 
@@ -263,7 +263,7 @@ def _milliseconds(seconds: float | None) -> float | str:
 
 
 def budgets(algorithms: Sequence[str], seconds: float, most: int) -> Rows:
-    """Return a row for each algorithm and budget on AutoDDL's MLP."""
+    """Return a row for each algorithm and budget, on AutoDDL's MLP."""
     rows: Rows = []
     for name in ("MLP, 128 nodes", "MLP, 4096 nodes"):
         cluster = SETTINGS[name].devices()
@@ -291,7 +291,7 @@ def _doubled(most: int) -> list[int]:
 
 
 def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], devices: Sequence[int]) -> Rows:
-    """Return the seconds of each algorithm by the number of layers on 8 devices, and of devices for two layers."""
+    """Return the search time of each algorithm by number of layers on 8 devices, and by number of devices for two."""
     rows: Rows = []
     too_slow: set[tuple[str, str]] = set()
     for kind, count, number in [*(("layers", 8, n) for n in layers), *(("devices", n, 2) for n in devices)]:
@@ -311,7 +311,7 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
 
 
 def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None:
-    """Write a panel for each value of a column, with a line for each algorithm, to `results/NAME.png`."""
+    """Write a plot with a panel for each value of one column and a line for each algorithm to `results/NAME.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -332,18 +332,18 @@ def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None
 def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == algorithm and row[up] != ""]
-        # Rows come by budget, or by size, and seconds do not always rise with these.
+        # Points stay in the order of budgets or sizes, since seconds need not grow with them.
         if points := [(float(row[across]), float(row[up])) for row in mine]:
             yield algorithm, points
 
 
 def main() -> None:
-    """Print the tables, write JSON and plots."""
+    """Print the tables, and write JSON files and plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--algorithms", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
-    parser.add_argument("--seconds", type=float, default=120.0, help="most of one search (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="time limit of one search (%(default)s)")
     parser.add_argument("--most", type=int, default=4096, help="largest budget (%(default)s)")
     parser.add_argument("--layers", nargs="+", type=int, default=[1, 2, 4, 8, 16, 24])
     parser.add_argument("--devices", nargs="+", type=int, default=[4, 8, 16, 64])

@@ -1,14 +1,14 @@
 """
-How long it takes to plan again for other devices, and how much state that moves: GPT-2 from N to M unequal devices.
+Measure how long replanning for other devices takes, and how much state it moves: GPT-2 from N to M unequal devices.
 
     python benchmarks/replanning.py [--step STEP] [--budget SECONDS] [N:M ...]
 
-Every third of N and M devices is of a kind three times slower. The step is imported and planned for N once; then it is
-planned again for M from the files of that plan, in a process of its own each time, which forks once where that helps.
-Seconds are those after the import of modules: `read` of reading the step before any decision and where the old plan has
-the state, `replan` of planning again until program, report and texts are there, `write` of writing them. Each is as a
-clock has it, and `cpu s` are the processor seconds of all. `lost` is what only ranks that left have: it comes from a
-checkpoint. `of bound` is what processes need and do not have, over the least that any placement of them comes to.
+Every third device is of a kind that is three times slower. The step is imported and planned for N once. Each pair then
+replans it for M from the files of that plan, in a new process, which may fork once. Seconds do not include importing
+modules. `read` covers reading the undecided step and the old plan's placement of the state, `replan` covers planning up
+to program, report and texts, and `write` covers writing them. These are wall times; `cpu s` is their total processor
+time. `lost` is state that only removed ranks have, which a checkpoint must provide. `of bound` is the state that
+processes need and do not have, over the least such state that any placement of the processes reaches.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ print(json.dumps({**found.step.report, **spent, "cpu": cpu}))
 
 
 def cluster_text(count: int, memory: int) -> str:
-    """A cluster of unequal devices on one network, each with `memory` GB."""
+    """Return a cluster file of unequal devices on one network, each with `memory` GB."""
     places = "".join(f'[[place]]\ndevice = "{"slow" if rank % 3 == 2 else "fast"}"\n' for rank in range(count))
     return CLUSTER.format(count=count, memory=memory, places=places)
 
 
 def main() -> None:
-    """Print the table and write JSON."""
+    """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--budget", type=float, default=10.0)
-    parser.add_argument("--memory", type=int, default=80, help="GB of each device")
+    parser.add_argument("--memory", type=int, default=80, help="memory of each device in GB")
     parser.add_argument("pairs", nargs="*", default=["4:3", "8:6", "8:12"])
     options = parsed(parser, step="gpt2-tiny", budget=1.0, pairs=["4:3"])
     rows: list[dict[str, Any]] = []
@@ -93,31 +93,30 @@ def main() -> None:
                 path.write_text(cluster_text(count, options.memory))
             plan = Path(name, f"plan{before}")
             if not plan.exists():
-                asked = ["--cluster", str(files[0]), "--budget", str(options.budget), "--out", str(plan)]
-                _run("-m", "shardwright", "plan", options.step, *asked)
-            found = json.loads(_run("-c", _ONE, str(plan), str(files[1]), str(Path(name, "new"))).splitlines()[-1])
-            moves = found["replan"]
+                arguments = ["--cluster", str(files[0]), "--budget", str(options.budget), "--out", str(plan)]
+                _run("-m", "shardwright", "plan", options.step, *arguments)
+            report = json.loads(_run("-c", _ONE, str(plan), str(files[1]), str(Path(name, "new"))).splitlines()[-1])
+            moves = report["replan"]
             brought = moves["moved_bytes"] + moves["lost_bytes"]
             rows.append(
                 {
                     "from:to": pair,
-                    "plan": found["chosen"],
-                    "read s": found["read"],
-                    "replan s": found["replan_s"],
-                    "write s": found["write"],
-                    "cpu s": found["cpu"],
+                    "plan": report["chosen"],
+                    "read s": report["read"],
+                    "replan s": report["replan_s"],
+                    "write s": report["write"],
+                    "cpu s": report["cpu"],
                     "state MB": moves["state_bytes"] / 1e6,
                     "moved MB": moves["moved_bytes"] / 1e6,
                     "lost MB": moves["lost_bytes"] / 1e6,
                     "of bound": brought / moves["moved_bytes_bound"] if brought else 1.0,
-                    "step ms": found["predicted_step_s"] * 1e3,
+                    "step ms": report["predicted_step_s"] * 1e3,
                 }
             )
     publish("replanning", rows, command=" ".join(["python", "benchmarks/replanning.py", *sys.argv[1:]]))
 
 
 def _run(*arguments: str) -> str:
-    """What Python prints for some arguments."""
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
 
 

@@ -1,9 +1,9 @@
 """
-How good the best plan is after how many seconds of `search-plan`.
+Plot the quality of the best plan by the seconds of `search-plan`.
 
     python benchmarks/search_budget.py [--budget SECONDS] [STEP@CLUSTER ...]
 
-The clock starts with the pass, when the step has been imported, and is read when a candidate has been judged. A curve
+The clock starts with the pass, after the import of the step, and is read after each candidate's evaluation. A curve
 begins at the first candidate that fits. Steps are simulated.
 """
 
@@ -40,7 +40,7 @@ CASES = (
 
 
 class Clock(logging.Handler):
-    """Notes when each candidate has been judged, by its number from 1."""
+    """A log handler that records the time of each candidate's evaluation, by the candidate's number from 1."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -48,14 +48,14 @@ class Clock(logging.Handler):
         self.seconds: dict[int, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """The first argument of the message is how many candidates there have been."""
+        """Record the time; the first argument of the message is the number of evaluated candidates."""
         if isinstance(record.args, tuple) and record.args and isinstance(record.args[0], int):
             self.seconds[record.args[0]] = perf_counter() - self.began
 
 
 @dataclass(frozen=True)
 class Curve:
-    """(seconds, step in seconds, what it is) of each candidate that was the best, and when the search ended."""
+    """(search seconds, step seconds, name) of each new best candidate, and the end of the search."""
 
     name: str
     points: tuple[tuple[float, float, str], ...]
@@ -63,12 +63,12 @@ class Curve:
     candidates: int
 
     def at(self, seconds: float) -> float | None:
-        """The best step by then."""
+        """Return the best step after `seconds` of search."""
         return min((step for when, step, _ in self.points if when <= seconds), default=None)
 
 
 def curve_of(name: str, budget: float | None) -> Curve:
-    """Search one case."""
+    """Run the search of one case."""
     step, _, cluster = name.rpartition("@")
     module = prepared_step(step).fused.clone()
     add_cluster(module, cluster_for(step, cluster))
@@ -86,15 +86,15 @@ def curve_of(name: str, budget: float | None) -> Curve:
     plan = read_plan(step_functions(module)[0])
     assert plan is not None
     points = [
-        (clock.seconds[number], each.step, each.name)
-        for number, each in enumerate(plan.candidates, 1)
-        if not each.why and each.step is not None and number in clock.seconds
+        (clock.seconds[number], trial.step, trial.name)
+        for number, trial in enumerate(plan.candidates, 1)
+        if not trial.why and trial.step is not None and number in clock.seconds
     ]
     return Curve(name, tuple(points), ended, len(plan.candidates))
 
 
 def row_of(curve: Curve) -> dict[str, Any]:
-    """The best after some seconds, relative to the best at the end."""
+    """Return the best step after some seconds of search, relative to the best at the end."""
     best = curve.points[-1][1]
     after = {f"after {seconds} s": curve.at(seconds) for seconds in (2, 5, 10, 20, 40)}
     return {
@@ -111,7 +111,7 @@ def row_of(curve: Curve) -> dict[str, Any]:
 
 
 def plot(curves: Sequence[Curve]) -> None:
-    """Best step against seconds, relative to the best at the end, to `results/search_budget.png`."""
+    """Plot the best step by seconds, relative to the best at the end, to `results/search_budget.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -132,9 +132,9 @@ def plot(curves: Sequence[Curve]) -> None:
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=float, help="seconds for each case; by default the search ends by itself")
+    parser.add_argument("--budget", type=float, help="time limit per case (default: none)")
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
     options = parsed(parser, budget=1.0, cases=["gpt2-tiny@local-4"])
     curves = [curve_of(name, options.budget) for name in options.cases]

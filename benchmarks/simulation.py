@@ -1,11 +1,11 @@
 """
-How long the simulation of one step takes, where its plan is there: GPTs on 8 and on 1,024 devices.
+Measure how long the simulation of one planned step takes: GPTs on 8 and on 1,024 devices.
 
     python benchmarks/simulation.py [--repeat N] [--every-rank] [--plans FOLDER] [CASE ...]
 
-Capture, planning and parsing are apart; plans are kept in FOLDER and taken from there. Parameters are spread over all
-devices (ZeRO-3), so that there is much to send. With `--every-rank` each rank is simulated by itself instead of one of
-each class of ranks that do the same. `again` is the same module once more, as at the points of a sweep.
+The times exclude capture, planning and parsing; plans are kept in FOLDER and reused. Parameters are spread over all
+devices (ZeRO-3), so that there is much communication. `--every-rank` simulates each rank by itself instead of one rank
+of each class of equal ranks. `again` simulates the same module once more, as at the points of a sweep.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _H100 = Device("h100", (("float32", 494e12),), 3.35e12, 80e9, 4e-6)
 
 @dataclass(frozen=True)
 class Case:
-    """A GPT on a mesh, by which passes; by default those of `plan`."""
+    """A GPT on a mesh, with the passes of its plan; the default is the passes of `plan`."""
 
     layers: int
     mesh: Mesh
@@ -59,7 +59,7 @@ CASES = {
 
 
 def planned(name: str, folder: Path) -> ModuleOp:
-    """The plan of a case, from its file, which is written if it is not there."""
+    """Return the plan of a case from its file, which is made if missing."""
     path = folder / f"{name.replace(', ', '-').replace(',', '').replace(' ', '_')}.mlir"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def planned(name: str, folder: Path) -> ModuleOp:
 
 
 def made(case: Case) -> ModuleOp:
-    """The plan of a case."""
+    """Make the plan of a case."""
     step = gpt2_step(GPT2Config(layers=case.layers, width=1024, heads=16), batch=case.batch, length=256)
     module = import_training_step(step)
     links = (Link(axis.name, 25e-6 if axis.name == "node" else 12e-6, 1 / 45e9) for axis in case.mesh.axes)
@@ -79,32 +79,32 @@ def made(case: Case) -> ModuleOp:
 
 
 def timed(module: ModuleOp, *, every_rank: bool) -> tuple[float, Simulation]:
-    """The seconds of one simulation."""
+    """Return the seconds of one simulation, and its result."""
     gc.collect()
     start = perf_counter()
-    (found,) = simulate_module(module, every_rank=every_rank)
-    return perf_counter() - start, found
+    (result,) = simulate_module(module, every_rank=every_rank)
+    return perf_counter() - start, result
 
 
 def measure(name: str, repeat: int, plans: Path, *, every_rank: bool) -> dict[str, Any]:
-    """Simulate a case several times; the first time nothing of it is known."""
+    """Simulate a case several times; the first simulation has empty caches."""
     module = planned(name, plans)
-    first, found = timed(module, every_rank=every_rank)
+    first, result = timed(module, every_rank=every_rank)
     again = [timed(module, every_rank=every_rank)[0] for _ in range(repeat)]
-    events = sum(map(len, found.execution.entries)) + len(found.execution.traffic)
+    events = sum(map(len, result.execution.entries)) + len(result.execution.traffic)
     return {
         "case": name,
-        "ops": sum(1 for _ in found.func.walk()),
-        "classes": len(found.classes),
+        "ops": sum(1 for _ in result.func.walk()),
+        "classes": len(result.classes),
         "events": events,
-        "step s": found.seconds,
+        "step s": result.seconds,
         "simulation s (first)": first,
         "again s (median)": statistics.median(again),
     }
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--every-rank", action="store_true")

@@ -1,5 +1,5 @@
 """
-How exact search scales with depth: time of `solve` on synthetic training graphs of 2 to 48 equal layers.
+Measure how exact search scales with depth: time of `solve` on synthetic training graphs of 2 to 48 equal layers.
 
     python benchmarks/solver_scaling.py [layers ...]
 """
@@ -16,7 +16,7 @@ from shardwright.passes.search.eliminate import solve
 
 
 def main() -> None:
-    """Print a line per depth."""
+    """Print a line for each depth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layers", nargs="*", type=int, default=[2, 4, 6, 12, 24, 48])
     depths = parsed(parser, layers=[2]).layers

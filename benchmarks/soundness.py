@@ -1,12 +1,12 @@
 """
-The proof of every rule: all signatures of all samples on meshes of 2, 3, 4 and 2x2, with even, uneven and empty parts.
+Prove every rule: all signatures of all samples on meshes of 2, 3, 4 and 2x2, with even, uneven and empty shards.
 
     python benchmarks/soundness.py [OP ...]
 
-Forward in float64 on the samples of `tests/support/op_samples.txt`, each with several draws of numbers, and on the
-shapes of torch's samples by `benchmarks/opinfo.py`. Where autograd has a gradient of the op, its backward ops run on
-shards with signatures at random and are compared with autograd on the whole. Operands in another order in memory must
-give the same. Writes `results/soundness.json` and the table of `docs/soundness.md`.
+Forward runs in float64 on the samples of `tests/support/op_samples.txt`, each with several random inputs;
+`benchmarks/opinfo.py` covers the shapes of torch's samples. If autograd has a gradient of the op, its backward ops run
+on shards with random signatures and are compared with autograd on full tensors. Operands with another memory order must
+give equal results. The script writes `results/soundness.json` and the table of `docs/soundness.md`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from shardwright.lowering.probe.soundness import check_op
 
 SEEDS = (0, 1)
 DRAWS = 8
-"""Assignments of signatures to the ops of a backward."""
+"""Number of random assignments of signatures to the ops of a backward."""
 
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
 def main() -> None:
-    """Check, and write the table; what is refuted is printed."""
+    """Check all rules, print refutations, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wanted", nargs="*", metavar="OP", help="the rows of these ops alone; no table is written")
+    parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops; no table is written")
     wanted = parsed(parser, wanted=["relu"]).wanted
     warnings.simplefilter("ignore")
     logging.getLogger("shardwright").setLevel(logging.ERROR)
@@ -56,13 +56,13 @@ def main() -> None:
     total: dict[str, str | int] = {"op": f"all {len(rows)}, in {perf_counter() - start:.0f} s", **counts}
     if not wanted:
         missing = op_table().keys() - by_row.keys()
-        assert not missing, f"rows without a sample: {', '.join(sorted(missing))}"
+        assert not missing, f"rules without a sample: {', '.join(sorted(missing))}"
         write_table([*rows, total])
         publish("soundness", [*rows, total], command="python benchmarks/soundness.py")
 
 
 def prove(overload: str, samples: list[OpSample]) -> dict[str, str | int]:
-    """Run what there is to run of one row."""
+    """Run all checks of one rule, and return their counts."""
     row: dict[str, str | int] = {"op": overload, "samples": len(samples)}
     counts = dict.fromkeys(("signatures", "refuted", "backward", "backward refuted", "by strides"), 0)
     parser = context()
@@ -88,12 +88,12 @@ def _backward(sample: OpSample) -> tuple[int, str | None]:
     try:
         return backward_fault(sample, DRAWS)
     except (CaptureError, RuntimeError):
-        # Autograd says in many ways that there is no gradient; what fails on ranks is another error.
+        # Autograd reports a missing gradient by various errors; a failure on ranks raises another error.
         return 0, None
 
 
 def write_table(rows: list[dict[str, str | int]]) -> None:
-    """Put the table into the manual."""
+    """Write the table into the manual."""
     page = Path(__file__).parents[1] / "docs" / "soundness.md"
     before, _, rest = page.read_text().partition(_BEGIN)
     _, _, after = rest.partition(_END)

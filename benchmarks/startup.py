@@ -1,9 +1,9 @@
 """
-How long `opt-tool` takes from start to end on a small IR file, beside stock `xdsl-opt`.
+Measure the run time of `opt-tool` on a small IR file in comparison with stock `xdsl-opt`.
 
     python benchmarks/startup.py [--runs 20]
 
-The runs alternate, so that the machine's noise hits all alike; the ratio is the median of the paired ratios.
+The commands alternate, so that noise of the machine affects all equally. The ratio is the median of the paired ratios.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BIN = Path(sys.executable).parent
 
 
 def seconds(command: list[str]) -> float:
-    """The wall time of one run."""
+    """Return the wall time of one run."""
     start = time.perf_counter()
     subprocess.run(command, capture_output=True, check=True)
     return time.perf_counter() - start
 
 
 def main() -> None:
-    """Print the table and write JSON and plot."""
+    """Print the table, and write JSON file and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     options = parsed(parser, runs=1)

@@ -1,11 +1,11 @@
 """
-What splitting the vocabulary saves: GPT-2 small planned for four devices with and without `decompose-cross-entropy`.
+Plan GPT-2 small for four devices with and without `decompose-cross-entropy`, to see the gain of a split vocabulary.
 
     python benchmarks/vocabulary.py
 
-Without the pass every row of scores must be in one place, so they are gathered or the head runs on parts of the batch
-with the whole table. All figures are predictions of the plans: the time of a step, bytes in collectives, and the most
-memory that a rank holds.
+Without the pass, each row of scores must be on one device. The scores are therefore gathered, or the head runs on parts
+of the batch with the whole table. All figures are predictions of the plans: step time, bytes in collectives, and peak
+memory of a rank.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _STEPS = {"1 x 512": (1, 512), "4 x 1024": (4, 1024)}
 
 
 def cluster(beta: float) -> Cluster:
-    """Four devices on a link of `beta` seconds per byte."""
+    """Return four devices on a link with `beta` seconds per byte."""
     mesh = Mesh.of(gpu=4)
     return Cluster("four", mesh, (_DEVICE,), (0,) * 4, (Link("gpu", 1e-5, beta),))
 
 
 def figures(plan: CompiledStep) -> dict[str, Any]:
-    """What a plan is predicted to take, and which ops have a part of the vocabulary each."""
+    """Return the predicted figures of a plan, and the ops that are split along the vocabulary."""
     parts = sorted(set(re.findall(r"rt\.(\w+)_part\(", plan.program)))
     return {
         "step ms": 1e3 * plan.report["predicted_step_s"],
@@ -47,9 +47,9 @@ def figures(plan: CompiledStep) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table and write JSON."""
+    """Print the table, and write a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="rows x length")
+    parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="batches, as rows x length")
     rows: list[dict[str, Any]] = []
     for tokens in parsed(parser, tokens=list(_STEPS)[:1]).tokens:
         batch, length = _STEPS[tokens]

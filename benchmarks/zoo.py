@@ -1,12 +1,12 @@
 """
-The shipped models: that they train as one device does, and how long they take to plan.
+Check that the shipped models train as on one device, and measure how long they take to plan.
 
     python benchmarks/zoo.py [NAME ...]                 # every -tiny model on 4 gloo ranks: 4 and 2x2, both precisions
-    python benchmarks/zoo.py --strategies 200           # that many random strategies of four models, interpreted
+    python benchmarks/zoo.py --strategies 200           # 200 random strategies of four models, interpreted
     python benchmarks/zoo.py --sizes [NAME ...]         # every model at its full size, planned for 8 and for 8x8 H100
 
-Errors are by the measure of `api/checking/comparison.py`, over five steps, each with another batch. `replicated` are
-the ops that run whole for want of a sharding rule.
+Errors are measured as in `api/checking/comparison.py`, over five steps with different batches. The column `replicated`
+lists the ops that are replicated because they have no sharding rule.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ print(json.dumps({**report, "wall": time.perf_counter() - start}))
 
 
 def row_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, shown already: later ones take minutes."""
+    """Print a row at once, since later rows take minutes, and return it."""
     print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
     return row
 
 
 def equality(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Every model on every mesh in both precisions, in one launch."""
+    """Check each model on each mesh in both precisions in one launch, and return a row for each."""
     cases = [
         CheckCase(name, parse_mesh(mesh), dtype=dtype, cluster=split_cluster(parse_mesh(mesh)))
         for name, mesh, dtype in itertools.product(names, MESHES, (torch.float32, torch.float64))
@@ -71,20 +71,20 @@ def equality(names: Sequence[str]) -> list[dict[str, Any]]:
     results = check_on_ranks(cases, 4, timeout=3600)
     rows: list[dict[str, Any]] = []
     for name, mesh in itertools.product(names, MESHES):
-        mine = [each for each in results if each.case.step == name and each.case.mesh == parse_mesh(mesh)]
-        found = coverage(import_training_step(training_step(name)))
-        row: dict[str, Any] = {"model": name, "mesh": mesh, "ops": found["tensor_ops"]}
-        row["replicated"] = ", ".join(f"{n}x {op}" for op, n in found["replicated"].items())
-        for each in mine:
-            dtype = str(each.case.dtype).removeprefix("torch.")
-            row[dtype] = max((worst.error for worst in each.errors), default=float("inf"))
-        row["agrees"] = "yes" if all(each.passed for each in mine) else "; ".join(map(str, mine))
+        own = [result for result in results if result.case.step == name and result.case.mesh == parse_mesh(mesh)]
+        ops = coverage(import_training_step(training_step(name)))
+        row: dict[str, Any] = {"model": name, "mesh": mesh, "ops": ops["tensor_ops"]}
+        row["replicated"] = ", ".join(f"{n}x {op}" for op, n in ops["replicated"].items())
+        for result in own:
+            dtype = str(result.case.dtype).removeprefix("torch.")
+            row[dtype] = max((worst.error for worst in result.errors), default=float("inf"))
+        row["agrees"] = "yes" if all(result.passed for result in own) else "; ".join(map(str, own))
         rows.append(row)
     return rows
 
 
 def strategies(count: int) -> list[dict[str, Any]]:
-    """`count` strategies drawn at random, shared among the models of `RANDOM` and two meshes."""
+    """Interpret `count` random strategies, shared among the models of `RANDOM` and two meshes."""
     rows: list[dict[str, Any]] = []
     pairs = list(itertools.product(RANDOM, ("2x2", "x=3")))
     for place, (name, mesh) in enumerate(pairs):
@@ -98,7 +98,7 @@ def strategies(count: int) -> list[dict[str, Any]]:
 
 
 def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Every model at its full size, each plan in a process of its own."""
+    """Plan each model at its full size in a separate process, and return a row for each."""
     rows: list[dict[str, Any]] = []
     for name in names:
         with FakeTensorMode():
@@ -117,7 +117,7 @@ def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print the table that was asked for and write it as JSON."""
+    """Print the requested table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--strategies", type=int, default=0, metavar="N")

@@ -1,7 +1,7 @@
 """
-`python -m gpu_check`: starts the ranks of this node by torchrun; in each of them, goes through the stages.
+`python -m gpu_check`: starts the ranks of this node by torchrun; each rank then runs the stages.
 
-The exit status is 1 where a stage failed.
+The exit status is 1 if a stage failed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .settings import Settings, parse
 from .stages import CHECK, Check
 
 _LAUNCHED = "GPU_CHECK_LAUNCHED"
-"""Set where `_launch` started torchrun, and reads the exit status from the report."""
+"""Environment variable that tells ranks that `_launch` started torchrun and reads the exit status from the report."""
 
 
 def main(arguments: Sequence[str], check: Check = CHECK) -> int:
-    """Be what the command line and the environment say: the launcher, a supervisor, or a rank of a stage."""
+    """Run as the launcher, as a supervisor, or as a rank of a stage, depending on command line and environment."""
     settings = parse(arguments, check.stages)
     if settings.stage:
         from .job import run
@@ -33,19 +33,19 @@ def main(arguments: Sequence[str], check: Check = CHECK) -> int:
 
 
 def _launch(check: Check, settings: Settings, arguments: Sequence[str]) -> int:
-    """Run torchrun with as many processes as this node should have."""
+    """Run torchrun with the number of processes for this node."""
     count = settings.nproc_per_node or _process_count(settings)
     print(f"gpu-check: {count} processes; the report will be in {settings.out}/", flush=True)
     (settings.out / JSON_NAME).unlink(missing_ok=True)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m", check.module]
-    # torchrun answers an exit status of a rank with a page of its own.
+    # If a rank exits with an error, torchrun prints its own long report; `_LAUNCHED` avoids that.
     environment = {**os.environ, _LAUNCHED: "1"}
     ran = subprocess.run([sys.executable, *torchrun, *arguments], env=environment)
     return ran.returncode or read_status(settings.out)
 
 
 def _process_count(settings: Settings) -> int:
-    """One for each GPU, times those that share it; without GPUs 4, or 2 where there is one core."""
+    """Return one process per GPU, times the ranks that share it; without GPUs 4, or 2 on one core."""
     import torch
 
     gpus = 0 if settings.cpu else torch.cuda.device_count()
@@ -53,7 +53,7 @@ def _process_count(settings: Settings) -> int:
 
 
 def _supervise(check: Check, settings: Settings, arguments: Sequence[str]) -> int:
-    """Go through the stages; rank 0 says how each ended and writes the report after each."""
+    """Run the stages; rank 0 prints each result and updates the report after each stage."""
     from .supervisor import Supervisor, supervisors_store
 
     store, rank, world = supervisors_store(settings.timeout)

@@ -1,4 +1,4 @@
-"""The machine and the job: what a reader has to know of the figures, rank by rank where ranks differ."""
+"""Facts about the machine and the job that a reader of the figures needs, with differences between ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .results import Row
 
 
 class Environment:
-    """The facts of the job; and whether a collective over all ranks gives the right number at all."""
+    """Reports facts about the job, and whether a collective over all ranks works."""
 
     cases: Sequence[str] = ("versions", "job", "devices", "driver", "sum over all ranks")
 
@@ -38,17 +38,17 @@ class Environment:
         }
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def run(self, case: str) -> Row:
-        """One kind of facts."""
+        """Return one kind of facts."""
         return self._facts[case]()
 
     def _versions(self) -> Row:
         names = ("shardwright", "torch", "xdsl")
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if self._job.is_cuda else "not used"
-        made = {name: version(name) for name in names} | {"python": platform.python_version()}
-        return _facts("versions", {**made, "CUDA": torch.version.cuda or "none", "NCCL": nccl})
+        versions = {name: version(name) for name in names} | {"python": platform.python_version()}
+        return _facts("versions", {**versions, "CUDA": torch.version.cuda or "none", "NCCL": nccl})
 
     def _of_job(self) -> Row:
         job = self._job
@@ -69,24 +69,24 @@ class Environment:
 
     def _devices(self) -> Row:
         job = self._job
-        mine = f"{device_name(job.device)}, {memory_bytes(job.device) / 2**30:.0f} GiB"
+        own = f"{device_name(job.device)}, {memory_bytes(job.device) / 2**30:.0f} GiB"
         if job.is_cuda:
             major, minor = torch.cuda.get_device_capability(job.device)
-            mine += f", sm_{major}{minor}"
-        kinds = Counter(job.clock.everyone(mine))
+            own += f", sm_{major}{minor}"
+        kinds = Counter(job.clock.everyone(own))
         listed = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
-        each = job.settings.share_gpu if job.is_cuda else 0
-        return _facts("devices", {"of ranks": listed, "ranks on each GPU": each})
+        sharing = job.settings.share_gpu if job.is_cuda else 0
+        return _facts("devices", {"of ranks": listed, "ranks on each GPU": sharing})
 
     def _driver(self) -> Row:
         if not self._job.is_cuda:
             return Row("driver", "skipped", {}, "needs CUDA")
-        asked = ["nvidia-smi", "--query-gpu=driver_version,name,pci.bus_id", "--format=csv,noheader"]
+        command = ["nvidia-smi", "--query-gpu=driver_version,name,pci.bus_id", "--format=csv,noheader"]
         try:
-            found = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout
+            output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         except (OSError, subprocess.SubprocessError) as error:
             return Row("driver", "skipped", {}, f"nvidia-smi: {error}")
-        drivers = sorted({line.partition(",")[0] for line in found.splitlines()})
+        drivers = sorted({line.partition(",")[0] for line in output.splitlines()})
         links = self._job.file("logs", "topology.txt")
         if self._job.rank == 0:
             _write_topology(links)
@@ -94,12 +94,12 @@ class Environment:
 
     def _sum(self) -> Row:
         job = self._job
-        given = torch.full((1 << 16,), float(job.rank + 1), device=job.device)
-        dist.all_reduce(given)
+        tensor = torch.full((1 << 16,), float(job.rank + 1), device=job.device)
+        dist.all_reduce(tensor)
         expected = job.world * (job.world + 1) / 2
-        found = given.double().mean().item()
-        verdict = "passed" if found == expected else "failed"
-        return Row("sum over all ranks", verdict, {}, f"{found:g}, expected {expected:g}")
+        mean = tensor.double().mean().item()
+        verdict = "passed" if mean == expected else "failed"
+        return Row("sum over all ranks", verdict, {}, f"{mean:g}, expected {expected:g}")
 
 
 def _facts(case: str, facts: Mapping[str, object]) -> Row:
@@ -107,11 +107,11 @@ def _facts(case: str, facts: Mapping[str, object]) -> Row:
 
 
 def _write_topology(path: Path) -> None:
-    """Keep how GPUs are connected, where nvidia-smi can tell."""
-    found = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
-    path.write_text(found.stdout + found.stderr)
+    """Write the links between GPUs as nvidia-smi shows them."""
+    result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
+    path.write_text(result.stdout + result.stderr)
 
 
 def make(job: Job) -> Environment:
-    """The work of the stage `environment`."""
+    """Return the work of the stage `environment`."""
     return Environment(job)

@@ -1,4 +1,4 @@
-"""Programs against single-device PyTorch: loss, every gradient and what is kept, over steps of other batches."""
+"""Compare programs with single-device PyTorch: loss, gradients, parameters and states, over different batches."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from .results import Row
 MIXED = "bf16"
 SMOOTH = ("gpt2", "bert", "vit", "llama")
 """
-Families that are compared in float32: where there are ReLUs, max-pools and routers a difference of rounding may take
-another branch, so those are compared in float64.
+Families that are compared in float32. With ReLUs, max-pools and routers a rounding difference may take another branch,
+so other families are compared in float64.
 """
 
 TOLERANCES = {"cpu": {torch.float32: 1e-5, torch.float64: 1e-8}, "cuda": {torch.float32: 1e-4, torch.float64: 1e-8}}
-"""By type of device and dtype; a sharding that is wrong is off by 1e-3 and more."""
+"""Tolerances by type of device and dtype. A wrong sharding causes an error of 1e-3 or more."""
 
 MARGIN, FLOOR = 3.0, 2e-3
 """
-In bfloat16 a plan may be this many times as far from float32 as eager PyTorch in bfloat16 on one device is, or as far
-as the floor: both differ from float32 by the rounding of other sums.
+A plan in bfloat16 may be MARGIN times as far from float32 as eager PyTorch in bfloat16 on one device, or as far as
+FLOOR: both differ from float32 by rounding.
 """
 
 EVERY = ("dp", "zero3", "tp", "searched")
-"""Kinds of plans that every family runs; the other kinds run for `SOME`, by family."""
+"""Kinds of plans that every family runs. Only the families in `SOME` run the other kinds."""
 
 SOME = ("gpt2", "vgg13", "mixtral", "utransformer")
 MIXED_CASES = (("gpt2", "dp"), ("gpt2", "zero3"), ("vit", "tp"), ("llama", "searched"), ("vit", "2 stages, 1f1b"))
 QUICK = ("gpt2", "vgg13", "mixtral")
 QUICK_KINDS = ("uneven", "duplex", "2 stages, 1f1b", "4 stages, 1f1b", "grid, dp x tp")
-"""Of a quick run, the families; and the kinds that only the first of them runs."""
+"""Families of a quick run, and the kinds of plans that only the first of these families runs."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A case: which family, in which kind of plan, and whether in mixed precision."""
+    """A case: a family, a kind of plan, and whether it runs in mixed precision."""
 
     family: str
     form: str
@@ -61,35 +61,35 @@ class Compared:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters."""
+        """Return the dtype of parameters."""
         return torch.float32 if self.mixed or self.family in SMOOTH else torch.float64
 
 
 def listed(kinds: Mapping[str, Form], *, quick: bool) -> Iterator[Compared]:
-    """All cases for the kinds of plans that there are."""
+    """Yield all cases for the available kinds of plans."""
     for family in QUICK if quick else FAMILIES:
         others = QUICK_KINDS if quick and family == QUICK[0] else kinds if not quick and family in SOME else ()
         chosen = (kind for kind in kinds if kind in EVERY or (kind in others and _takes(family, kind)))
         yield from (Compared(family, kind) for kind in chosen)
-    yield from (Compared(*each, mixed=True) for each in MIXED_CASES[: 1 if quick else None] if each[1] in kinds)
+    yield from (Compared(*pair, mixed=True) for pair in MIXED_CASES[: 1 if quick else None] if pair[1] in kinds)
 
 
 def _takes(family: str, form: str) -> bool:
-    """Whether a family can be cut into micro-batches: experts see the whole batch to balance themselves."""
+    """Return whether a family can be cut into micro-batches. Experts need the whole batch for load balancing."""
     return family != "mixtral" or not any(word in form for word in ("micro", "duplex", "stages"))
 
 
 @dataclass(frozen=True)
 class _Step:
-    """Makes the step of a case; equal ones have one capture."""
+    """Makes the step of a case. Equal instances share one capture."""
 
     family: str
     ranks: int
     mixed: bool
 
     def __call__(self) -> TrainingStep:
-        made = tiny_step(self.family, self.ranks)
-        return replace(made, precision="bf16-mixed") if self.mixed else made
+        step = tiny_step(self.family, self.ranks)
+        return replace(step, precision="bf16-mixed") if self.mixed else step
 
 
 class Equality:
@@ -97,23 +97,23 @@ class Equality:
 
     def __init__(self, job: Job) -> None:
         self._job, self._forms = job, forms(job)
-        self._by_name = {str(each): each for each in listed(self._forms, quick=job.settings.quick)}
+        self._by_name = {str(case): case for case in listed(self._forms, quick=job.settings.quick)}
         self.cases: Sequence[str] = list(self._by_name)
         self._programs: dict[str, tuple[bool, str]] = {}
-        # Products in TF32 differ from one another by more than the tolerance.
+        # Rounding differences of products in TF32 exceed the tolerance.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Plan: all cases of a family on one rank, which captures it once."""
+        """Plan the cases. One rank plans all cases of a family, so that it captures the family once."""
         families = sorted({self._by_name[case].family for case in cases})
 
         def planned(family: str) -> dict[str, tuple[bool, str]]:
-            mine = [case for case in cases if self._by_name[case].family == family]
-            return {case: program_of(self._check_case(self._by_name[case])) for case in mine}
+            own_cases = [case for case in cases if self._by_name[case].family == family]
+            return {case: program_of(self._check_case(self._by_name[case])) for case in own_cases}
 
-        for found in self._job.divide([partial(planned, family) for family in families]):
-            self._programs |= found
+        for programs in self._job.divide([partial(planned, family) for family in families]):
+            self._programs |= programs
 
     def _check_case(self, each: Compared) -> CheckCase:
         form = self._forms[each.form]
@@ -133,7 +133,7 @@ class Equality:
         )
 
     def run(self, case: str) -> Row:
-        """Train it beside one device."""
+        """Train the program and single-device PyTorch, and compare them."""
         is_planned, text = self._programs[case]
         if not is_planned:
             return Row(case, "failed", {}, f"no plan: {text}")
@@ -152,17 +152,17 @@ class Equality:
 
 
 def _plain_run(case: CheckCase, device: torch.device) -> EagerRun:
-    """One device, in the dtype of the case, without mixed precision."""
+    """Return the run on one device in the dtype of the case, without mixed precision."""
     return EagerRun(replace(case.training_step(), precision=None), case.dtype, SEED, device)
 
 
 def _eager_errors(case: CheckCase, device: torch.device) -> dict[str, Worst]:
-    """How far one device in mixed precision is from one without."""
+    """Return the errors of one device in mixed precision against one device without."""
     mixed, plain = EagerRun(case.training_step(), case.dtype, SEED, device), _plain_run(case, device)
     worst: dict[str, Worst] = {}
     for number, batch in enumerate(case.batches(), 1):
-        found, expected = mixed.step(batch), plain.step(batch)
-        worst = largest((*worst.values(), *measure(found, expected, number).values()))
+        actual, expected = mixed.step(batch), plain.step(batch)
+        worst = largest((*worst.values(), *measure(actual, expected, number).values()))
     return worst
 
 
@@ -170,16 +170,16 @@ def judged(
     case: str, given: CheckCase, worst: Mapping[str, Worst], eager: Mapping[str, Worst], tolerance: float
 ) -> Row:
     """
-    The verdict on a case.
+    Return the verdict on a case.
 
     Args:
-        worst: by kind of value the largest error.
-        eager: the same of one device in mixed precision, from which limits follow; empty where the tolerance is one.
+        worst: largest error by kind of value.
+        eager: largest errors of one device in mixed precision, which set the limits; empty if `tolerance` applies.
     """
     compared = result_of(given, dict(worst), tolerance).errors
-    limits = {each.kind: max(MARGIN * eager[each.kind].error, FLOOR) if eager else tolerance for each in compared}
-    wrong = [each for each in compared if not each.error <= limits[each.kind]]
-    errors = {each.kind: each.error for each in compared}
+    limits = {error.kind: max(MARGIN * eager[error.kind].error, FLOOR) if eager else tolerance for error in compared}
+    wrong = [error for error in compared if not error.error <= limits[error.kind]]
+    errors = {error.kind: error.error for error in compared}
     if missing := {"loss", "gradient"} - errors.keys():
         return Row(case, "failed", {}, f"not compared: {', '.join(sorted(missing))}")
     figures = {
@@ -190,10 +190,10 @@ def judged(
         "largest other error": max((e for kind, e in errors.items() if kind not in ("loss", "gradient")), default=0.0),
         "tolerance": max(limits.values()),
     }
-    said = (f"{w.kind} of {w.name} is off by {w.error:.2g} in step {w.step}, above {limits[w.kind]:.2g}" for w in wrong)
-    return Row(case, "failed" if wrong else "passed", figures, "; ".join(said))
+    why = (f"{w.kind} of {w.name} is off by {w.error:.2g} in step {w.step}, above {limits[w.kind]:.2g}" for w in wrong)
+    return Row(case, "failed" if wrong else "passed", figures, "; ".join(why))
 
 
 def make(job: Job) -> Equality:
-    """The work of the stage `equality`."""
+    """Return the work of the stage `equality`."""
     return Equality(job)

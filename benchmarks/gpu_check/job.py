@@ -1,4 +1,4 @@
-"""What each process of a stage does: join the others, and go through the cases of the stage with them."""
+"""The code of a stage's processes: they join the job and run the cases of the stage together."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 NAME = "gpu-check"
 BOUNDS = FaultBounds(silent=180.0, slow=0.0)
-"""Rank 0 computes references, and ranks plan, while others wait."""
+"""Long bounds, since rank 0 computes references, and ranks plan, while others wait."""
 
 
 @dataclass(frozen=True)
 class Job:
     """
-    The ranks of a stage, as one of them.
+    One rank of a stage.
 
     Args:
-        device: of this rank.
-        clock: what ranks agree by; its methods are called by all of them in the same order.
+        device: device of this rank.
+        clock: communication between ranks; all ranks call its methods in the same order.
     """
 
     settings: Settings
@@ -53,56 +53,56 @@ class Job:
 
     @cached_property
     def connections(self) -> Connections:
-        """Of the programs that run one after the other: they share communicators of NCCL."""
+        """Return the connections of all programs of the stage, which run one by one and share communicators."""
         from shardwright.api.variants import Connections
 
         return Connections(self.device)
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Return the rank of this process."""
         return self.clock.rank
 
     @property
     def world(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return self.clock.world
 
     @property
     def is_cuda(self) -> bool:
-        """Whether ranks compute on GPUs."""
+        """Return whether ranks compute on GPUs."""
         return self.device.type == "cuda"
 
     def mesh(self) -> Mesh:
-        """One axis of all ranks."""
+        """Return a mesh with one axis of all ranks."""
         return Mesh.of(gpu=self.world)
 
     def grid(self) -> Mesh | None:
-        """Two axes, hosts by ranks of each or 2 by the rest; None where the number of ranks has no such division."""
+        """Return a mesh of hosts and their ranks, or of 2 by the rest, or None if the ranks cannot be divided so."""
         local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
         outer = self.world // local if self.world > local > 1 and self.world % local == 0 else 2
         return Mesh.of(node=outer, gpu=self.world // outer) if self.world > 3 and self.world % outer == 0 else None
 
     def divide(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """What the tasks return, each of them done by one rank; all ranks get all results, pickled."""
-        mine = {at: task() for at, task in enumerate(tasks) if at % self.world == self.rank}
-        found = {at: result for share in self.clock.everyone(mine) for at, result in share.items()}
-        return [found[at] for at in range(len(tasks))]
+        """Run each task on one rank, and return all results on all ranks; results are pickled."""
+        own = {at: task() for at, task in enumerate(tasks) if at % self.world == self.rank}
+        results = {at: result for share in self.clock.everyone(own) for at, result in share.items()}
+        return [results[at] for at in range(len(tasks))]
 
     def settle(self) -> None:
-        """Wait until the device has done what was queued."""
+        """Wait until the device has finished all queued work."""
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
     def file(self, *parts: str) -> Path:
-        """A file of the report's folder, whose folder is made."""
+        """Return a path in the report's folder, and create its parent folder."""
         path = self.settings.out.joinpath(*parts)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
 
 def run(settings: Settings, stage: Stage) -> None:
-    """Go through the cases of a stage that its journal lacks, as one rank."""
+    """Run the cases of a stage that its journal lacks, as one rank."""
     faulthandler.register(signal.SIGUSR1)
     journal = journal_of(settings.out, stage.name)
     if settings.cpu or not torch.cuda.is_available():
@@ -112,9 +112,9 @@ def run(settings: Settings, stage: Stage) -> None:
         work = stage.load()(job)
         done = [row.case for row in journal.rows()] if job.rank == 0 else []
         done = job.clock.everyone(done)[0]
-        left = [case for case in work.cases if case not in done]
-        work.prepare(left)
-        for case in left:
+        remaining = [case for case in work.cases if case not in done]
+        work.prepare(remaining)
+        for case in remaining:
             if job.rank == 0:
                 journal.begin(case)
             row = work.run(case)
@@ -125,7 +125,7 @@ def run(settings: Settings, stage: Stage) -> None:
 
 @contextmanager
 def _traced() -> Generator[None, None, None]:
-    """Write the traceback of an error to the log of this rank, of which the job's message has the first line."""
+    """Write the traceback of an error to the log of this rank; the job's message only has its first line."""
     try:
         yield
     except Exception:
@@ -135,7 +135,7 @@ def _traced() -> Generator[None, None, None]:
 
 @contextmanager
 def _joined(settings: Settings) -> Generator[torch.device, None, None]:
-    """The process group of the job, and the device of this rank."""
+    """Join the process group of the job, and yield the device of this rank."""
     if settings.share_gpu == 1:
         with process_group(NAME, BOUNDS) as device:
             yield device
@@ -146,14 +146,14 @@ def _joined(settings: Settings) -> Generator[torch.device, None, None]:
 
 @contextmanager
 def _sharing(ranks_each: int) -> Generator[torch.device, None, None]:
-    """The same where several ranks share a GPU, which no job of the library does."""
+    """Join the job if several ranks share a GPU, which the library's own launch does not support."""
     if not torch.cuda.is_available():
-        raise RuntimeError("--share-gpu: this node has no GPU that torch can use")
+        raise RuntimeError("--share-gpu: this node has no GPU that torch can use; run without --share-gpu")
     die_with_parent()
     stay_on_loopback()
     index = int(os.environ["LOCAL_RANK"]) // ranks_each
     if index >= torch.cuda.device_count():
-        raise RuntimeError(f"--share-gpu {ranks_each}: there is no GPU {index}, there are {torch.cuda.device_count()}")
+        raise RuntimeError(f"--share-gpu {ranks_each}: needs GPU {index}, found {torch.cuda.device_count()} GPUs")
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=BOUNDS.start)))

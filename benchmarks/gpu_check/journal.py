@@ -1,4 +1,4 @@
-"""The file in which rank 0 of a stage notes what it begins and what it found, so that a crash loses one case alone."""
+"""The journal of a stage: rank 0 records begun cases and their results, so that a crash loses only one case."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .results import Row
 
 
 def journal_of(out: Path, stage: str) -> Journal:
-    """The journal of a stage, in the folder of the report."""
+    """Return the journal of a stage, in the folder of the report."""
     return Journal(out / "work" / f"{stage}.jsonl")
 
 
 @dataclass(frozen=True)
 class Journal:
-    """The journal of a stage; one process writes it at a time."""
+    """The journal of a stage. Only one process writes it at a time."""
 
     path: Path
 
     def begin(self, case: str) -> None:
-        """Note that a case begins."""
+        """Record that a case begins."""
         self._note({"begin": case})
 
     def add(self, row: Row) -> None:
-        """Note what a case came to."""
+        """Record the result of a case."""
         self._note({"row": asdict(row)})
 
     def _note(self, entry: object) -> None:
@@ -35,17 +35,17 @@ class Journal:
             file.write(json.dumps(entry) + "\n")
 
     def rows(self) -> list[Row]:
-        """What was found so far."""
+        """Return all recorded results."""
         return [Row.read(entry["row"]) for entry in self._entries() if "row" in entry]
 
     def open_case(self) -> str:
-        """The case that began last, if nothing is known of it; otherwise empty."""
+        """Return the case that began last if it has no result, or ""."""
         entries = self._entries()
         return entries[-1].get("begin", "") if entries else ""
 
     def _entries(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
-        # Whoever wrote the last line may have died in the middle of it.
-        whole = [line for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        return [json.loads(line) for line in whole]
+        # The last line may be incomplete, if its writer died while writing.
+        complete = [line for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in complete]

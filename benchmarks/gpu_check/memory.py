@@ -1,4 +1,4 @@
-"""Predicted against measured peaks of memory, of the rank whose predicted peak is the largest."""
+"""Compare predicted with measured peak memory, on the rank with the largest predicted peak."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = (PlanCase("gpt2", "dp"), PlanCase("gpt2", "zero3"))
 
 
 class Memory:
-    """Runs each plan for three steps; the peak of the third counts."""
+    """Runs each plan for three steps, and measures the peak of the third."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -39,8 +39,8 @@ class Memory:
 
     def prepare(self, cases: Sequence[str]) -> None:
         """Plan for the measured cluster."""
-        given = [self._by_name[case] for case in cases]
-        plans = make_plans(self._job, "memory", given, measured_cluster(self._job)) if cases else []
+        selected = [self._by_name[case] for case in cases]
+        plans = make_plans(self._job, "memory", selected, measured_cluster(self._job)) if cases else []
         self._plans = dict(zip(cases, plans, strict=True))
         if self._job.is_cuda:
             _warm(self._job.device)
@@ -61,29 +61,29 @@ class Memory:
         return Row(case, "measured", figures, f"peak at {op}" if op else "")
 
     def _peak(self, case: str, plan: MeasuredPlan) -> tuple[int, int, str]:
-        """The peak of this rank in bytes, what the allocator reserved, and at which op it was, where that is known."""
+        """Return this rank's peak bytes, the bytes that the allocator reserved (or 0), and the peak's op (or "")."""
         job, step = self._job, sized_step(self._job, self._by_name[case].step)
         gc.collect()
         if job.is_cuda:
             torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(job.device) if job.is_cuda else 0
-        made, batch = executor(job, plan.program, step, case), batch_items(step.batch)
+        runner, batch = executor(job, plan.program, step, case), batch_items(step.batch)
         for _ in range(2):
-            made.step(batch)
+            runner.step(batch)
         if not job.is_cuda:
-            peak, op = peak_by_tensors(made, batch)
+            peak, op = peak_by_tensors(runner, batch)
             return peak, 0, op
-        return peak_by_allocator(made, batch, before), torch.cuda.max_memory_reserved(job.device), ""
+        return peak_by_allocator(runner, batch, before), torch.cuda.max_memory_reserved(job.device), ""
 
 
 def _warm(device: torch.device) -> None:
-    """Let cuBLAS take its work space, which belongs to no plan."""
+    """Let cuBLAS allocate its workspace, which belongs to no plan."""
     for dtype in (torch.float32, torch.bfloat16):
-        given = torch.ones(256, 256, dtype=dtype, device=device)
-        torch.addmm(given[0], given, given)
+        matrix = torch.ones(256, 256, dtype=dtype, device=device)
+        torch.addmm(matrix[0], matrix, matrix)
     torch.cuda.synchronize(device)
 
 
 def make(job: Job) -> Memory:
-    """The work of the stage `memory`."""
+    """Return the work of the stage `memory`."""
     return Memory(job)

@@ -1,4 +1,4 @@
-"""What torch has for the same: DistributedDataParallel, FSDP2 and tensor parallelism, each compiled or not."""
+"""Torch's own parallelism as a peer: DistributedDataParallel, FSDP2 and tensor parallelism, each compiled or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwright.lowering.capture.calling import batch_items
 from .job import Job
 
 Side = Callable[[], torch.Tensor]
-"""Trains a step and returns the loss of this rank's part of the batch."""
+"""A function that trains one step and returns the loss of this rank's part of the batch."""
 
 BLOCK_PLAN = {
     "attn.q": ColwiseParallel,
@@ -30,18 +30,18 @@ BLOCK_PLAN = {
     "mlp.up": ColwiseParallel,
     "mlp.down": RowwiseParallel,
 }
-"""Megatron's layout of a block of the shipped transformers; what is outside of blocks stays whole."""
+"""Megatron's layout of a block of the shipped transformers. Modules outside blocks are replicated."""
 
 
 def ddp(job: Job, step: TrainingStep, *, compiled: bool = False) -> Side:
-    """DistributedDataParallel around the model, with this rank's rows of the batch."""
+    """Return DistributedDataParallel around the model, with this rank's rows of the batch."""
     ids = [job.device.index] if job.is_cuda else None
     model = nn.parallel.DistributedDataParallel(_model(job, step), device_ids=ids)
     return _side(job, step, _compiled(model, compiled), _rows(job, step))
 
 
 def fsdp2(job: Job, step: TrainingStep, *, compiled: bool = False) -> Side:
-    """`fully_shard` on every block and on the model; in mixed precision by its own policy."""
+    """Return `fully_shard` on every block and on the model, with FSDP2's own policy for mixed precision."""
     model, mesh = _model(job, step), init_device_mesh(job.device.type, (job.world,))
     policy = MixedPrecisionPolicy()
     if step.precision is not None:
@@ -54,10 +54,10 @@ def fsdp2(job: Job, step: TrainingStep, *, compiled: bool = False) -> Side:
 
 def tensor_parallel(job: Job, step: TrainingStep, *, compiled: bool = False) -> Side:
     """
-    `parallelize_module` by Megatron's layout, each rank with the whole batch.
+    Return `parallelize_module` by Megatron's layout, with the whole batch on each rank.
 
     Raises:
-        ValueError: the number of heads is not a multiple of that of ranks.
+        ValueError: the number of heads is not a multiple of the number of ranks.
     """
     model, mesh = _model(job, step), init_device_mesh(job.device.type, (job.world,))
     for block in _blocks(model):
@@ -71,18 +71,18 @@ def tensor_parallel(job: Job, step: TrainingStep, *, compiled: bool = False) -> 
 
 
 PEERS: dict[str, Callable[..., Side]] = {"DDP": ddp, "FSDP2": fsdp2, "torch tensor parallel": tensor_parallel}
-"""By the name in the report."""
+"""Peers by their names in the report."""
 
 
 def mean_loss(job: Job, loss: torch.Tensor) -> float:
-    """The loss of the batch, of the losses of equal parts of it."""
+    """Return the loss of the batch from each rank's loss of an equal part."""
     whole = loss.detach().clone().float()
     dist.all_reduce(whole)
     return whole.item() / job.world
 
 
 def _model(job: Job, step: TrainingStep) -> nn.Module:
-    """The model with the weights of seed 0, as `Executor.initialize` makes them."""
+    """Return the model with the weights of seed 0, like `Executor.initialize`."""
     torch.manual_seed(0)
     return step.build_model().to(job.device)
 
@@ -98,12 +98,12 @@ def _compiled(model: nn.Module, compiled: bool) -> nn.Module:
 
 
 def _rows(job: Job, step: TrainingStep) -> tuple[torch.Tensor, ...]:
-    """This rank's rows of the batch, on its device."""
+    """Return this rank's rows of the batch, on its device."""
     return tuple(item.chunk(job.world)[job.rank].to(job.device) for item in batch_items(step.batch).values())
 
 
 def _side(job: Job, step: TrainingStep, model: nn.Module, batch: tuple[torch.Tensor, ...]) -> Side:
-    # One kind of tensor an optimizer: those that update many at once take no mixture.
+    # Multi-tensor updates refuse a mix of DTensors and other tensors, so each kind gets its own optimizer.
     parameters = list(model.parameters())
     kinds = [[p for p in parameters if isinstance(p, DTensor) == sharded] for sharded in (False, True)]
     optimizers = [step.optimizer(kind) for kind in kinds if kind]

@@ -1,4 +1,4 @@
-"""Plans of measured steps: made by one rank each, kept in the folder of the report, and run by all."""
+"""Plans of measured steps: each is made by one rank, saved in the folder of the report, and run by all ranks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .sizes import sized_step
 @dataclass(frozen=True)
 class MeasuredPlan:
     """
-    A plan as ranks need it.
+    A plan as all ranks receive it.
 
     Args:
-        program: its text; empty where there is no plan.
-        report: what `plan.json` holds.
-        samples, rehearsal: the ops to time for it.
-        refusal: why there is no plan.
+        program: text of the program; empty if the plan failed.
+        report: content of `plan.json`.
+        samples, rehearsal: ops to time for the plan.
+        refusal: reason why the plan failed.
     """
 
     program: str = ""
@@ -40,7 +40,7 @@ class MeasuredPlan:
 
 @dataclass(frozen=True)
 class PlanCase:
-    """A step of `sizes` in a kind of plan of `programs`."""
+    """A step of `sizes`, with a kind of plan of `programs`."""
 
     step: str
     form: str
@@ -50,14 +50,14 @@ class PlanCase:
 
 
 def known_cases(job: Job, cases: Sequence[PlanCase]) -> dict[str, PlanCase]:
-    """Those that the job has ranks for, by name."""
-    return {str(each): each for each in cases if each.form in forms(job)}
+    """Return the cases that have enough ranks in this job, by name."""
+    return {str(case): case for case in cases if case.form in forms(job)}
 
 
 def make_plans(job: Job, stage: str, cases: Sequence[PlanCase], cluster: Cluster) -> list[MeasuredPlan]:
-    """Plan the cases for a cluster, each on one rank; all ranks get all plans."""
+    """Plan the cases for a cluster, each on one rank, and return all plans on all ranks."""
     kinds, folder = forms(job), job.settings.out / "programs" / stage
-    tasks = [partial(_planned, job, folder, each, kinds[each.form], cluster) for each in cases]
+    tasks = [partial(_planned, job, folder, case, kinds[case.form], cluster) for case in cases]
     return job.divide(tasks)
 
 
@@ -65,9 +65,9 @@ def _planned(job: Job, folder: Any, case: PlanCase, form: Form, cluster: Cluster
     options = PlanOptions(pins=form.pins, pipeline=form.pipeline, ratios=form.ratios, keep_activations=form.keep)
     on = cluster if form.mesh == cluster.mesh else on_mesh(cluster, form.mesh)
     try:
-        made = compile_step(sized_step(job, case.step), on, options, name=str(case).replace(", ", "_"))
-    # Whatever is wrong with one plan is that plan's own, and is told.
+        plan = compile_step(sized_step(job, case.step), on, options, name=str(case).replace(", ", "_"))
+    # Any error is a failure of this plan only, and is reported with it.
     except Exception as error:
         return MeasuredPlan(refusal=f"{type(error).__name__}: {error}")
-    made.save(folder / str(case))
-    return MeasuredPlan(made.program, made.report, samples_of_plan(made.module), rehearsal_of(made.module, str(case)))
+    plan.save(folder / str(case))
+    return MeasuredPlan(plan.program, plan.report, samples_of_plan(plan.module), rehearsal_of(plan.module, str(case)))

@@ -1,4 +1,4 @@
-"""Predicted against measured steps: by what was fitted to the profile, and by the plans' own ops, timed one by one."""
+"""Compare predicted with measured steps: predictions by the fitted profile, and by the measured ops of the plans."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ ROUNDS, QUICK_ROUNDS = 15, 5
 
 
 class Prediction:
-    """Plans for the measured cluster, times the ops of all plans, then the steps of each."""
+    """Plans for the measured cluster, times the ops of all plans, and then the steps of each plan."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        given = QUICK if job.settings.quick else PLANS
-        # Processors compute in bfloat16 a hundred times as slowly.
-        self._by_name = known_cases(job, [each for each in given if job.is_cuda or "bf16" not in each.step])
+        listed = QUICK if job.settings.quick else PLANS
+        # CPUs are about a hundred times slower in bfloat16.
+        self._by_name = known_cases(job, [case for case in listed if job.is_cuda or "bf16" not in case.step])
         self.cases: Sequence[str] = [*self._by_name, CHOICE]
         self._plans: dict[str, MeasuredPlan] = {}
         self._table: Cluster | None = None
@@ -56,14 +56,14 @@ class Prediction:
 
     def prepare(self, cases: Sequence[str]) -> None:
         """Plan, and time the plans' ops."""
-        mine = [case for case in cases if case in self._by_name]
-        known = measured_cluster(self._job)
-        plans = make_plans(self._job, STAGE, [self._by_name[case] for case in mine], known)
-        self._plans = dict(zip(mine, plans, strict=True))
-        self._table = self._timed(known, [plan for plan in plans if plan.program])
+        own = [case for case in cases if case in self._by_name]
+        cluster = measured_cluster(self._job)
+        plans = make_plans(self._job, STAGE, [self._by_name[case] for case in own], cluster)
+        self._plans = dict(zip(own, plans, strict=True))
+        self._table = self._timed(cluster, [plan for plan in plans if plan.program])
 
     def _timed(self, known: Cluster, plans: Sequence[MeasuredPlan]) -> Cluster | None:
-        """The cluster with the measured times of the plans' ops; None where they cannot be had."""
+        """Return the cluster with measured times of the plans' ops, or None if the measurement failed."""
         samples = tuple({sample.work.key: sample for plan in plans for sample in plan.samples}.values())
         rehearsals = tuple(plan.rehearsal for plan in plans if plan.rehearsal is not None)
         seconds = QUICK_OP_SECONDS if self._job.settings.quick else OP_SECONDS
@@ -75,17 +75,17 @@ class Prediction:
             return None
 
     def run(self, case: str) -> Row:
-        """Measure the steps of a plan; at the end, say whether the one that is predicted to be the fastest is."""
+        """Measure the steps of a plan; the last case compares the plan predicted to be the fastest with the fastest."""
         if case == CHOICE:
             return self._choice()
         plan, job = self._plans[case], self._job
         if plan.report is None:
             return Row(case, "skipped", {}, f"no plan: {plan.refusal}")
         step = sized_step(job, self._by_name[case].step)
-        made, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
+        runner, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
         rounds = QUICK_ROUNDS if job.settings.quick else ROUNDS
-        seconds = [each for (each,) in seconds_in_turn(job, [partial(made.step, batch)], rounds)]
-        del made
+        seconds = [value for (value,) in seconds_in_turn(job, [partial(runner.step, batch)], rounds)]
+        del runner
         gc.collect()
         measured, fitted = statistics.median(seconds), float(plan.report["predicted_step_s"])
         figures: dict[str, Figure] = {"measured ms": 1e3 * measured, "predicted ms, by fit": 1e3 * fitted}
@@ -98,20 +98,20 @@ class Prediction:
         return Row(case, "measured", figures)
 
     def _predicted(self, case: str, cluster: Cluster) -> float:
-        """The step of a plan by the measured times of its ops."""
+        """Return the predicted step of a plan by the measured times of its ops."""
         module = load_module(self._job.settings.out / "programs" / STAGE / case / "step.mlir")
         return longest(predicted_stages(module, replace(cluster), "table"))["step"]
 
     def _choice(self) -> Row:
-        found = {case: both for case, both in self._found.items() if self._by_name[case].step == "gpt2"}
-        if len(found) < 2:
+        gpt2 = {case: times for case, times in self._found.items() if self._by_name[case].step == "gpt2"}
+        if len(gpt2) < 2:
             return Row(CHOICE, "skipped", {}, "fewer than two plans were both predicted and measured")
-        predicted, fastest = (min(found, key=lambda case: found[case][at]) for at in (0, 1))
-        slower = found[predicted][1] / found[fastest][1] - 1.0
-        said = f"predicted to be the fastest: {predicted}; measured: {fastest}"
-        return Row(CHOICE, "measured", {"slower than the fastest by, %": 100 * slower}, said)
+        predicted, fastest = (min(gpt2, key=lambda case: gpt2[case][at]) for at in (0, 1))
+        slower = gpt2[predicted][1] / gpt2[fastest][1] - 1.0
+        note = f"predicted to be the fastest: {predicted}; measured: {fastest}"
+        return Row(CHOICE, "measured", {"slower than the fastest by, %": 100 * slower}, note)
 
 
 def make(job: Job) -> Prediction:
-    """The work of the stage `prediction`."""
+    """Return the work of the stage `prediction`."""
     return Prediction(job)

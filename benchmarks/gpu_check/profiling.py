@@ -1,4 +1,4 @@
-"""What the devices and links of the job do, by the profiler of the library, and the cluster file that says so."""
+"""Measure the devices and links of the job by the library's profiler, and write the cluster file."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NAME = "gpu-check"
 
 
 def cluster_path(job: Job) -> Path:
-    """The cluster file of the job's own mesh."""
+    """Return the path of the cluster file of the job's own mesh."""
     return job.file("cluster.toml")
 
 
 def measured_cluster(job: Job) -> Cluster:
-    """The cluster that this stage measured, on all ranks; where it did not, measured now, for a short while."""
-    known: Cluster | None = None
+    """Return on all ranks the cluster that this stage measured, or measure it briefly if there is no file."""
+    cluster: Cluster | None = None
     if job.rank == 0 and cluster_path(job).exists():
-        known = load_cluster(cluster_path(job))
-        known = known if known.mesh == job.mesh() else None
-    known = job.clock.everyone(known)[0]
-    if known is not None:
-        return known
+        cluster = load_cluster(cluster_path(job))
+        cluster = cluster if cluster.mesh == job.mesh() else None
+    cluster = job.clock.everyone(cluster)[0]
+    if cluster is not None:
+        return cluster
     return generic_cluster(1) if job.world == 1 else measure(job, QUICK_SECONDS).cluster
 
 
@@ -48,7 +48,7 @@ def measure(job: Job, seconds: float) -> Profile:
 
 
 class Profiling:
-    """Measures once, and gives a row for each thing that was measured."""
+    """Measures once, and returns a row for each measured part."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -57,16 +57,16 @@ class Profiling:
         self._profile: Profile | None = None
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Measure, which takes two ranks."""
+        """Measure, if there are two ranks or more."""
         if cases and self._job.world > 1:
             self._profile = measure(self._job, QUICK_SECONDS if self._job.settings.quick else SECONDS)
 
     def run(self, case: str) -> Row:
-        """What was measured of one thing."""
+        """Return the measurements of one part."""
         if self._profile is None:
-            return Row(case, "skipped", {}, "a profile takes two ranks: it measures the links between them")
-        made = {"devices": _devices, "links": _links, "fits": _fits}.get(case, _interference)
-        return made(case, self._profile)
+            return Row(case, "skipped", {}, "needs two ranks, since a profile measures the links between them")
+        make_row = {"devices": _devices, "links": _links, "fits": _fits}.get(case, _interference)
+        return make_row(case, self._profile)
 
 
 def _devices(case: str, profile: Profile) -> Row:
@@ -77,17 +77,17 @@ def _devices(case: str, profile: Profile) -> Row:
 
 
 def _links(case: str, profile: Profile) -> Row:
-    said = [
+    lines = [
         f"{link.axis} {name}: {1e6 * alpha:.3g} µs, {1e-9 / beta:.3g} GB/s" if beta else f"{link.axis} {name}"
         for link in profile.cluster.links
         for name, alpha, beta in (("latency and bandwidth", link.alpha, link.beta), *link.measured)
     ]
-    return Row(case, "measured", {}, "; ".join(said))
+    return Row(case, "measured", {}, "; ".join(lines))
 
 
 def _interference(case: str, profile: Profile) -> Row:
-    seen = profile.cluster.interference
-    figures = {"computing, times as long": seen.compute, "communicating, times as long": seen.communication}
+    slow = profile.cluster.interference
+    figures = {"computing, times as long": slow.compute, "communicating, times as long": slow.communication}
     return Row(case, "measured", figures)
 
 
@@ -98,5 +98,5 @@ def _fits(case: str, profile: Profile) -> Row:
 
 
 def make(job: Job) -> Profiling:
-    """The work of the stage `profile`."""
+    """Return the work of the stage `profile`."""
     return Profiling(job)

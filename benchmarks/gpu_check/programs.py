@@ -1,4 +1,4 @@
-"""The kinds of plans that the stages of the check run, for any number of ranks, and the programs of them."""
+"""The kinds of plans that the stages run, for any number of ranks, and their programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["FAMILIES", "Form", "forms", "hosts_cluster", "split_cluster"]
 
 TINY = "-tiny"
 FAMILIES = tuple(name.removesuffix(TINY) for name in MODELS if name.endswith(TINY))
-"""Every family of shipped models, by the name of its smallest one without `TINY`."""
+"""Families of shipped models: names of their smallest models without `TINY`."""
 
 DUPLEX = "prepare,search-strategy{algorithm=fixed pins=tp},program{mode=duplex parts=2},finish"
 PARTS = "prepare,search-strategy,program{parts=2},finish"
@@ -40,8 +40,8 @@ class Form:
     A kind of plan.
 
     Args:
-        pins, pipeline, ratios: as `PlanOptions` has them.
-        keep: the part of activations that is kept for backward; None keeps all.
+        pins, pipeline, ratios: values of `PlanOptions`.
+        keep: share of activations that is kept for backward; by default all.
     """
 
     mesh: Mesh
@@ -52,9 +52,9 @@ class Form:
 
 
 def forms(job: Job) -> dict[str, Form]:
-    """The kinds that the ranks of a job can run, by name."""
+    """Return the kinds of plans that the ranks of a job can run, by name."""
     line, grid = job.mesh(), job.grid()
-    found = {
+    kinds = {
         "dp": Form(line, "dp"),
         "zero3": Form(line, "zero3"),
         "tp": Form(line, "tp"),
@@ -64,50 +64,50 @@ def forms(job: Job) -> dict[str, Form]:
         "duplex": Form(line, pipeline=DUPLEX),
     }
     if job.world > 1:
-        found["uneven"] = Form(line, ratios=_shares(job.world))
-        found["uneven dp"] = Form(line, "dp", ratios=_shares(job.world))
+        kinds["uneven"] = Form(line, ratios=_shares(job.world))
+        kinds["uneven dp"] = Form(line, "dp", ratios=_shares(job.world))
         for schedule in ("1f1b", "eager-1f1b", "gpipe"):
-            found[f"2 stages, {schedule}"] = Form(line, pipeline=stages(_divided(job.world, 2), schedule))
+            kinds[f"2 stages, {schedule}"] = Form(line, pipeline=stages(_divided(job.world, 2), schedule))
     if job.world > 3:
         for schedule in ("1f1b", "gpipe"):
-            found[f"4 stages, {schedule}"] = Form(line, pipeline=stages(_divided(job.world, 4), schedule))
+            kinds[f"4 stages, {schedule}"] = Form(line, pipeline=stages(_divided(job.world, 4), schedule))
     if grid is not None:
-        found |= {"grid, searched": Form(grid), "grid, dp x tp": Form(grid, HYBRID)}
-    return found
+        kinds |= {"grid, searched": Form(grid), "grid, dp x tp": Form(grid, HYBRID)}
+    return kinds
 
 
 def stages(ranks: Sequence[int], schedule: str) -> str:
-    """The passes of a pipeline of stages of so many ranks, with four micro-batches."""
-    given = f'partition-stages{{stages={len(ranks)} ranks="{",".join(map(str, ranks))}"}}'
-    return f"prepare,{given},search-strategy,program{{mode=pipeline parts=4 schedule={schedule}}},finish"
+    """Return the passes of a pipeline with the given ranks per stage, and four micro-batches."""
+    partition = f'partition-stages{{stages={len(ranks)} ranks="{",".join(map(str, ranks))}"}}'
+    return f"prepare,{partition},search-strategy,program{{mode=pipeline parts=4 schedule={schedule}}},finish"
 
 
 def _divided(ranks: int, parts: int) -> list[int]:
-    """About equal numbers of ranks, the larger ones last."""
+    """Divide ranks into about equal parts, the larger parts last."""
     return [(part + 1) * ranks // parts - part * ranks // parts for part in range(parts)]
 
 
 def _shares(ranks: int) -> str:
-    """Shares that fall from rank to rank, in hundredths."""
+    """Return shares that decrease from rank to rank, in hundredths."""
     whole = ranks * (ranks + 1) // 2
     shares = [100 * (ranks - rank) // whole for rank in range(1, ranks)]
     return ",".join(str(share / 100) for share in (100 - sum(shares), *shares))
 
 
 def tiny_step(family: str, ranks: int) -> TrainingStep:
-    """The smallest step of a family, with one row of the batch for each rank and at least eight."""
+    """Return the smallest step of a family, with one batch row per rank and at least eight rows."""
     return MODELS[f"{family}{TINY}"](batch=max(8, ranks))  # pyright: ignore[reportCallIssue]
 
 
 def executor(job: Job, program: str, step: TrainingStep, name: str, *, checked: bool = False) -> Executor:
-    """This rank's run of a program, with the weights of seed 0."""
-    loaded = [Stage(*each) for each in load_text(program, f"{name}.py")]
-    made = Executor(loaded, job.connections.connect(loaded, checked=checked))
-    made.initialize(step.model, 0)
-    return made
+    """Return this rank's executor of a program, with the weights of seed 0."""
+    loaded = [Stage(*stage) for stage in load_text(program, f"{name}.py")]
+    runner = Executor(loaded, job.connections.connect(loaded, checked=checked))
+    runner.initialize(step.model, 0)
+    return runner
 
 
 def on_device(job: Job, batch: Batch) -> dict[str, object]:
-    """The items of a batch in the memory of this rank's device, where timed steps take them from."""
+    """Copy the items of a batch to this rank's device, where timed steps read them."""
     items = batch_items(batch)
     return {name: item.to(job.device) if isinstance(item, torch.Tensor) else item for name, item in items.items()}

@@ -1,4 +1,4 @@
-"""Step times beside those of torch's own parallelism: the same model, batch and precision, step by step in turn."""
+"""Compare step times with torch's own parallelism: the same model, batch and precision, step by step in turn."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .timing import seconds_in_turn
 
 ROUNDS, QUICK_ROUNDS = 40, 12
 SAME_LOSS = {None: 1e-4, "bf16-mixed": 3e-2}
-"""By precision, how far the losses of the first step may be apart, relative: or the sides do not train the same."""
+"""Largest relative difference of first losses by precision; beyond it the sides train differently."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """
-    One of our plans beside a peer.
+    A comparison of one of our plans with a peer.
 
     Args:
-        step: of `sizes`.
-        form: of our plan.
-        peer: of `PEERS`.
+        step: name of a step of `sizes`.
+        form: kind of our plan.
+        peer: name in `PEERS`.
         compiled: whether the peer runs under `torch.compile`; our program runs op by op.
     """
 
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def plan(self) -> PlanCase:
-        """Our plan."""
+        """Return our plan."""
         return PlanCase(self.step, self.form)
 
 
@@ -63,29 +63,29 @@ class Ratios:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        given = FLOAT32[:2] if job.settings.quick else (*FLOAT32, *COMPILED, *(MIXED if job.is_cuda else ()))
-        self._by_name = {str(each): each for each in given}
+        listed = FLOAT32[:2] if job.settings.quick else (*FLOAT32, *COMPILED, *(MIXED if job.is_cuda else ()))
+        self._by_name = {str(comparison): comparison for comparison in listed}
         self.cases: Sequence[str] = list(self._by_name)
         self._plans: dict[PlanCase, MeasuredPlan] = {}
 
     def prepare(self, cases: Sequence[str]) -> None:
         """Plan for the measured cluster."""
         plans = list(dict.fromkeys(self._by_name[case].plan for case in cases))
-        made = make_plans(self._job, "ratios", plans, measured_cluster(self._job)) if plans else []
-        self._plans = dict(zip(plans, made, strict=True))
+        results = make_plans(self._job, "ratios", plans, measured_cluster(self._job)) if plans else []
+        self._plans = dict(zip(plans, results, strict=True))
 
     def run(self, case: str) -> Row:
         """Time the three sides of one comparison."""
-        each, job = self._by_name[case], self._job
-        plan, step = self._plans[each.plan], sized_step(job, each.step)
+        pair, job = self._by_name[case], self._job
+        plan, step = self._plans[pair.plan], sized_step(job, pair.step)
         if not plan.program:
             return Row(case, "skipped", {}, f"no plan: {plan.refusal}")
         try:
-            peers = [PEERS[each.peer](job, step, compiled=each.compiled) for _ in range(2)]
-            # What compilers cannot compile shows in the first step.
+            peers = [PEERS[pair.peer](job, step, compiled=pair.compiled) for _ in range(2)]
+            # Models that cannot be compiled raise an error in the first step.
             first, _ = (mean_loss(job, side()) for side in peers)
         except Exception as error:
-            return Row(case, "skipped", {}, f"{each.peer}: {type(error).__name__}: {str(error).splitlines()[0]}")
+            return Row(case, "skipped", {}, f"{pair.peer}: {type(error).__name__}: {str(error).splitlines()[0]}")
         ours = _ours(job, plan, step, case)
         difference = abs(ours().item() - first) / abs(first)
         rows = seconds_in_turn(job, [ours, *peers], QUICK_ROUNDS if job.settings.quick else ROUNDS)
@@ -95,12 +95,12 @@ class Ratios:
 
 
 def _ours(job: Job, plan: MeasuredPlan, step: TrainingStep, case: str) -> Side:
-    made, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
-    return partial(made.step, batch)
+    runner, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
+    return partial(runner.step, batch)
 
 
 def _row(case: str, rows: Sequence[tuple[float, ...]], difference: float, same: float) -> Row:
-    """The medians of the paired ratios, with their intervals; failed where the sides do not train the same."""
+    """Return the medians of the paired ratios with their intervals. The row fails if the sides train differently."""
     ratios, control = [ours / peer for ours, peer, _ in rows], [again / peer for _, peer, again in rows]
     (low, high), (control_low, control_high) = interval(ratios), interval(control)
     figures: dict[str, Figure] = {
@@ -119,5 +119,5 @@ def _row(case: str, rows: Sequence[tuple[float, ...]], difference: float, same: 
 
 
 def make(job: Job) -> Ratios:
-    """The work of the stage `ratios`."""
+    """Return the work of the stage `ratios`."""
     return Ratios(job)

@@ -1,4 +1,4 @@
-"""The report: JSON, and Markdown and a page of HTML that say the same."""
+"""The report as JSON, Markdown and HTML, with equal contents."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def write(folder: Path, results: Sequence[StageResult], *, complete: bool) -> No
     Write the three files into `folder`.
 
     Args:
-        complete: whether no stage is left to run.
+        complete: whether all stages have run.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found = {
+    report = {
         "complete": complete,
         "exit_status": exit_status(results),
         "stages": [result.as_dict() for result in results],
     }
-    (folder / JSON_NAME).write_text(json.dumps(found, indent=2) + "\n")
+    (folder / JSON_NAME).write_text(json.dumps(report, indent=2) + "\n")
     (folder / MARKDOWN_NAME).write_text(markdown(results, complete=complete))
     (folder / HTML_NAME).write_text(page(results, complete=complete))
 
 
 def read_status(folder: Path) -> int:
-    """The exit status that the report says; 1 where it is missing or does not have all stages."""
+    """Return the exit status in the report, or 1 if the report is missing or incomplete."""
     try:
-        found: Mapping[str, Any] = json.loads((folder / JSON_NAME).read_text())
+        report: Mapping[str, Any] = json.loads((folder / JSON_NAME).read_text())
     except (OSError, ValueError):
         return 1
-    return int(found["exit_status"]) if found["complete"] else 1
+    return int(report["exit_status"]) if report["complete"] else 1
 
 
 def headline(results: Sequence[StageResult], *, complete: bool) -> str:
-    """What a reader should know first."""
+    """Return a summary of the results in one line."""
     failed = [result.name for result in results if result.verdict == "failed"]
     seconds = sum(result.seconds for result in results)
     verdict = f"FAILED: {', '.join(failed)}" if failed else "passed" if complete else "not complete"
@@ -59,17 +59,17 @@ def headline(results: Sequence[StageResult], *, complete: bool) -> str:
 
 
 def figure_text(figure: Figure) -> str:
-    """A figure as a reader wants it: four digits, no more."""
+    """Format a figure with at most four digits."""
     return f"{figure:.4g}" if isinstance(figure, float) else str(figure)
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """The names of the figures of rows, in the order in which they first come."""
+    """Return the names of the rows' figures, in the order of their first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row.figures))
 
 
 def markdown(results: Sequence[StageResult], *, complete: bool) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     lines = [f"# {_TITLE}: {headline(results, complete=complete)}", "", "| stage | verdict | seconds | cases |"]
     lines.append("|---|---|---|---|")
     lines += [f"| {r.name}: {r.title} | {r.verdict} | {r.seconds:.0f} | {_cases(r)} |" for r in results]
@@ -106,7 +106,7 @@ def _first_line(text: str) -> str:
 
 
 def page(results: Sequence[StageResult], *, complete: bool) -> str:
-    """The report as one page of HTML that needs no other file."""
+    """Return the report as one self-contained HTML page."""
     title = f"{_TITLE}: {headline(results, complete=complete)}"
     head = "<tr><th>stage</th><th>verdict</th><th>seconds</th><th>cases</th></tr>"
     rows = (

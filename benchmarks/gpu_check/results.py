@@ -1,4 +1,4 @@
-"""What a stage of the check finds: rows with figures and verdicts, and what they come to."""
+"""The results of stages: rows with figures and verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal["passed", "failed", "skipped", "measured"]
-"""Of a case or a stage: `measured` where there are figures and no claim that they could break."""
+"""Verdict on a case or a stage. `measured` has figures but no criterion for failure."""
 
 Figure = float | int | str
 
@@ -15,11 +15,11 @@ Figure = float | int | str
 @dataclass(frozen=True)
 class Row:
     """
-    What one case came to.
+    The result of one case.
 
     Args:
-        figures: by name, with the unit in the name.
-        note: why it failed or was skipped, or what else a reader should know.
+        figures: figures by name, with the unit in the name.
+        note: reason of a failure or a skip, or other remarks.
     """
 
     case: str
@@ -29,18 +29,18 @@ class Row:
 
     @staticmethod
     def read(given: Mapping[str, Any]) -> Row:
-        """The row that `asdict` made a mapping of."""
+        """Return the row from the mapping that `asdict` made."""
         return Row(given["case"], given["verdict"], given["figures"], given["note"])
 
 
 @dataclass(frozen=True)
 class StageResult:
     """
-    What one stage came to.
+    The result of one stage.
 
     Args:
-        seconds: that it took, the start of its processes included.
-        reason: why it failed or was skipped as a whole; empty where its rows say all.
+        seconds: duration, including the start of its processes.
+        reason: reason why it failed or was skipped as a whole, or empty.
     """
 
     name: str
@@ -51,24 +51,24 @@ class StageResult:
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as a mapping for JSON."""
         return asdict(self)
 
     def count(self, verdict: Verdict) -> int:
-        """How many rows have this verdict."""
+        """Return the number of rows with this verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
 
 def verdict_of(rows: Sequence[Row]) -> Verdict:
-    """Of a stage: failed if one row is; otherwise passed if one is; skipped where nothing was done."""
-    found = {row.verdict for row in rows}
+    """Return a stage's verdict: failed if a row failed, else passed if a row passed, else measured, else skipped."""
+    verdicts = {row.verdict for row in rows}
     order: tuple[Verdict, ...] = ("failed", "passed", "measured")
     for verdict in order:
-        if verdict in found:
+        if verdict in verdicts:
             return verdict
     return "skipped"
 
 
 def exit_status(stages: Iterable[StageResult]) -> int:
-    """1 where a stage failed."""
+    """Return 1 if a stage failed, else 0."""
     return int(any(stage.verdict == "failed" for stage in stages))

@@ -1,4 +1,4 @@
-"""Programs under checks that are too slow for a job: of the order of collectives, of streams and of memory."""
+"""Run programs under checks that are too slow for a job: order of collectives, races of streams, memory accesses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _STAGES = ("2 stages, 1f1b", "2 stages, gpipe", "4 stages, 1f1b")
 PLANS = (*(("gpt2", kind) for kind in (*_KINDS, *_STAGES)), ("vgg13", "zero3"), ("mixtral", "searched"))
 QUICK = (("gpt2", "zero3"), ("gpt2", "2 stages, 1f1b"))
 FEW = (("mlp", "dp"), ("gpt2", "searched"))
-"""Families with kinds of plans: all, those of a quick run, and those that are run a hundred times more slowly."""
+"""Families with kinds of plans: all, for a quick run (QUICK), and for a tool that is a hundred times slower (FEW)."""
 
 
 @dataclass
 class Programs:
     """
-    Runs programs for some steps; the losses have to be finite.
+    Runs programs for some steps, and checks that the losses are finite.
 
     Args:
-        plans: families with kinds of plans, of which those are run that the job has ranks for.
-        steps: of each.
+        plans: families with kinds of plans; kinds that need more ranks than the job has are skipped.
+        steps: number of steps of each program.
         checked: whether every collective is compared over its ranks before it starts.
-        planted: the name of a case that plants a fault, and what runs it.
+        planted: name of a case that plants a fault, and the function that runs it.
     """
 
     job: Job
@@ -52,15 +52,15 @@ class Programs:
         self._programs: dict[str, tuple[bool, str]] = {}
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Plan."""
-        mine = [case for case in cases if case in self._by_name]
-        found = self.job.divide([partial(self._program, *self._by_name[case]) for case in mine])
-        self._programs = dict(zip(mine, found, strict=True))
+        """Plan the programs."""
+        own = [case for case in cases if case in self._by_name]
+        programs = self.job.divide([partial(self._program, *self._by_name[case]) for case in own])
+        self._programs = dict(zip(own, programs, strict=True))
 
     def _program(self, family: str, form: Form) -> tuple[bool, str]:
         step = partial(tiny_step, family, self.job.world)
-        given = {"pipeline": form.pipeline, "ratios": form.ratios, "keep_activations": form.keep}
-        return program_of(CheckCase(step, form.mesh, form.pins, cluster=split_cluster(form.mesh), **given))
+        options = {"pipeline": form.pipeline, "ratios": form.ratios, "keep_activations": form.keep}
+        return program_of(CheckCase(step, form.mesh, form.pins, cluster=split_cluster(form.mesh), **options))
 
     def run(self, case: str) -> Row:
         """Plant the fault, or train for some steps."""
@@ -70,25 +70,25 @@ class Programs:
         if not is_planned:
             return Row(case, "failed", {}, f"no plan: {text}")
         step = tiny_step(self._by_name[case][0], self.job.world)
-        made = executor(self.job, text, step, case, checked=self.checked)
-        losses = [made.step(batch_items(step.batch)).item() for _ in range(self.steps)]
+        runner = executor(self.job, text, step, case, checked=self.checked)
+        losses = [runner.step(batch_items(step.batch)).item() for _ in range(self.steps)]
         figures: dict[str, Figure] = {"steps": self.steps}
         if self.checked:
-            figures["collectives compared, on all ranks"] = sum(self.job.clock.everyone(_compared(made.comm)))
+            figures["collectives compared, on all ranks"] = sum(self.job.clock.everyone(_compared(runner.comm)))
         if not all(map(math.isfinite, losses)):
             return Row(case, "failed", figures, f"losses {losses}: expected finite numbers")
         return Row(case, "passed", figures)
 
 
 def _compared(comm: Communicator) -> int:
-    """How many collectives of this rank were compared."""
+    """Return the number of this rank's collectives that were compared."""
     return comm._sequence._count if comm._sequence is not None else 0
 
 
 def _mismatch(job: Job, case: str) -> Row:
-    """Ranks that are about to run collectives of as many bytes, but other shapes, must not get to run them."""
+    """Start collectives of equal bytes but different shapes on different ranks; the check must stop them."""
     if job.world == 1:
-        return Row(case, "skipped", {}, "one rank has nobody to differ from")
+        return Row(case, "skipped", {}, "needs two ranks")
     mesh = job.mesh()
     comm = Communicator(mesh, [mesh.names], job.device, handles=job.connections.handles, checked=True)
     shape = (4, 1) if job.rank == 0 else (2, 2)
@@ -96,34 +96,34 @@ def _mismatch(job: Job, case: str) -> Row:
         comm.all_reduce(torch.zeros(shape, device=job.device), mesh.names)
     except SequenceError as error:
         return Row(case, "passed", {}, str(error).partition(";")[0])
-    return Row(case, "failed", {}, "rank 0 reduced another shape than the others, and nothing was said of it")
+    return Row(case, "failed", {}, "rank 0 reduced another shape than the other ranks, and no error was raised")
 
 
 def _race(job: Job, case: str) -> Row:
-    """Two streams write a tensor, and neither waits for the other."""
+    """Write a tensor from two streams without synchronization; the sanitizer must report it."""
     from torch.cuda._sanitizer import CUDASanitizerErrors
 
-    given = torch.rand(4, 2, device=job.device)
+    tensor = torch.rand(4, 2, device=job.device)
     try:
         with torch.cuda.stream(torch.cuda.Stream(job.device)):
-            torch.mul(given, 5, out=given)
+            torch.mul(tensor, 5, out=tensor)
     except CUDASanitizerErrors:
         return Row(case, "passed", {}, "two streams that write one tensor")
-    return Row(case, "failed", {}, "two streams wrote one tensor and nothing was said of it: the sanitizer is off")
+    return Row(case, "failed", {}, "two streams wrote one tensor and no error was raised: the sanitizer is off")
 
 
 def sequence(job: Job) -> Programs:
-    """The work of the stage `sequence`."""
+    """Return the work of the stage `sequence`."""
     plans = QUICK if job.settings.quick else PLANS
     return Programs(job, plans, steps=2, checked=True, planted=("ranks that differ are noticed", _mismatch))
 
 
 def streams(job: Job) -> Programs:
-    """The work of the stage `streams`, whose processes have torch's sanitizer on."""
+    """Return the work of the stage `streams`, which runs under torch's sanitizer."""
     plans = QUICK if job.settings.quick else PLANS
     return Programs(job, plans, steps=2, planted=("a race is noticed", _race))
 
 
 def memcheck(job: Job) -> Programs:
-    """The work of the stage `memcheck`, whose processes run under compute-sanitizer."""
+    """Return the work of the stage `memcheck`, which runs under compute-sanitizer."""
     return Programs(job, FEW[:1] if job.settings.quick else FEW, steps=1)

@@ -1,4 +1,4 @@
-"""The steps whose time and memory are measured: large enough for a GPU, or small enough for a processor."""
+"""The steps whose time and memory are measured, in sizes for GPUs and for CPUs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .job import Job
 
 _ON_GPUS = GPT2Config(layers=8, width=1024, heads=16, vocabulary=32768, positions=512)
 _ON_CPUS = GPT2Config(layers=2, width=128, heads=4, vocabulary=512, positions=64)
-"""Heads and widths that 2, 4 and 8 ranks divide, as torch's tensor parallelism wants them."""
+"""The numbers of heads and the widths are multiples of 2, 4 and 8, as torch's tensor parallelism requires."""
 
 
 def sized_step(job: Job, name: str) -> TrainingStep:
     """
-    A step of the job's size: eight sequences or more a GPU, eight in all on CPUs.
+    Return a step of the job's size: at least eight sequences per GPU, or eight in total on CPUs.
 
     Args:
         name: ``gpt2``, ``gpt2 bf16`` (in mixed precision), ``mlp`` or ``vgg``.
     """
     family, _, mixed = name.partition(" ")
-    made = _made(job, family)
-    return replace(made, precision="bf16-mixed") if mixed else made
+    step = _made(job, family)
+    return replace(step, precision="bf16-mixed") if mixed else step
 
 
 def _made(job: Job, family: str) -> TrainingStep:

@@ -1,4 +1,4 @@
-"""The stages of the check, in the order in which they run."""
+"""The stages of the check, in their order."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """What a stage does on one rank of a job; every rank calls the same methods in the same order."""
+    """The work of a stage on one rank. Every rank calls the same methods in the same order."""
 
     cases: Sequence[str]
-    """The names of what is tried one by one."""
+    """Names of the cases."""
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Make what these cases need, such as their plans."""
+        """Prepare these cases, for instance plan them."""
         ...
 
     def run(self, case: str) -> Row:
-        """Try one case; what rank 0 returns counts. An error on any rank fails the case, and ends the processes."""
+        """Run one case; the row of rank 0 counts. An error on any rank fails the case and ends the processes."""
         ...
 
 
 @dataclass(frozen=True)
 class Stage:
     """
-    One stage.
+    A stage of the check.
 
     Args:
-        title: for the report.
-        maker: where its `Work` is made of a `Job`, as ``package.module:function``.
-        needs_cuda: whether it is skipped on CPUs.
-        tool: a program that its processes run under, with options; empty for none. Without the program it is skipped.
-        environment: what its processes have in their environment.
+        title: title in the report.
+        maker: function that makes its `Work` from a `Job`, as ``package.module:function``.
+        needs_cuda: whether to skip it on CPUs.
+        tool: program and options that its processes run under, or empty. A missing program skips the stage.
+        environment: additional environment variables of its processes.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Stage:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def load(self) -> Callable[[Job], Work]:
-        """What makes its work."""
+        """Return the function that makes its work."""
         module, _, name = self.maker.partition(":")
         return getattr(importlib.import_module(module), name)
 
 
 TOOL_FOUND_FAULTS = 86
-"""The exit code by which compute-sanitizer says that it found something."""
+"""Exit code of compute-sanitizer if it found a fault."""
 
 _MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode")
 
@@ -79,17 +79,17 @@ STAGES = (
     Stage("profile", "Measured devices and links", "gpu_check.profiling:make"),
     Stage("prediction", "Predicted and measured steps", "gpu_check.prediction:make"),
     Stage("memory", "Predicted and measured peaks of memory", "gpu_check.memory:make"),
-    Stage("ratios", "Step times beside DDP, FSDP2 and tensor parallelism of torch", "gpu_check.ratios:make"),
+    Stage("ratios", "Step times compared with DDP, FSDP2 and torch's tensor parallelism", "gpu_check.ratios:make"),
 )
 
 
 @dataclass(frozen=True)
 class Check:
     """
-    A check: what its processes run, and the stages that it has.
+    A check: the module of its processes, and its stages.
 
     Args:
-        module: what ``python -m`` takes; it calls `main` with this check.
+        module: module for ``python -m``, which calls `main` with this check.
     """
 
     module: str

@@ -1,8 +1,8 @@
 """
-Runs a stage: starts a process for the rank of each supervisor, sees them end, and starts them again after a crash.
+Run a stage: each supervisor starts the process of its rank, waits for its end, and starts it again after a crash.
 
-There is a supervisor for each rank of the job; they agree by the store of torchrun, and have no process group and touch
-no GPU. So a rank that is killed, hangs or breaks the state of its device costs one case of one stage.
+Each rank of the job has a supervisor. Supervisors communicate by torchrun's store only, and leave the GPUs alone. A
+rank that is killed, hangs or breaks its device therefore costs only one case of one stage.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from .settings import Settings
 from .stages import TOOL_FOUND_FAULTS, Check, Stage
 
 GRACE = 20.0
-"""Seconds for which a rank may go on after another failed: its watch ends it sooner."""
+"""Seconds that a rank may continue after another rank failed. Usually its watch ends it sooner."""
 
 MOST_RESTARTS = 6
 _LOOK = 0.1
-"""Seconds between two looks at a process."""
+"""Seconds between two checks of a process."""
 
 _WRITES = 3.0
-"""Seconds for which a rank that is ended lives on, so that all that are late write where they are: one that misses
-another ends at once."""
+"""Seconds between the signal and the end of a late rank, so that all late ranks write their positions to their logs."""
 
 _ORPHANED = "was ended, for another rank had failed"
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 2000
@@ -47,12 +46,12 @@ _TAIL_LINES, _TAIL_CHARACTERS = 12, 2000
 @dataclass(frozen=True)
 class Ended:
     """
-    How the process of a rank ended.
+    The end of a rank's process.
 
     Args:
-        code: its exit code; that of a signal is negative.
-        reason: why the supervisor ended it; empty if it ended by itself.
-        tail: the end of its log.
+        code: exit code; negative for a signal.
+        reason: reason why the supervisor ended it, or empty.
+        tail: end of its log.
     """
 
     rank: int
@@ -62,7 +61,7 @@ class Ended:
 
     @property
     def order(self) -> int:
-        """How far it is from the cause: it was late, a signal killed it, it said something, it only missed another."""
+        """Return the distance from the cause: 0 if it was late, 1 if killed by a signal, 2 if it has a log, else 3."""
         if self.reason:
             return 3 if self.reason == _ORPHANED else 0
         return 1 if self.code < 0 else 2 if self.tail else 3
@@ -75,19 +74,19 @@ class Ended:
 
 
 def cause(ended: Sequence[Ended]) -> str:
-    """What to say of a launch that failed: of the first two of those ranks that are the nearest to the cause."""
-    failed = [each for each in ended if each.code != 0]
-    nearest = min(each.order for each in failed)
-    return "\n".join(str(each) for each in [each for each in failed if each.order == nearest][:2])
+    """Return the message of a failed launch: the first two ranks with the least distance from the cause."""
+    failed = [end for end in ended if end.code != 0]
+    nearest = min(end.order for end in failed)
+    return "\n".join(str(end) for end in [end for end in failed if end.order == nearest][:2])
 
 
 class Supervisor:
     """
-    One supervisor of the job.
+    The supervisor of one rank of the job.
 
     Args:
-        arguments: of the command line, which the processes of ranks get too.
-        store: of all supervisors.
+        arguments: command line, which is passed on to the processes of ranks.
+        store: store that all supervisors share.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Supervisor:
         self._rank, self._world, self._launches = rank, world, 0
 
     def run(self, stage: Stage) -> StageResult:
-        """Run a stage; every supervisor calls this, and the result of rank 0 counts."""
+        """Run a stage. Every supervisor calls this, and the result of rank 0 counts."""
         began = time.monotonic()
         if refusal := self._share(self._refusal(stage)):
             return StageResult(stage.name, stage.title, "skipped", 0.0, (), refusal)
@@ -107,14 +106,14 @@ class Supervisor:
         while True:
             ended = self._launch(stage)
             again = ""
-            if self._rank == 0 and any(each.code != 0 for each in ended):
+            if self._rank == 0 and any(end.code != 0 for end in ended):
                 text, case = cause(ended), journal.open_case()
                 if case and restarts < MOST_RESTARTS:
                     journal.add(Row(case, "failed", {}, text))
                     again = "again"
                 elif case:
                     journal.add(Row(case, "failed", {}, text))
-                    reason = f"ended after {MOST_RESTARTS} crashes; the cases that follow were not tried"
+                    reason = f"ended after {MOST_RESTARTS} crashes; all later cases were skipped"
                 else:
                     reason = text
             if not self._share(again):
@@ -125,13 +124,13 @@ class Supervisor:
         return replace(result, verdict="failed") if reason else result
 
     def leave(self) -> None:
-        """Wait until every supervisor is here, at the end: torchrun ends the others when one leaves with an error."""
+        """Wait for all supervisors at the end, since torchrun ends the others if one exits with an error."""
         self._store.set(f"left/{self._rank}", "1")
         if self._rank == 0:
             self._store.wait([f"left/{rank}" for rank in range(self._world)], timedelta(seconds=GRACE))
 
     def _refusal(self, stage: Stage) -> str:
-        """Why a stage is skipped here; what rank 0 finds counts."""
+        """Return why a stage is skipped here, or ""; the answer of rank 0 counts."""
         if stage.needs_cuda and not uses_cuda(self._settings):
             return "needs CUDA"
         if stage.tool and tool_path(stage.tool[0]) is None:
@@ -139,13 +138,13 @@ class Supervisor:
         return ""
 
     def _share(self, text: str) -> str:
-        """The text of rank 0."""
+        """Return the text of rank 0 on all ranks."""
         self._launches += 1
         key = f"said/{self._launches}"
         if self._rank == 0:
             self._store.set(key, text or "-")
-        found = self._store.get(key).decode()
-        return "" if found == "-" else found
+        shared = self._store.get(key).decode()
+        return "" if shared == "-" else shared
 
     def _launch(self, stage: Stage) -> list[Ended]:
         """Start the ranks of a stage and wait until all have ended."""
@@ -160,21 +159,21 @@ class Supervisor:
             process = subprocess.Popen([*_tool(stage), *words], stdout=log, stderr=subprocess.STDOUT, env=environment)
             reason = self._wait(process, prefix, deadline)
         tail = _tail(path) if process.returncode else ""
-        mine = Ended(self._rank, process.returncode, reason, tail)
-        self._store.set(f"{prefix}/ended/{self._rank}", json.dumps(asdict(mine)))
+        own = Ended(self._rank, process.returncode, reason, tail)
+        self._store.set(f"{prefix}/ended/{self._rank}", json.dumps(asdict(own)))
         keys = [f"{prefix}/ended/{rank}" for rank in range(self._world)]
         self._store.wait(keys, timedelta(seconds=max(deadline - time.monotonic(), 0.0) + 3 * GRACE))
-        return [Ended(**json.loads(each)) for each in self._store.multi_get(keys)]
+        return [Ended(**json.loads(entry)) for entry in self._store.multi_get(keys)]
 
     def _wait(self, process: subprocess.Popen[bytes], prefix: str, deadline: float) -> str:
-        """Wait for the process of this rank; why it was ended, if it was."""
-        failed, another = f"{prefix}/failed", None
+        """Wait for the process of this rank, and return why the supervisor ended it, or ""."""
+        failed, failed_at = f"{prefix}/failed", None
         while process.poll() is None:
             time.sleep(_LOOK)
             now = time.monotonic()
-            if another is None and self._store.check([failed]):
-                another = now
-            if another is not None and now - another > GRACE:
+            if failed_at is None and self._store.check([failed]):
+                failed_at = now
+            if failed_at is not None and now - failed_at > GRACE:
                 return _end(process, _ORPHANED)
             if now > deadline:
                 self._store.set(failed, "1")
@@ -185,14 +184,14 @@ class Supervisor:
 
 
 def uses_cuda(settings: Settings) -> bool:
-    """Whether ranks will compute on GPUs; asks for their number alone, which makes no context."""
+    """Return whether ranks will compute on GPUs. Only the number of GPUs is queried, which creates no CUDA context."""
     import torch
 
     return not settings.cpu and torch.cuda.device_count() > 0
 
 
 def tool_path(name: str) -> str | None:
-    """Where a tool of CUDA is."""
+    """Return the path of a CUDA tool, or None."""
     return shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
 
 
@@ -201,7 +200,7 @@ def _tool(stage: Stage) -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes], reason: str) -> str:
-    """End a process that first writes to its log where it is."""
+    """Signal a process to write its position to its log, and then kill it."""
     process.send_signal(signal.SIGUSR1)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_WRITES)
@@ -211,42 +210,41 @@ def _end(process: subprocess.Popen[bytes], reason: str) -> str:
 
 
 def _environment(stage: Stage, settings: Settings, address: str, port: str) -> Mapping[str, str]:
-    """Of a rank: the place of its supervisor in the job, and a store of its own."""
-    made = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": port, "PYTHONUNBUFFERED": "1", **stage.environment}
-    # torchrun's store and its file of errors are for supervisors: an error of a rank is a row of the report.
+    """Return the environment of a rank: the rank of its supervisor, and the address of a new store."""
+    env = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": port, "PYTHONUNBUFFERED": "1", **stage.environment}
+    # Only supervisors use torchrun's store and error file; the error of a rank becomes a row of the report.
     for name in ("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"):
-        made.pop(name, None)
+        env.pop(name, None)
     folder = str(Path(__file__).resolve().parents[1])
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     if settings.cpu:
-        made["CUDA_VISIBLE_DEVICES"] = ""
+        env["CUDA_VISIBLE_DEVICES"] = ""
     if settings.share_gpu > 1:
-        # NCCL refuses two ranks on one GPU of a host, and takes this for the host.
-        made["NCCL_HOSTID"] = f"{socket.gethostname()}-{os.environ['RANK']}"
-    return made
+        # NCCL refuses two ranks on one GPU of a host, so each rank gets its own host id.
+        env["NCCL_HOSTID"] = f"{socket.gethostname()}-{os.environ['RANK']}"
+    return env
 
 
 def _free_address() -> str:
-    """Where rank 0 can hold a store: the address by which this node reaches the one of torchrun, and a free port."""
+    """Return an address of this node that all nodes reach, and a free port, for a store of rank 0."""
     master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         address = "127.0.0.1"
     else:
         with socket.create_connection((master, port), timeout=60.0) as reached:
-            mine = str(reached.getsockname()[0])
-        address = master if mine.startswith("127.") or mine == "::1" else mine
+            own = str(reached.getsockname()[0])
+        address = master if own.startswith("127.") or own == "::1" else own
     with socket.socket() as free:
         free.bind(("", 0))
         return f"{address} {free.getsockname()[1]}"
 
 
 def _tail(path: Path) -> str:
-    """The last lines of a log."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
 
 
 def supervisors_store(timeout: float) -> tuple[Store, int, int]:
-    """The store of torchrun, the rank of this supervisor and how many there are."""
+    """Return torchrun's store, the rank of this supervisor, and the number of supervisors."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent_holds_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     wait = timedelta(seconds=timeout + 10 * GRACE)

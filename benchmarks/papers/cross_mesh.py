@@ -1,21 +1,21 @@
 """
-How near transfers between meshes come to what NICs allow, in the cases of "On Optimizing the Communication of Model
-Parallelism" (Zhuang et al., MLSys 2023) and in random uneven ones.
+Compare transfers between meshes with the NIC bound, in the cases of "On Optimizing the Communication of Model
+Parallelism" (Zhuang et al., MLSys 2023) and in random uneven cases.
 
     python benchmarks/papers/cross_mesh.py [--random N] [--data DIR]
     python benchmarks/papers/cross_mesh.py --figures
     python benchmarks/papers/cross_mesh.py --schedules [--models NAME ...] [--micro-batches N ...] [--rates R ...]
 
-Every case is IR: a value on one mesh, a `pipe.transfer` to the other, hosts with one NIC of 10 Gbit/s (the paper's
-p3.8xlarge). `plan-transfers` plans it and the simulator carries it out, the order of tasks, chunks and latencies
-included. Figures are that time as a multiple of the NIC bound, which is what the busiest NIC must send or receive at
-least; planning is in processor seconds. The cases are those of Table 2 (`case1` to `case9`, 2 GiB), those of section
-5.1.1 (`1 to HxG`, 1 GiB from one GPU to G on each of H hosts) and random ones.
+Each case is IR: a value on one mesh, a `pipe.transfer` to another mesh, and hosts with one NIC of 10 Gbit/s (the
+paper's p3.8xlarge). `plan-transfers` plans it, and the simulator runs it with the order of tasks, chunks and latencies.
+Figures are the simulated time divided by the NIC bound, which is the least time that the busiest NIC sends or receives;
+planning is in processor seconds. The cases are Table 2 (`case1` to `case9`, 2 GiB), section 5.1.1 (`1 to HxG`, 1 GiB
+from one GPU to G GPUs on each of H hosts) and random cases.
 
-The paper has its measurements as plots alone (Figures 5, 6 and 8). So beside ours stand the times of its section 3.1
-for one slice to A hosts of B receivers: AB for send/recv, A with local all-gathers, 2 with global ones, which it does
-not overlap with what is sent; and what section 5.1.2 says of the speed-up over Alpa, here that over the better of the
-all-gathers in greedy order. With `--data` the bounds are compared with those of DIR/cross_mesh_cases.json.
+The paper shows its measurements only as plots (Figures 5, 6 and 8). The tables therefore compare our results with its
+text. Section 3.1 has the times of one slice to A hosts of B receivers: AB for send/recv, A with local all-gathers, and
+2 with global all-gathers, which the paper does not overlap with sending. Section 5.1.2 has speed-ups over Alpa, which
+is here the better of the all-gathers in greedy order. `--data` adds the bounds of DIR/cross_mesh_cases.json.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ METHODS: tuple[Method, ...] = ("send_recv", "local_allgather", "global_allgather
 
 
 def random_cases(count: int) -> Iterator[Case]:
-    """Values split at random boundaries, some of them even, between meshes of up to four hosts of up to four GPUs."""
+    """Yield values with random, partly even boundaries, between meshes of up to four hosts of up to four GPUs."""
     random = Random(2023)
     for number in range(count):
         sizes = [(random.randint(1, 4), random.randint(1, 4)) for _ in range(2)]
@@ -69,29 +69,29 @@ def _random_sharding(random: Random, mesh: Mesh, shape: Sequence[int]) -> Shardi
 
 
 def reaches(case: Case) -> bool:
-    """Whether the exact schedule meets the bound, where NICs take whole slices in turn."""
-    given = case.units()
-    return nic_time(plan(given, case.sites, order="exact"), case.sites) <= math.ceil(least_nic_time(given, case.sites))
+    """Return whether the exact schedule meets the bound if NICs send and receive whole slices one after the other."""
+    units = case.units()
+    return nic_time(plan(units, case.sites, order="exact"), case.sites) <= math.ceil(least_nic_time(units, case.sites))
 
 
 def order_rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row per case of the paper: how each order does, as broadcasts."""
-    found: list[dict[str, Any]] = []
+    """Return a row for each case of the paper, with the results of each order of broadcasts."""
+    rows: list[dict[str, Any]] = []
     for case in paper_cases():
         least = bound(case)
         tried = {order: outcome(case, "broadcast", order) for order in ORDERS}
         row: dict[str, Any] = {"case": case.name, "slices": len(case.units()), "bound s": least}
         if known:
             row["bound of the data s"] = known.get(case.name, {}).get("nic_lower_bound_s")
-        row |= {order: each.seconds / least for order, each in tried.items()}
+        row |= {order: result.seconds / least for order, result in tried.items()}
         row |= {f"planning {order} s": tried[order].planning for order in ("best", "exact")}
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def method_rows() -> list[dict[str, Any]]:
-    """A row per case of the paper: how each way of sending a slice does, beside what the paper says."""
-    found: list[dict[str, Any]] = []
+    """Return a row for each case of the paper, with the results of each method and of the paper."""
+    rows: list[dict[str, Any]] = []
     for case in paper_cases():
         least = bound(case)
         others = {method: outcome(case, method, "greedy").seconds for method in METHODS}
@@ -103,39 +103,37 @@ def method_rows() -> list[dict[str, Any]]:
             row[method] = seconds / least
             row[f"{method}, paper"] = in_paper[method] if case.name not in TABLE_2 else ""
         alpa = min(others[method] for method in METHODS[1:])
-        found.append(row | {"over Alpa": alpa / best, "over Alpa, paper": OVER_ALPA.get(case.name, "")})
-    return found
+        rows.append(row | {"over Alpa": alpa / best, "over Alpa, paper": OVER_ALPA.get(case.name, "")})
+    return rows
 
 
 def random_rows(count: int) -> list[dict[str, Any]]:
-    """A row per order: its ratios to the bound over all random cases, and those where the exact schedule meets it."""
+    """Return for each order its ratios to the bound, over all cases and over cases where `exact` meets the bound."""
     cases = [case for case in random_cases(count) if least_nic_time(case.units(), case.sites)]
     least = [bound(case) for case in cases]
     met = [reaches(case) for case in cases]
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for order in ORDERS:
         tried = [outcome(case, "broadcast", order) for case in cases]
-        ratios = [each.seconds / seconds for each, seconds in zip(tried, least, strict=True)]
+        ratios = [result.seconds / seconds for result, seconds in zip(tried, least, strict=True)]
         reached = [ratio for ratio, exact in zip(ratios, met, strict=True) if exact]
-        planning = [each.planning for each in tried]
+        planning = [result.planning for result in tried]
         row: dict[str, Any] = {"order": order, "cases": len(ratios), "median": statistics.median(ratios)}
         row |= {"90 % below": sorted(ratios)[int(0.9 * len(ratios))], "worst": max(ratios)}
         row |= {"exact meets bound": len(reached), "worst of these": max(reached, default=1.0)}
         row |= {"planning median s": statistics.median(planning), "planning worst s": max(planning), "ratios": ratios}
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
-    """Print the tables, write JSON and a plot."""
+    """Print the tables, and write JSON files and a plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--figures", action="store_true", help="redraw Figures 5 to 9 instead (cross_mesh_figures.py)")
-    parser.add_argument(
-        "--schedules", action="store_true", help="whole steps by schedule, with bounds (cross_mesh_schedules.py)"
-    )
-    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="of --schedules; by default all")
+    parser.add_argument("--figures", action="store_true", help="only redraw Figures 5 to 9 (cross_mesh_figures.py)")
+    parser.add_argument("--schedules", action="store_true", help="only compare schedules (cross_mesh_schedules.py)")
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="models of --schedules (default: all)")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[32])
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 0.5, 0.25])
     options = parsed(parser, random=2)
@@ -147,7 +145,7 @@ def main() -> None:
         return
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
     command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
-    # What solves exactly takes half a second or more to import, once in a process.
+    # Import the exact solver first: its import takes half a second or more, which would count as planning.
     import_module("ortools.sat.python.cp_model")
     publish("cross_mesh_orders", order_rows(known), command=command)
     publish("cross_mesh_methods", method_rows(), command=command)

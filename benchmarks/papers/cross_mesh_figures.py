@@ -4,15 +4,14 @@ Figures 5 to 9 of "On Optimizing the Communication of Model Parallelism" (Zhuang
     python benchmarks/papers/cross_mesh.py --figures
 
 Figures 5, 6 and 8 are single transfers (`cross_mesh.py`): from one GPU to others, and the cases of Table 2 by method
-and by order. Figures 7 and 9 are whole steps of its models (Table 3) on two p3.8xlarge: imported, divided into two
-stages of four GPUs, planned by the usual passes, and simulated. The paper has these figures as plots alone; beside ours
-stands what its text says of them.
+and by order. Figures 7 and 9 are whole steps of the paper's models (Table 3) on two p3.8xlarge: imported, divided into
+two stages of four GPUs, planned by the usual passes, and simulated. The paper shows these figures only as plots; the
+tables compare our results with statements in its text.
 
-`Send/Recv`, `Alpa` (the better of the two all-gathers) and `Broadcast` do not overlap what they send with computation:
-1f1b, where a stage computes nothing while it sends or receives. For these the loop over micro-batches is followed slot
-by slot, with the seconds that the simulator has for fragments and transfers. `Overlap` is 1f1b and `Eager-1F1B` is
-eager-1f1b, with gradients of weights delayed, both simulated as they are planned. `Signal` is 1f1b on NICs that take no
-time. Rates of a V100 are those of its data sheet times `rate`.
+`Send/Recv`, `Alpa` (the better of the two all-gathers) and `Broadcast` are 1f1b without overlap: a stage computes
+nothing while it sends or receives. Their loop over micro-batches is executed slot by slot, with the simulator's seconds
+of fragments and transfers. `Overlap` is 1f1b and `Eager-1F1B` is eager-1f1b with delayed gradients of weights, both
+simulated as planned. `Signal` is 1f1b with NICs that take no time. The rates of a V100 are its data sheet times `rate`.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from shardwright.passes.step.step_view import cluster_of_module, step_views
 
 COMMAND = "python benchmarks/papers/cross_mesh.py --figures"
 MANY = 32
-"""The micro-batches of a step with a steady period, in figure 9."""
+"""Number of micro-batches of a step that reaches a steady state, in figure 9."""
 
 ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
 ORDERS: tuple[Order, ...] = ("naive", "greedy", "best")
@@ -74,22 +73,22 @@ FIGURE_5 = {
 }
 FIGURE_8 = dict.fromkeys(("case1", "case8"), "all alike") | {"case2": "naive congests: all from the first host"}
 AT_LEAST_AT_MOST = {"near 1": (1.0, 1.0), "3 to 10": (3.0, 10.0), "up to 2.5": (1.0, 2.5)}
-"""What the text of figure 6 says of the speed-up over Alpa, in numbers."""
+"""Bounds on the speed-up over Alpa for each statement in the text of figure 6."""
 
 FIGURE_8_ELSE = "naive and load balance congest, ours does not"
 
 
 def figure_5() -> list[dict[str, Any]]:
-    """From one GPU to one host with 1 to 4 GPUs, and to 1 to 4 hosts with 2."""
-    found: list[dict[str, Any]] = []
+    """Return the rows of figure 5: from one GPU to one host with 1 to 4 GPUs, and to 1 to 4 hosts with 2 GPUs."""
+    rows: list[dict[str, Any]] = []
     for hosts, gpus in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2)):
         case = to_hosts(hosts, gpus)
         row: dict[str, Any] = {"to": f"{hosts}x{gpus}", "send/recv s": outcome(case, "send_recv", "greedy").seconds}
-        # What goes over NVLink alone is the all-gather of one host; over several it crosses them.
+        # On one host the all-gather is local and uses NVLink only; with several hosts it crosses them.
         gather = "local_allgather" if hosts == 1 else "global_allgather"
         row |= {"Alpa s": outcome(case, gather, "greedy").seconds, "ours s": outcome(case, "broadcast", "best").seconds}
-        found.append(row | {"bound s": bound(case), "in the paper": FIGURE_5[row["to"]]})
-    return found
+        rows.append(row | {"bound s": bound(case), "in the paper": FIGURE_5[row["to"]]})
+    return rows
 
 
 def _table_2() -> list[Case]:
@@ -97,18 +96,18 @@ def _table_2() -> list[Case]:
 
 
 def figure_6() -> list[dict[str, Any]]:
-    """The cases of Table 2 by method."""
-    found: list[dict[str, Any]] = []
+    """Return the rows of figure 6: the cases of Table 2 by method."""
+    rows: list[dict[str, Any]] = []
     for case in _table_2():
         seconds = {method: outcome(case, method, "greedy").seconds for method in ("send_recv", *ALL_GATHERS)}
-        ours, alpa = outcome(case, "broadcast", "best").seconds, min(seconds[each] for each in ALL_GATHERS)
+        ours, alpa = outcome(case, "broadcast", "best").seconds, min(seconds[method] for method in ALL_GATHERS)
         row = {"case": case.name, "send/recv s": seconds["send_recv"], "Alpa s": alpa, "ours s": ours}
-        found.append(row | {"over Alpa": alpa / ours, "over Alpa, paper": OVER_ALPA[case.name]})
-    return found
+        rows.append(row | {"over Alpa": alpa / ours, "over Alpa, paper": OVER_ALPA[case.name]})
+    return rows
 
 
 def figure_8() -> list[dict[str, Any]]:
-    """The cases of Table 2 by order, as broadcasts."""
+    """Return the rows of figure 8: the cases of Table 2 by order of broadcasts."""
     titles = dict(zip(ORDERS, ("naive s", "load balance s", "ours s"), strict=True))
     return [
         {"case": case.name}
@@ -124,11 +123,11 @@ class Model:
     A model of Table 3.
 
     Args:
-        make: its step with a batch of so many samples.
-        sizes: of the axes of a stage of four GPUs.
-        pins: of the strategy, as TOML; by default it is searched for.
-        batch: of a micro-batch.
-        dtype: of all tensors.
+        make: function that makes the step for a batch size.
+        sizes: sizes of the axes of a stage of four GPUs.
+        pins: pins of the strategy as TOML; by default it is searched for.
+        batch: number of samples of a micro-batch.
+        dtype: dtype of all tensors.
     """
 
     name: str
@@ -139,7 +138,7 @@ class Model:
     dtype: torch.dtype = torch.float32
 
     def step(self, parts: int) -> TrainingStep:
-        """The step with so many micro-batches."""
+        """Return the step with `parts` micro-batches."""
         return self.make(self.batch * parts)
 
 
@@ -172,22 +171,22 @@ IN_PAPER = {
 
 
 _NO_LIMIT = 2.0**50
-"""Bytes of memory."""
+"""Bytes of memory that always suffice; the paper recomputes activations, so its models fit."""
 
 
 def cluster(sizes: tuple[tuple[str, int], ...], rate: float) -> Cluster:
-    """Two hosts of the paper, whose GPUs reach a part of the rate of the data sheet; it recomputes, so all fits."""
-    found = on_mesh(find_cluster("cross-mesh-p3-4x4"), Mesh.of(node=2, **dict(sizes)))
+    """Return two hosts of the paper with GPUs at `rate` of the data sheet and without a limit of memory."""
+    hosts = on_mesh(find_cluster("cross-mesh-p3-4x4"), Mesh.of(node=2, **dict(sizes)))
     devices = tuple(
         replace(device, memory=_NO_LIMIT, flops=tuple((dtype, rate * flops) for dtype, flops in device.flops))
-        for device in found.devices
+        for device in hosts.devices
     )
-    return replace(found, devices=devices)
+    return replace(hosts, devices=devices)
 
 
 @cache
 def planned(model: Model, parts: int, rate: float, chunks: int = 1) -> ModuleOp:
-    """A step in two stages, of so many chunks at most, with everything decided but schedule and transfers."""
+    """Return a step in two stages of at most `chunks` chunks, with all decisions but schedule and transfers."""
     module = import_training_step(model.step(parts), dtype=model.dtype)
     add_cluster(module, cluster(model.sizes, rate))
     search = SearchStrategyPass("fixed", pins=model.pins) if model.pins else SearchStrategyPass()
@@ -199,7 +198,7 @@ def planned(model: Model, parts: int, rate: float, chunks: int = 1) -> ModuleOp:
 
 
 def scheduled(base: ModuleOp, schedule: ScheduleName, method: Method, order: Order) -> ModuleOp:
-    """A planned step with a schedule and tasks for its transfers."""
+    """Return a planned step with a schedule and tasks for its transfers."""
     module = base.clone()
     passes = Pipeline.of(SchedulePipelinePass(schedule), PlanTransfersPass(method, order))
     run_pipeline(Context(), module, passes, verify_each=False)
@@ -207,12 +206,12 @@ def scheduled(base: ModuleOp, schedule: ScheduleName, method: Method, order: Ord
 
 
 def simulated(module: ModuleOp, whole: Cluster | None = None) -> float:
-    """The seconds of a step."""
+    """Return the simulated seconds of a step."""
     return simulate_module(module, whole)[0].seconds
 
 
 def instant(whole: Cluster) -> Cluster:
-    """The cluster with NICs that take no time; stages are on hosts of their own, so nothing else crosses."""
+    """Return the cluster with NICs that take no time. Stages are on different hosts, so NICs carry only transfers."""
     assert whole.topology is not None
     levels = tuple(
         replace(level, latency=1e-12, bandwidth=1e18) if level.name == "ethernet" else level
@@ -223,9 +222,9 @@ def instant(whole: Cluster) -> Cluster:
 
 def in_turn(module: ModuleOp) -> float:
     """
-    The seconds of a step whose stages compute nothing while they send or receive.
+    Return the seconds of a step whose stages compute nothing while they send or receive.
 
-    What is before and after the loop over micro-batches takes what it takes where NICs take no time.
+    Ops before and after the loop over micro-batches take as long as with NICs that take no time.
     """
     whole = cluster_of_module(module)
     func = next(op for op in module.ops if isinstance(op, FuncOp))
@@ -237,10 +236,10 @@ def in_turn(module: ModuleOp) -> float:
 
 
 def loop_seconds(func: FuncOp, fragments: Mapping[str, float], crossing: Mapping[str, float]) -> float:
-    """How long the slots of all stages take, of which each does one thing at a time: compute, send or receive."""
-    known, receivers = Stages(func), dict[str, int | None]()
+    """Return the seconds of all slots, if each stage computes, sends or receives one thing at a time."""
+    stages, receivers = Stages(func), dict[str, int | None]()
     for op in transfers(func):
-        receivers[op.label.data] = known.of_value(op.result)
+        receivers[op.label.data] = stages.of_value(op.result)
     slots = schedule_of(func)
     now, at, sent = [0.0] * len(slots), [0] * len(slots), dict[tuple[str, int], float]()
     moved = True
@@ -265,7 +264,7 @@ def loop_seconds(func: FuncOp, fragments: Mapping[str, float], crossing: Mapping
 
 
 def ways(base: ModuleOp) -> dict[str, float]:
-    """The seconds of a step by what the figures compare."""
+    """Return the seconds of a step for each method that the figures compare."""
     broadcast = scheduled(base, "1f1b", "broadcast", "best")
     return {
         "Send/Recv": in_turn(scheduled(base, "1f1b", "send_recv", "greedy")),
@@ -278,25 +277,25 @@ def ways(base: ModuleOp) -> dict[str, float]:
 
 
 def figure_7(parts: int, rates: Sequence[float]) -> list[dict[str, Any]]:
-    """Whole steps of the three models."""
-    found: list[dict[str, Any]] = []
+    """Return the rows of figure 7: whole steps of the three models."""
+    rows: list[dict[str, Any]] = []
     for model in MODELS:
         for rate in rates:
             seconds = ways(planned(model, parts, rate))
             del seconds["Overlap"]
             row: dict[str, Any] = {"model": model.name, "rate": rate, "micro-batches": parts}
-            row |= {f"{way} s": each for way, each in seconds.items()}
+            row |= {f"{way} s": value for way, value in seconds.items()}
             ours = seconds["Eager-1F1B"]
             row |= {"over Alpa": seconds["Alpa"] / ours, "of Signal": seconds["Signal"] / ours}
-            found.append(row | {"in the paper": IN_PAPER[model.name]})
-    return found
+            rows.append(row | {"in the paper": IN_PAPER[model.name]})
+    return rows
 
 
 def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
-    """The U-Transformer with few and with many micro-batches."""
+    """Return the rows of figure 9: the U-Transformer with few and with many micro-batches."""
     few = "few: Overlap 3 % slower than Eager-1F1B"
     told = {2: few, 4: few, MANY: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for parts, in_paper in told.items():
         for rate in rates:
             seconds = ways(planned(MODELS[-1], parts, rate))
@@ -304,8 +303,8 @@ def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"micro-batches": parts, "rate": rate, **shown}
             row |= {"Overlap over Broadcast": seconds["Broadcast"] / seconds["Overlap"]}
             row |= {"Eager over Overlap": seconds["Overlap"] / seconds["Eager-1F1B"]}
-            found.append(row | {"in the paper": in_paper})
-    return found
+            rows.append(row | {"in the paper": in_paper})
+    return rows
 
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float]]]:
@@ -315,22 +314,22 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float]]
 
 
 def _in_paper(number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """The speed-ups of a figure for which the paper's text has numbers, with these; else nothing."""
+    """Return speed-ups of a figure with the numbers in the paper's text, or nothing if the text has none."""
     match number:
         case 6:
-            told = [AT_LEAST_AT_MOST[row["over Alpa, paper"]] for row in rows]
-            found = {"ours over Alpa": _column(rows, "over Alpa")}
-            return found | {"paper, at least": [low for low, _ in told], "paper, at most": [high for _, high in told]}
+            text = [AT_LEAST_AT_MOST[row["over Alpa, paper"]] for row in rows]
+            bars = {"ours over Alpa": _column(rows, "over Alpa")}
+            return bars | {"paper, at least": [low for low, _ in text], "paper, at most": [high for _, high in text]}
         case 7:
-            told = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
-            return {"ours over Alpa": _column(rows, "over Alpa"), "paper": told}
+            text = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
+            return {"ours over Alpa": _column(rows, "over Alpa"), "paper": text}
         case 9:
             few = [row["micro-batches"] < MANY for row in rows]
             return {
                 "Overlap over Broadcast": _column(rows, "Overlap over Broadcast"),
-                "paper (many)": [math.nan if each else 1.3 for each in few],
+                "paper (many)": [math.nan if is_few else 1.3 for is_few in few],
                 "Eager-1F1B over Overlap": _column(rows, "Eager over Overlap"),
-                "paper": [1.03 if each else 1.15 for each in few],
+                "paper": [1.03 if is_few else 1.15 for is_few in few],
             }
         case _:
             return {}
@@ -341,7 +340,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) -> None:
-    """Print the tables, write JSON and plots: seconds, and speed-ups beside those of which the text has numbers."""
+    """Print the tables, and write JSON files and plots: seconds, and speed-ups with the paper's numbers."""
     figures = {
         5: (figure_5(), ("to",)),
         6: (figure_6(), ("case",)),
@@ -353,5 +352,5 @@ def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) 
         publish(f"cross_mesh_figure_{number}", rows, command=COMMAND)
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
         plot_grouped(f"cross_mesh_figure_{number}", labels, dict(_bars(rows)), ylabel="seconds, simulated")
-        if told := _in_paper(number, rows):
-            plot_grouped(f"cross_mesh_figure_{number}_speedups", labels, told, ylabel="speed-up")
+        if speedups := _in_paper(number, rows):
+            plot_grouped(f"cross_mesh_figure_{number}_speedups", labels, speedups, ylabel="speed-up")

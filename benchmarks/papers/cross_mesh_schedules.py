@@ -1,20 +1,20 @@
 """
-How near schedules of the cross-mesh paper's steps (Table 3) come to what computing and links allow.
+Compare schedules of the cross-mesh paper's steps (Table 3) with lower bounds of computation and links.
 
     python benchmarks/papers/cross_mesh.py --schedules [--models NAME ...] [--micro-batches N ...] [--rates R ...]
 
-The steps are those of Figure 7 (`cross_mesh_figures.py`): two stages of four GPUs, whose fixed schedules and `auto` are
-simulated; once with one chunk of layers in each stage, and once with up to two (`partition-stages{chunks=2}`). Rates
-are of the data sheet's. Beside them stand
+The steps are the steps of Figure 7 (`cross_mesh_figures.py`): two stages of four GPUs. All fixed schedules and `auto`
+are simulated, with one chunk of layers per stage and with up to two (`partition-stages{chunks=2}`). Rates are shares of
+the data sheet's rates. Further columns are
 
-free    the step whose links between stages take no time: the same division into stages and the same strategy, with the
-        schedule that `auto` chooses on that cluster
-links   a lower bound by what links between stages carry, the most over links: when its first transfer can begin at the
-        earliest, all that it carries in the loop over micro-batches, and what must follow its last transfer; and what
-        a step takes besides the loop where links take no time
+free    the step with links between stages that take no time: the same stages and strategy, with the schedule that
+        `auto` chooses on that cluster
+links   a lower bound by the links between stages. The bound of a link is the earliest begin of its first transfer, plus
+        the time of all its transfers in the loop over micro-batches, plus the work that must follow its last transfer.
+        The bound is the largest of these, plus the step's time outside the loop with links that take no time
 
-All are seconds of a step; `of free` is free / auto, `of bound` the larger of both / auto. Planning is in processor
-seconds of `schedule-pipeline{schedule=auto}` with the transfers of `plan-transfers`; `parts` are micro-batches.
+These are seconds of a step. `of free` is free / auto, and `of bound` is max(free, links) / auto. Planning is in
+processor seconds of `schedule-pipeline{schedule=auto}` with `plan-transfers`; `parts` is the number of micro-batches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _function(module: ModuleOp) -> FuncOp:
 
 
 def free(base: ModuleOp) -> ModuleOp:
-    """A planned step on a cluster whose NICs take no time."""
+    """Return a planned step on a cluster whose NICs take no time."""
     module = base.clone()
     old = next(op for op in module.ops if isinstance(op, ClusterOp))
     module.body.block.insert_op_after(ClusterOp(instant(cluster_of_module(base))), old)
@@ -58,7 +58,8 @@ def free(base: ModuleOp) -> ModuleOp:
 
 def times_of(base: ModuleOp, module: ModuleOp, parts: int) -> tuple[PipelineTimes, Mapping[str, float]]:
     """
-    What a pipeline runs, and all its transfers by label, those outside the loop too, with their seconds.
+    Return the runs of a pipeline's loop, and the seconds of all transfers by label, including transfers outside the
+    loop.
 
     Args:
         module: the planned step `base` with a schedule.
@@ -73,57 +74,57 @@ def times_of(base: ModuleOp, module: ModuleOp, parts: int) -> tuple[PipelineTime
 
 
 class LinkBound:
-    """What links allow; one use."""
+    """Lower bound of a pipeline's loop by its links. An instance is used once."""
 
     def __init__(self, times: PipelineTimes) -> None:
         self.times = times
         self.work_of = {work.label: work for work in times.works}
         self.sent: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
-        for each in times.deliveries:
-            for user in each.users:
-                self.sent[each.source, user].append(each)
+        for delivery in times.deliveries:
+            for user in delivery.users:
+                self.sent[delivery.source, user].append(delivery)
         kinds = list(FragmentKind)
         for work in times.works:
             for other in times.works:
                 same = (work.stage, work.chunk) == (other.stage, other.chunk)
                 if same and kinds.index(work.kind) < kinds.index(other.kind):
-                    # Nothing crosses, where no delivery was entered above.
+                    # The fragments depend on each other on one device: the edge has no delivery.
                     self.sent.setdefault((work.label, other.label), [])
 
     def seconds(self) -> float:
-        """Of the loop: the most that a link takes with what comes before its first and after its last transfer."""
+        """Return the largest bound over links: earliest begin, all transfers, and the work after the last one."""
         links: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
-        for each in self.times.deliveries:
-            links[self.work_of[each.source].stage, each.stage].append(each)
-        return max(self._of_link(mine) for mine in links.values())
+        for delivery in self.times.deliveries:
+            links[self.work_of[delivery.source].stage, delivery.stage].append(delivery)
+        return max(self._of_link(deliveries) for deliveries in links.values())
 
     def _of_link(self, mine: Sequence[Delivery]) -> float:
-        head = min(self._ends(self.work_of[each.source]) for each in mine)
-        tail = min(max((self._left(self.work_of[user]) for user in each.users), default=0.0) for each in mine)
-        return head + self.times.parts * sum(self.times.transfers[each.label] for each in mine) + tail
+        head = min(self._ends(self.work_of[delivery.source]) for delivery in mine)
+        tail = min(max((self._left(self.work_of[user]) for user in delivery.users), default=0.0) for delivery in mine)
+        return head + self.times.parts * sum(self.times.transfers[delivery.label] for delivery in mine) + tail
 
     def _edges(self, work: Work, *, into: bool) -> list[tuple[Work, float]]:
-        """The fragments of a part right before or after one, with what crosses between, over one link."""
-        found: list[tuple[Work, float]] = []
+        """Return the fragments of the same part right before or after `work`, with the seconds of their transfers."""
+        edges: list[tuple[Work, float]] = []
         for (source, user), deliveries in self.sent.items():
-            here, there = (user, source) if into else (source, user)
-            if here == work.label:
-                found.append((self.work_of[there], sum(self.times.transfers[each.label] for each in deliveries)))
-        return found
+            near, far = (user, source) if into else (source, user)
+            if near == work.label:
+                edges.append((self.work_of[far], sum(self.times.transfers[delivery.label] for delivery in deliveries)))
+        return edges
 
     def _ends(self, work: Work) -> float:
-        """When a fragment can be over at the earliest."""
-        before = (self._ends(each) + crossing for each, crossing in self._edges(work, into=True))
+        """Return the earliest end of a fragment."""
+        before = (self._ends(earlier) + crossing for earlier, crossing in self._edges(work, into=True))
         return max(before, default=0.0) + self.times.runs[work.label]
 
     def _left(self, work: Work) -> float:
-        """What takes the longest from the begin of a fragment."""
-        after = (crossing + self._left(each) for each, crossing in self._edges(work, into=False))
+        """Return the longest time from the begin of a fragment to the end of a part."""
+        after = (crossing + self._left(later) for later, crossing in self._edges(work, into=False))
         return self.times.runs[work.label] + max(after, default=0.0)
 
 
 def row_of(model: Model, parts: int, rate: float, chunks: int) -> dict[str, Any]:
-    """A step with all schedules, and its bounds."""
+    """Return the row of a step: all schedules, and its bounds."""
     base = planned(model, parts, rate, chunks)
     begin = time.process_time()
     auto = scheduled(base, "auto", "broadcast", "best")
@@ -135,17 +136,17 @@ def row_of(model: Model, parts: int, rate: float, chunks: int) -> dict[str, Any]
     least, (free_times, _) = simulated(unhindered), times_of(base, unhindered, parts)
     outside = least - estimate(schedule_of(_function(unhindered)), free_times).seconds
     links = LinkBound(times).seconds() + outside
-    found = simulated(auto)
+    step = simulated(auto)
     row: dict[str, Any] = {"model": model.name, "rate": rate, "parts": parts, "chunks": shape.chunks}
     row |= {name: seconds.get(name, "") for name in FIXED}
-    row |= {"auto": found, "free": least, "links": links, "of free": least / found}
-    return row | {"of bound": max(least, links) / found, "planning": planning}
+    row |= {"auto": step, "free": least, "links": links, "of free": least / step}
+    return row | {"of bound": max(least, links) / step, "planning": planning}
 
 
 def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates: Sequence[float]) -> None:
-    """Print the table, write JSON and a plot; `names` are of the models, by default all."""
-    given = " ".join(map(str, micro_batches)), " ".join(f"{rate:g}" for rate in rates)
-    command = f"python benchmarks/papers/cross_mesh.py --schedules --micro-batches {given[0]} --rates {given[1]}"
+    """Print the table, and write JSON file and plot. `names` selects models; if empty, all are used."""
+    shown = " ".join(map(str, micro_batches)), " ".join(f"{rate:g}" for rate in rates)
+    command = f"python benchmarks/papers/cross_mesh.py --schedules --micro-batches {shown[0]} --rates {shown[1]}"
     command += "".join(f" --models '{name}'" for name in names)
     cases = [
         (model, parts, rate, chunks)

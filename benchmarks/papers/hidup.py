@@ -1,25 +1,25 @@
 """
-The evaluation of HiDup ("Accelerating Large-Scale Distributed Neural Network Training with SPMD Parallelism", Zhang et
-al., SoCC 2022) by simulation: its tables 4 and 5, and its figures 6 to 12.
+Simulate the evaluation of HiDup ("Accelerating Large-Scale Distributed Neural Network Training with SPMD Parallelism",
+Zhang et al., SoCC 2022): its tables 4 and 5, and its figures 6 to 12.
 
     python benchmarks/papers/hidup.py [--only SECTION ...]
 
 Sections: `table4`, `table5`; `scale` (figure 6), `single` (7), `bandwidth` (8), `batch` (9), `loss` (10), `placement`
 (11 and 12); and `orders`. Each prints a table and writes JSON and a plot.
 
-Models and experts are the paper's (6.1: batch and experts in proportion to GPUs). The paper gives no batch size; 32
-samples a GPU are our choice. The mesh of the shipped clusters `hidup-*` is one axis of all GPUs, for HiDup splits a
-tensor along one dim at a time. Each step is planned by `hidup_plans.py`: as HiDup and as DeepSpeed run it; `expert
-parallel`, DeepSpeed's with communication beside computation; `whole`, the fastest of the searches with the batch whole;
-`duplex`, the fastest of them with two parts that take turns, in the better order. Searches are those of `search-plan`
-for one layout (`FIRST`).
+Models and experts are the paper's (6.1: batch and experts in proportion to GPUs). The paper gives no batch size; we
+chose 32 samples per GPU. The mesh of the shipped clusters `hidup-*` is one axis of all GPUs, since HiDup splits a
+tensor along one dim at a time. `hidup_plans.py` plans each step in several ways: as HiDup and as DeepSpeed run it;
+`expert parallel`, which is DeepSpeed's plan with overlapped communication; `whole`, the fastest searched plan with an
+unsplit batch; and `duplex`, the fastest searched plan with two interleaved parts, in the better order. Searches are the
+searches of `search-plan` for one layout (`FIRST`).
 
-`orders` has both orders of duplex and the one that is kept, their simulated seconds and peak memory, for shipped models
-on all four clusters, by the preset `tp` and as searched.
+`orders` has both orders of duplex and the chosen order, with simulated seconds and peak memory, for shipped models on
+all four clusters, by the preset `tp` and as searched.
 
-The paper's figures are plots alone, so what its text says of them stands beside ours. Its table 4 computes faster than
-the FLOP/s in its released code allow: `table4` is simulated with the rate at which the computation on a single machine
-takes as long as there, and the rest follows from the model.
+The paper shows its figures only as plots, so the tables compare our results with statements in its text. Table 4 of the
+paper computes faster than the FLOP/s in its released code allow. `table4` therefore scales the rate so that computation
+on a single machine takes as long as in the paper, and predicts all other numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TABLE_4 = {
     "two, 100 Gbit/s": {"HiDup": (0.3985, 0.3088, 0.1523, 41.10), "DeepSpeed": (0.4993, 0.3479, 0.1347, 0.0)},
     "two, 30 Gbit/s": {"HiDup": (0.6657, 0.3021, 0.4432, 26.35), "DeepSpeed": (0.8251, 0.3469, 0.4585, 0.0)},
 }
-"""By network and system: wall, computation and communication in seconds, overlap ratio in per cent."""
+"""Wall, computation and communication in seconds, and overlap ratio in per cent, by network and system."""
 
 TABLE_5 = {
     "random 20 %": 1.002,
@@ -79,7 +79,7 @@ TABLE_5 = {
 
 
 def table4() -> Rows:
-    """Times and overlap ratios of BERT-SGMoE on one machine of four GPUs and on two."""
+    """Return times and overlap ratios of BERT-SGMoE on one machine of four GPUs and on two."""
     networks = {"single machine": (4, "100g"), "two, 100 Gbit/s": (8, "100g"), "two, 30 Gbit/s": (8, "30g")}
     rows: Rows = []
     faster = 1.0
@@ -96,20 +96,20 @@ def table4() -> Rows:
             "ours, duplex": planner.duplex(),
             "ours, whole": planner.whole(),
         }
-        for way, found in ways.items():
+        for way, outcome in ways.items():
             wall, compute, sent, ratio = TABLE_4[network].get(way, (None,) * 4)
             rows.append(
                 {
                     "network": network,
                     "plan": way,
-                    "strategy": found.name,
-                    "wall s": found.seconds,
+                    "strategy": outcome.name,
+                    "wall s": outcome.seconds,
                     "paper's": wall,
-                    "compute s": found.overlap.compute,
+                    "compute s": outcome.overlap.compute,
                     "compute, paper": compute,
-                    "sent s": found.overlap.communication,
+                    "sent s": outcome.overlap.communication,
                     "sent, paper": sent,
-                    "overlap %": 100 * found.overlap.ratio,
+                    "overlap %": 100 * outcome.overlap.ratio,
                     "overlap, paper": ratio,
                     "rate": faster,
                 }
@@ -118,48 +118,48 @@ def table4() -> Rows:
 
 
 def _sped_up(cluster: Cluster, times: float) -> Cluster:
-    """The cluster with devices that compute and move bytes faster."""
+    """Return the cluster with devices whose rates are `times` as high."""
     devices = tuple(
         replace(
-            each,
-            flops=tuple((dtype, rate * times) for dtype, rate in each.flops),
-            memory_bandwidth=each.memory_bandwidth * times,
-            launch=each.launch / times,
+            old,
+            flops=tuple((dtype, rate * times) for dtype, rate in old.flops),
+            memory_bandwidth=old.memory_bandwidth * times,
+            launch=old.launch / times,
         )
-        for each in cluster.devices
+        for old in cluster.devices
     )
     return replace(cluster, devices=devices)
 
 
 def table5(draws: int) -> Rows:
-    """How much slower the step is whose strategy was found with wrong times of ops."""
+    """Return how much slower the step gets if the strategy is searched with wrong times of ops."""
     setting = Setting("bert-sgmoe", 8, "hidup-2x4-100g")
     true = Planner(setting)
     best = true.duplex()
-    choice = next(each for each in (*FIRST, expert_parallel()) if each.name == best.name)
+    choice = next(option for option in (*FIRST, expert_parallel()) if option.name == best.name)
     rows: Rows = []
     for name, paper in TABLE_5.items():
         kind, _, amount = name.removesuffix(" %").partition(" ")
         noise = int(amount) / 100
-        found = [
+        ratios = [
             _by_wrong_times(true, choice, kind == "random", noise, Random(draw)) / best.seconds
             for draw in range(draws if kind == "random" else 1)
         ]
-        rows.append({"noise": name, "relative time": statistics.mean(found), "paper": paper, "draws": len(found)})
+        rows.append({"noise": name, "relative time": statistics.mean(ratios), "paper": paper, "draws": len(ratios)})
     return rows
 
 
 def _by_wrong_times(planner: Planner, choice: Choice, is_random: bool, noise: float, random: Random) -> float:
-    """The true seconds of the plan that is best by times that err: of ops and communications, or of these alone."""
+    """Return the true seconds of the best plan by noisy times: of ops and communication, or only of the latter."""
     bench, candidate = planner.bench, Candidate(Layout(planner.mesh, "duplex", 2), choice)
-    ((view, given),) = bench.problems(candidate)
-    unary = tuple(costs * (1 + random.uniform(-noise, noise)) if is_random else costs for costs in given.problem.unary)
+    ((view, sub),) = bench.problems(candidate)
+    unary = tuple(costs * (1 + random.uniform(-noise, noise)) if is_random else costs for costs in sub.problem.unary)
     edges = tuple(
         replace(edge, table=edge.table * (1 + (random.uniform(-noise, noise) if is_random else noise)))
-        for edge in given.problem.edges
+        for edge in sub.problem.edges
     )
-    wrong = replace(given.problem, unary=unary, edges=edges)
-    strategy = strategy_of(given, good_solution(wrong), saves_memory=False)
+    wrong = replace(sub.problem, unary=unary, edges=edges)
+    strategy = strategy_of(sub, good_solution(wrong), saves_memory=False)
     module = bench.solve(candidate).step.written([strategy])
     assert view.stage is None
     run_pipeline(Context(), module, "program{mode=duplex parts=2}", verify_each=False)
@@ -167,55 +167,55 @@ def _by_wrong_times(planner: Planner, choice: Choice, is_random: bool, noise: fl
 
 
 def orders(models: Sequence[str], clusters: Sequence[str]) -> Rows:
-    """The step of shipped models with the batch whole, and with two parts in each order."""
+    """Return the steps of shipped models with an unsplit batch, and with two parts in each order."""
     rows: Rows = []
     for name in models:
         step = import_training_step(shipped_step(name))
         run_pipeline(Context(), step, "prepare", verify_each=False)
-        for each in clusters:
+        for site in clusters:
             for strategy in ("search-strategy{algorithm=fixed pins=tp}", "search-strategy"):
-                rows.append({"step": name, "cluster": each, "strategy": strategy} | _by_order(step, each, strategy))
+                rows.append({"step": name, "cluster": site, "strategy": strategy} | _by_order(step, site, strategy))
                 print(rows[-1], file=sys.stderr, flush=True)
     return rows
 
 
 def _by_order(step: ModuleOp, name: str, strategy: str) -> dict[str, float]:
-    """Milliseconds and peaks of one strategy in each order."""
+    """Return milliseconds and peak memory of one strategy in each order."""
     decided, cluster = step.clone(), find_cluster(name)
     add_cluster(decided, cluster)
     run_pipeline(Context(), decided, strategy, verify_each=False)
-    halves, found = decided.clone(), dict[str, float]()
+    halves, figures = decided.clone(), dict[str, float]()
     run_pipeline(Context(), halves, HALVES, verify_each=False)
     ways = {"whole": (decided, "program")}
     ways |= {order: (halves, f"duplex{{order={order}}},overlap,join-updates") for order in ("phases", "list", "best")}
     for way, (module, passes) in ways.items():
-        made = module.clone()
-        run_pipeline(Context(), made, passes, verify_each=False)
-        ((view, on),) = step_views(made)
-        found[f"{way} ms"] = 1e3 * simulate_module(made)[0].seconds
-        found[f"{way} GiB"] = peak_memory(view.func, on.mesh, blocks=on.blocks).bytes / 2**30
-    return found
+        program = module.clone()
+        run_pipeline(Context(), program, passes, verify_each=False)
+        ((view, on),) = step_views(program)
+        figures[f"{way} ms"] = 1e3 * simulate_module(program)[0].seconds
+        figures[f"{way} GiB"] = peak_memory(view.func, on.mesh, blocks=on.blocks).bytes / 2**30
+    return figures
 
 
 def plot_table4(name: str, rows: Rows) -> None:
-    """Overlap ratios by network: the paper's, its way simulated, and ours."""
+    """Plot overlap ratios by network: the paper's, HiDup's way simulated, and ours."""
     networks = list(dict.fromkeys(row["network"] for row in rows))
-    of = {(row["network"], row["plan"]): row for row in rows}
-    series = {"HiDup, measured in the paper": [of[network, "HiDup"]["overlap, paper"] for network in networks]}
+    row_of = {(row["network"], row["plan"]): row for row in rows}
+    series = {"HiDup, measured in the paper": [row_of[network, "HiDup"]["overlap, paper"] for network in networks]}
     for plan in ("HiDup", "ours, expert parallel", "ours, duplex", "ours, whole"):
         title = "HiDup's way, simulated" if plan == "HiDup" else plan
-        series[title] = [of[network, plan]["overlap %"] for network in networks]
+        series[title] = [row_of[network, plan]["overlap %"] for network in networks]
     plot_grouped(name, networks, series, ylabel="communication beside computation, %")
 
 
 def plot_table5(name: str, rows: Rows) -> None:
-    """Relative times by noise, beside the paper's."""
+    """Plot relative times by noise, with the paper's numbers."""
     series = {"ours": [row["relative time"] for row in rows], "paper": [row["paper"] for row in rows]}
     plot_grouped(name, [row["noise"] for row in rows], series, ylabel="time over that without noise")
 
 
 def plot_orders(name: str, rows: Rows) -> None:
-    """Steps in each order of duplex over those with the batch whole."""
+    """Plot steps in each order of duplex relative to steps with an unsplit batch."""
     labels = [
         f"{row['step']}, {'tp' if 'tp' in row['strategy'] else 'searched'}, {row['cluster'].removeprefix('hidup-')}"
         for row in rows
@@ -226,7 +226,7 @@ def plot_orders(name: str, rows: Rows) -> None:
 
 
 def main() -> None:
-    """Print the tables, write JSON and plots."""
+    """Print the tables, and write JSON files and plots."""
     sections: dict[str, tuple[Callable[[argparse.Namespace], Rows], Callable[[str, Rows], None]]] = {
         "table4": (lambda _: table4(), plot_table4),
         "table5": (lambda options: table5(options.draws), plot_table5),
@@ -240,27 +240,27 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(sections), default=tuple(sections))
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="of figures 6 and 7")
-    parser.add_argument("--gpus", nargs="+", type=int, default=(8, 16, 32, 64), help="of figure 6")
-    parser.add_argument("--sizes", nargs="+", type=int, default=(4, 8, 16, 32, 64), help="of figure 9")
-    parser.add_argument("--steps", type=int, default=200, help="of figure 10")
-    parser.add_argument("--text", type=Path, help="of figure 10: words to learn; by default those of docs/")
-    parser.add_argument("--draws", type=int, default=10, help="of table 5")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="models of figures 6 and 7")
+    parser.add_argument("--gpus", nargs="+", type=int, default=(8, 16, 32, 64), help="GPUs of figure 6")
+    parser.add_argument("--sizes", nargs="+", type=int, default=(4, 8, 16, 32, 64), help="samples per GPU of figure 9")
+    parser.add_argument("--steps", type=int, default=200, help="training steps of figure 10")
+    parser.add_argument("--text", type=Path, help="text to learn in figure 10 (default: docs/)")
+    parser.add_argument("--draws", type=int, default=10, help="random draws of table 5")
     parser.add_argument("--shipped", nargs="+", default=("bert-base", "gpt2-small", "vit-base", "bert-sgmoe", "vgg19"))
-    parser.add_argument("--clusters", nargs="+", choices=CLUSTERS, default=CLUSTERS, help="these two of `orders`")
+    parser.add_argument("--clusters", nargs="+", choices=CLUSTERS, default=CLUSTERS, help="clusters of `orders`")
     options = parsed(parser, only=["table4"])
     for name in options.only:
         make, plot = sections[name]
         rows = make(options)
         hidden = [column for column, value in rows[0].items() if isinstance(value, list)]
-        given = [f" --{key} {shown}" for key, shown in _changed(parser, options) if key != "only"]
-        command = f"python benchmarks/papers/hidup.py --only {name}{''.join(given)}"
+        words = [f" --{key} {shown}" for key, shown in _changed(parser, options) if key != "only"]
+        command = f"python benchmarks/papers/hidup.py --only {name}{''.join(words)}"
         publish(f"hidup_{name}", rows, command=command, hidden=hidden)
         plot(f"hidup_{name}", rows)
 
 
 def _changed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """The options that are not as by default, and their values as on a command line."""
+    """Yield the options that differ from their defaults, with their values as on a command line."""
     for key, value in vars(options).items():
         if value != parser.get_default(key):
             yield key, " ".join(map(str, value)) if isinstance(value, Sequence) else str(value)

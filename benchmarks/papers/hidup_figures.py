@@ -1,10 +1,10 @@
 """
-What HiDup's figures 6 to 9, 11 and 12 show (`hidup.py`), for steps that are planned and simulated here.
+HiDup's figures 6 to 9, 11 and 12 (`hidup.py`), for steps that are planned and simulated here.
 
-Figures 6 to 9 are steps by system. `over DeepSpeed` is how much less HiDup's way takes than DeepSpeed's, both as they
-are modelled here (`hidup_plans.py`); `speed-up` is that of the faster of our `whole` and `duplex` over `expert
-parallel`, which has its communication beside computation too. FastMoE, the paper's best baseline in some settings, has
-kernels of its own and is not modelled.
+Figures 6 to 9 compare the steps of systems. `over DeepSpeed` is DeepSpeed's time over HiDup's time - 1, both as
+modelled in `hidup_plans.py`. `speed-up` is the time of `expert parallel`, which overlaps its communication too, over
+the smaller of our `whole` and `duplex` times, - 1. FastMoE, the paper's best baseline in some settings, has its own
+kernels and is not modelled.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FIGURE_8 = {
     "hidup-2x4-30g": "24 % over DeepSpeed, 14 % over the best (table 4)",
     "hidup-2x4-100g": "25 % over DeepSpeed and the best (table 4)",
 }
-"""By cluster: what the text and table 4 say."""
+"""Statements of the text and of table 4, by cluster."""
 
 
 @cache
 def by_way(setting: Setting) -> Mapping[str, Any]:
-    """A setting in all ways, in milliseconds of a step."""
+    """Plan a setting in all ways, and return the milliseconds of a step in each."""
     planner = Planner(setting)
     hidup, deepspeed = planner.in_hidups_way(), planner.in_deepspeeds_way()
     hand, whole, duplex = planner.expert_parallel(), planner.whole(), planner.duplex()
@@ -54,12 +54,12 @@ def by_way(setting: Setting) -> Mapping[str, Any]:
 def compared(
     settings: Sequence[Setting], *, label: Callable[[Setting], str], says: Callable[[Setting], str]
 ) -> list[dict[str, Any]]:
-    """Each setting in all ways, with what the paper's text says of its figure."""
-    return [{"setting": label(each), **by_way(each), "paper": says(each)} for each in settings]
+    """Return each setting in all ways, with the statement in the paper's text."""
+    return [{"setting": label(setting), **by_way(setting), "paper": says(setting)} for setting in settings]
 
 
 def scale(models: Sequence[str], gpus: Sequence[int]) -> list[dict[str, Any]]:
-    """Figure 6: up to 64 GPUs on 8 machines."""
+    """Return figure 6: up to 64 GPUs on 8 machines."""
 
     def says(setting: Setting) -> str:
         if setting.model.startswith("vit"):
@@ -67,66 +67,66 @@ def scale(models: Sequence[str], gpus: Sequence[int]) -> list[dict[str, Any]]:
         return "like the best" if setting.gpus <= 16 else "up to 18 % over the best"
 
     settings = [Setting(model, count, "hidup-8x8") for model in models for count in gpus]
-    return compared(settings, label=lambda each: f"{each.model}, {each.gpus} GPUs", says=says)
+    return compared(settings, label=lambda setting: f"{setting.model}, {setting.gpus} GPUs", says=says)
 
 
 def single(models: Sequence[str]) -> list[dict[str, Any]]:
-    """Figure 7: a single machine of 8 GPUs; also data parallelism, as PyTorch DDP and Horovod run it."""
+    """Return figure 7: a single machine of 8 GPUs, with data parallelism as in PyTorch DDP and Horovod."""
     rows: list[dict[str, Any]] = []
     for model in models:
         setting = Setting(model, 8, "hidup-8x8")
-        (row,) = compared([setting], label=lambda each: each.model, says=lambda _: "as DDP and Horovod")
+        (row,) = compared([setting], label=lambda case: case.model, says=lambda _: "as DDP and Horovod")
         ddp = Planner(setting).data_parallel().seconds
         rows.append({**row, "DDP ms": 1e3 * ddp, "HiDup over DDP": ddp / (1e-3 * row["HiDup's way ms"]) - 1})
     return rows
 
 
 def bandwidth(model: str) -> list[dict[str, Any]]:
-    """Figure 8: two machines of four GPUs at three rates."""
+    """Return figure 8: two machines of four GPUs at three rates."""
     settings = [Setting(model, 8, f"hidup-2x4-{rate}") for rate in ("10g", "30g", "100g")]
-    return compared(settings, label=lambda each: each.cluster, says=lambda each: FIGURE_8[each.cluster])
+    return compared(settings, label=lambda setting: setting.cluster, says=lambda setting: FIGURE_8[setting.cluster])
 
 
 def batch(model: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Figure 9: samples for each GPU, on two machines at 100 Gbit/s."""
+    """Return figure 9: the number of samples per GPU, on two machines at 100 Gbit/s."""
     settings = [Setting(model, 8, "hidup-2x4-100g", size) for size in sizes]
     return compared(
         settings,
-        label=lambda each: f"{each.a_card} a GPU",
-        says=lambda each: "faster" if each.a_card > 16 else "like the others",
+        label=lambda setting: f"{setting.a_card} a GPU",
+        says=lambda setting: "faster" if setting.a_card > 16 else "like the others",
     )
 
 
 def plot_figure(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Milliseconds of a step by way."""
+    """Plot the milliseconds of a step in each way."""
     ways = [column for column in rows[0] if column.endswith(" ms")]
     series = {way.removesuffix(" ms"): [row[way] for row in rows] for way in ways}
     plot_grouped(name, [row["setting"] for row in rows], series, ylabel="ms of a step, simulated")
 
 
 def placement(model: str) -> list[dict[str, Any]]:
-    """Figures 11 and 12: how many parameters are split, and how the products of experts and of gating are, by rate."""
+    """Return figures 11 and 12 by rate: how many parameters are split, and the signatures of experts and gating."""
     rows: list[dict[str, Any]] = []
     for rate in ("10g", "30g", "100g"):
-        found = Planner(Setting(model, 8, f"hidup-2x4-{rate}")).duplex()
-        ((view, _),) = step_views(found.module)
-        homes = [sharding_of(each.argument) for each in view.inputs if each.role == "train.param"]
+        outcome = Planner(Setting(model, 8, f"hidup-2x4-{rate}")).duplex()
+        ((view, _),) = step_views(outcome.module)
+        homes = [sharding_of(value.argument) for value in view.inputs if value.role == "train.param"]
         split = sum(bool(home.split_axes) for home in homes)
         says = "experts apart, as GShard" if rate == "100g" else "gating on every card" if rate == "10g" else ""
         rows.append(
-            {"rate": rate, "strategy": found.name, "split": split, "whole": len(homes) - split}
+            {"rate": rate, "strategy": outcome.name, "split": split, "whole": len(homes) - split}
             | {"experts": _products(view, ".mlp.experts"), "gating": _products(view, ".router"), "figure 12": says}
         )
     return rows
 
 
 def _products(view: StepView, part: str) -> str:
-    """The commonest signature of the products in a part of the model."""
+    """Return the most common signature of the products in a part of the model."""
     products = (op for op in view.ops if part in layer_of(op) and op.name in ("aten.bmm", "aten.mm"))
     return Counter(str(op.signature) for op in products).most_common(1)[0][0]
 
 
 def plot_placement(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """How many parameters are split and whole, by rate."""
+    """Plot the numbers of split and of whole parameters, by rate."""
     series = {kind: [row[kind] for row in rows] for kind in ("whole", "split")}
     plot_bars(name, [row["rate"] for row in rows], series, ylabel="tensors of parameters")

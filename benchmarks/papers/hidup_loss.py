@@ -2,11 +2,11 @@
 HiDup's figure 10: the training loss of BERT-SGMoE by time (`hidup.py --only loss [--steps N] [--text FILE]`).
 
 The paper trains on eight GPUs until convergence. Here a small BERT-SGMoE (4 layers of 64, 4 experts) learns to fill in
-masked words in float64: on one device by PyTorch, and by the two programs compared, GShard's strategy with the batch
-whole (DeepSpeed's) and in duplex by phases (HiDup's), on two processes. So the losses are measured. Time is not: each
-step takes the simulated seconds that the paper's model takes on its cluster in that way (`bandwidth`, 100 Gbit/s).
+masked words in float64, on one device by PyTorch and on two processes by the two compared programs: GShard's strategy
+with an unsplit batch (DeepSpeed's) and in duplex by phases (HiDup's). The losses are measured. Times are simulated: a
+step takes the seconds of the paper's model on the paper's cluster in that way (`bandwidth`, 100 Gbit/s).
 
-Words are those of a text file, by default this repository's documentation.
+The words come from a text file, by default from this repository's documentation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shardwright.runtime.stages import connect
 DOCS = Path(__file__).parents[2] / "docs"
 LENGTH, BATCH, WORDS = 32, 32, 1000
 MASKED = 0
-"""The token of what is to be filled in; 1 is any word but the commonest."""
+"""Token of a masked word. Token 1 is any word that is not among the most common."""
 
 EXPERTS_APART = """
 [[pin]]
@@ -53,22 +53,22 @@ WAYS = {
 
 
 def tokens_of(text: str) -> torch.Tensor:
-    """The words of a text as numbers from 1, those of the `WORDS` commonest their own."""
+    """Return the words of a text as tokens: the `WORDS` most common words from 2 on, all others as 1."""
     words = text.split()
-    known = {word: 2 + place for place, (word, _) in enumerate(Counter(words).most_common(WORDS))}
-    return torch.tensor([known.get(word, 1) for word in words])
+    token_of = {word: 2 + place for place, (word, _) in enumerate(Counter(words).most_common(WORDS))}
+    return torch.tensor([token_of.get(word, 1) for word in words])
 
 
 def batches_of(tokens: torch.Tensor, steps: int) -> list[dict[str, torch.Tensor]]:
-    """So many batches of random windows, 15 % of whose words are to be filled in."""
+    """Return `steps` batches of random windows, with 15 % of their words masked."""
     generator = torch.Generator().manual_seed(0)
-    found: list[dict[str, torch.Tensor]] = []
+    batches: list[dict[str, torch.Tensor]] = []
     for _ in range(steps):
         starts = torch.randint(len(tokens) - LENGTH, (BATCH, 1), generator=generator)
         rows = tokens[starts + torch.arange(LENGTH)]
         chosen = torch.rand(BATCH, LENGTH, generator=generator) < 0.15
         chosen[:, 0] = True
-        found.append(
+        batches.append(
             {
                 "tokens": torch.where(chosen, MASKED, rows),
                 "segments": torch.zeros(BATCH, LENGTH, dtype=torch.long),
@@ -76,11 +76,11 @@ def batches_of(tokens: torch.Tensor, steps: int) -> list[dict[str, torch.Tensor]
                 "labels": torch.where(chosen, rows, IGNORED),
             }
         )
-    return found
+    return batches
 
 
 def small_step(batch: Mapping[str, torch.Tensor]) -> TrainingStep:
-    """The step of a small BERT-SGMoE."""
+    """Return the step of a small BERT-SGMoE."""
     config = BertConfig(
         layers=4, width=64, heads=4, vocabulary=WORDS + 2, positions=LENGTH, experts=sparsely_gated(4), tied=False
     )
@@ -93,11 +93,11 @@ def small_step(batch: Mapping[str, torch.Tensor]) -> TrainingStep:
 
 
 def on_one_device(step: TrainingStep, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[float]:
-    """The losses by PyTorch."""
+    """Train by PyTorch on one device, and return the losses."""
     torch.manual_seed(0)
     model = step.build_model().double()
     optimizer = step.optimizer(model.parameters())
-    found: list[float] = []
+    by_step: list[float] = []
     for batch in batches:
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         assert step.loss is not None
@@ -105,23 +105,23 @@ def on_one_device(step: TrainingStep, batches: Sequence[Mapping[str, torch.Tenso
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        by_step.append(loss.item())
+    return by_step
 
 
 def on_ranks(text: str, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[float]:
-    """The losses by a program, on one of its ranks."""
+    """Train by a program as one of its ranks, and return the losses."""
     torch.set_num_threads(1)
-    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    stages = [Stage(*stage) for stage in load_text(text, "program.py")]
     executor = Executor(stages, connect(stages))
     executor.initialize(small_step(batches[0]).model, 0)
     return [executor.step(batch).item() for batch in batches]
 
 
 def losses(steps: int, text: Path | None) -> list[dict[str, Any]]:
-    """A row for each way: its last loss, how far its losses are from those of one device, and its seconds."""
+    """Return a row for each way: its last loss, the largest error against one device, and its seconds."""
     files = [text] if text is not None else sorted(DOCS.glob("*.md"))
-    batches = batches_of(tokens_of("\n".join(each.read_text() for each in files)), steps)
+    batches = batches_of(tokens_of("\n".join(file.read_text() for file in files)), steps)
     step = small_step(batches[0])
     alone = on_one_device(step, batches)
     cluster = on_mesh(find_cluster("hidup-2x4-100g"), Mesh.of(gpu=2))
@@ -130,30 +130,30 @@ def losses(steps: int, text: Path | None) -> list[dict[str, Any]]:
     for way, passes in WAYS.items():
         search = SearchStrategyPass(pins=EXPERTS_APART)
         pipeline = Pipeline.of("prepare", search, passes, "finish")
-        made = compile_step(step, cluster, PlanOptions(dtype=torch.float64, pipeline=pipeline))
-        found, *_ = run_ranks(on_ranks, 2, made.program, batches, timeout=1200)
+        compiled = compile_step(step, cluster, PlanOptions(dtype=torch.float64, pipeline=pipeline))
+        own_losses, *_ = run_ranks(on_ranks, 2, compiled.program, batches, timeout=1200)
         a_step = 1e-3 * seconds[f"{way} ms"]
-        error = max(abs(one - other) / other for one, other in zip(found, alone, strict=True))
+        error = max(abs(own - other) / other for own, other in zip(own_losses, alone, strict=True))
         rows.append(
             {
                 "way": way,
                 "steps": steps,
-                "first loss": found[0],
-                "last loss": sum(found[-10:]) / len(found[-10:]),
+                "first loss": own_losses[0],
+                "last loss": sum(own_losses[-10:]) / len(own_losses[-10:]),
                 "from one device": error,
                 "s of a step": a_step,
                 "s to the last": steps * a_step,
-                "losses": found,
+                "losses": own_losses,
             }
         )
     return rows
 
 
 def plot_losses(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Losses by simulated seconds, means over five steps."""
+    """Plot losses by simulated seconds, as means over five steps."""
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        found, a_step = row["losses"], row["s of a step"]
-        ends = range(5, len(found) + 1, 5)
-        series[row["way"]] = [(end * a_step, sum(found[end - 5 : end]) / 5) for end in ends]
+        by_step, a_step = row["losses"], row["s of a step"]
+        ends = range(5, len(by_step) + 1, 5)
+        series[row["way"]] = [(end * a_step, sum(by_step[end - 5 : end]) / 5) for end in ends]
     plot_curves(name, series, xlabel="seconds of the paper's model, simulated", ylabel="loss")

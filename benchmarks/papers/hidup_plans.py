@@ -1,17 +1,17 @@
 """
-HiDup's models and clusters (`hidup.py`), and the ways in which a step of them is planned here.
+HiDup's models and clusters (`hidup.py`), and the ways of planning their steps.
 
-`Planner.in_hidups_way` is a model of what HiDup does, with no constant of its own:
+`Planner.in_hidups_way` is a model of HiDup without fitted constants:
 
-- The strategy is GShard's, which is what the paper says that HiDup finds on two machines (6.10, figure 12): each GPU
-  has its experts, every other parameter and state is on all of them.
-- Forward runs by phases (`duplex{order=phases}`, HiDup 3.2 and 5). Backward is autograd's: the graph that HiDup edits
-  is that of forward, its figure 2 has duplex in forward, and its released code costs backward without overlap. So other
-  collectives of backward are waited for where they start.
-- Gradients are reduced beside backward, as 6.10 says, tensor by tensor.
+- The strategy is GShard's, which HiDup finds on two machines according to the paper (6.10, figure 12): the experts are
+  split among the GPUs, and all other parameters and states are replicated.
+- Forward runs by phases (`duplex{order=phases}`, HiDup 3.2 and 5). Backward is autograd's: HiDup edits the graph of
+  forward, its figure 2 has duplex in forward, and its released code costs backward without overlap. Other collectives
+  of backward are therefore waited for where they start.
+- Gradients are reduced during backward, tensor by tensor (6.10).
 
-`Planner.in_deepspeeds_way` is the same strategy with the batch whole and nothing beside computation: the paper's
-table 4 measured an overlap of 0.
+`Planner.in_deepspeeds_way` is the same strategy with an unsplit batch and without overlap, since the paper's table 4
+measured an overlap of 0.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from shardwright.passes.planning.notes import Refused
 HALVES = "split-batch{parts=2 unrolled=true},communicate"
 BLOCKING = "overlap{gradients=false gathers=false activations=false},join-updates"
 TENSOR_BY_TENSOR = "overlap{activations=false bucket_mb=0.0001},join-updates"
-"""Gathers of parameters and reductions of gradients beside computation, in buckets that no two tensors share."""
+"""Overlap of parameter gathers and gradient reductions with computation, one bucket for each tensor."""
 
 A_CARD = 32
-"""Samples for each GPU, a choice of ours: the paper says that the batch grows with the GPUs (6.1), and no size."""
+"""Samples per GPU, chosen by us: in the paper the batch grows with the GPUs (6.1), but its size is missing."""
 
 EXPERTS = ".mlp.experts."
-"""What the names of the parameters of experts have in them."""
+"""Part of the names of all expert parameters."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Setting:
     a_card: int = A_CARD
 
     def on(self) -> Cluster:
-        """The cluster as one axis of so many GPUs."""
+        """Return the cluster as one axis of all its GPUs."""
         return on_mesh(find_cluster(self.cluster), Mesh.of(gpu=self.gpus))
 
 
 def training_step(model: str, gpus: int, a_card: int) -> TrainingStep:
-    """A model of table 1: 8 layers, a mixture of experts in every second one."""
+    """Return a model of table 1: 8 layers, with a mixture of experts in every second layer."""
     kind: Callable[..., MoEConfig] = sparsely_gated if model.endswith("sgmoe") else switch
     if model.startswith("bert"):
         bert = BertConfig(layers=8, vocabulary=33278, positions=128, experts=kind(max(gpus, 2)), tied=False)
@@ -88,7 +88,7 @@ def training_step(model: str, gpus: int, a_card: int) -> TrainingStep:
 
 @lru_cache(maxsize=2)
 def imported(model: str, gpus: int, a_card: int) -> ModuleOp:
-    """The step as passes that decide get it."""
+    """Return the step, prepared for the passes that decide."""
     module = import_training_step(training_step(model, gpus, a_card))
     run_pipeline(Context(), module, "prepare", verify_each=False)
     return module
@@ -96,7 +96,7 @@ def imported(model: str, gpus: int, a_card: int) -> ModuleOp:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan, simulated."""
+    """A simulated plan."""
 
     name: str
     simulation: Simulation
@@ -104,12 +104,12 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Return the seconds of a step."""
         return self.simulation.seconds
 
     @property
     def overlap(self) -> Overlap:
-        """Of the rank that computes longest."""
+        """Return the overlap of the rank that computes longest."""
         return overlaps(self.simulation, self.simulation.busiest(None).number)[ALL, ALL]
 
 
@@ -123,38 +123,38 @@ class Planner:
         self.bench = CandidateCompiler(module, self.cluster)
         self.mesh = self.cluster.mesh
         self._known: dict[object, Outcome] = {}
-        """What strategies come to, for several searches find the same one."""
+        """Outcomes by the fingerprint of the solution, since several searches may find the same."""
 
     def whole(self) -> Outcome:
-        """The fastest with the batch whole."""
-        return min(self._tried(Layout(self.mesh), (*FIRST, expert_parallel())), key=lambda each: each.seconds)
+        """Return the fastest plan with an unsplit batch."""
+        return min(self._tried(Layout(self.mesh), (*FIRST, expert_parallel())), key=lambda outcome: outcome.seconds)
 
     def duplex(self) -> Outcome:
-        """The fastest with two parts that take turns."""
+        """Return the fastest plan with two interleaved parts."""
         layout = Layout(self.mesh, "duplex", 2)
-        return min(self._tried(layout, (*FIRST, expert_parallel())), key=lambda each: each.seconds)
+        return min(self._tried(layout, (*FIRST, expert_parallel())), key=lambda outcome: outcome.seconds)
 
     def expert_parallel(self) -> Outcome:
-        """Data parallelism with the experts apart."""
+        """Return data parallelism with split experts."""
         return next(self._tried(Layout(self.mesh), (expert_parallel(),)))
 
     def data_parallel(self) -> Outcome:
-        """Everything on all GPUs and the batch divided, gradients reduced beside backward: PyTorch's DDP."""
+        """Return PyTorch's DDP: a split batch, all else replicated, and gradients reduced during backward."""
         return next(self._tried(Layout(self.mesh), (preset(("dp", ("gpu",))),)))
 
     @cached_property
     def gshard(self) -> Choice:
-        """GShard's strategy: experts apart, what else there is on all GPUs."""
+        """Return GShard's strategy: split experts, and all other parameters and states replicated."""
         (view,) = self.bench.views
         others = tuple(
-            Pin(each.name, Sharding.replicated(len(shape_of(each.argument))))
-            for each in view.inputs
-            if each.role in (train.PARAM, train.STATE) and EXPERTS not in each.name
+            Pin(value.name, Sharding.replicated(len(shape_of(value.argument))))
+            for value in view.inputs
+            if value.role in (train.PARAM, train.STATE) and EXPERTS not in value.name
         )
         return Choice("GShard", (*expert_parallel().pins, *others), FIRST[1].weights)
 
     def in_hidups_way(self) -> Outcome:
-        """GShard's strategy as HiDup runs it: see the docstring of this file."""
+        """Return GShard's strategy as HiDup runs it; see the docstring of this module."""
         module = self.bench.written(self.bench.solve(Candidate(Layout(self.mesh, "duplex", 2), self.gshard)))
         run_pipeline(Context(), module, f"{HALVES},duplex{{order=phases}}", verify_each=False)
         wait_in_backward(module)
@@ -162,7 +162,7 @@ class Planner:
         return Outcome("GShard", simulate_module(module)[0], module)
 
     def in_deepspeeds_way(self) -> Outcome:
-        """GShard's strategy with the batch whole, all of whose collectives block."""
+        """Return GShard's strategy with an unsplit batch and blocking collectives."""
         module = self.bench.written(self.bench.solve(Candidate(Layout(self.mesh), self.gshard)))
         run_pipeline(Context(), module, f"communicate,{BLOCKING}", verify_each=False)
         return Outcome("GShard", simulate_module(module)[0], module)
@@ -171,24 +171,24 @@ class Planner:
         for choice in choices:
             try:
                 solved = self.bench.solve(Candidate(layout, choice))
-                if (found := self._known.get(solved.fingerprint)) is None:
-                    made = self.bench.finish(solved)
-                    found = Outcome(choice.name, made.simulation, made.module)
-                    self._known[solved.fingerprint] = found
+                if (outcome := self._known.get(solved.fingerprint)) is None:
+                    finished = self.bench.finish(solved)
+                    outcome = Outcome(choice.name, finished.simulation, finished.module)
+                    self._known[solved.fingerprint] = outcome
             except Refused as error:
                 print(f"{choice.name} on {layout.name}: {error}", file=sys.stderr)
                 continue
-            yield found
+            yield outcome
 
 
 def expert_parallel() -> Choice:
-    """What systems for mixtures of experts do: each GPU has experts of its own. The search completes the rest."""
+    """Return the usual choice for mixtures of experts: experts are split, and the search completes the rest."""
     experts = Pin(f"layers.*{EXPERTS}*", parse_sharding('[{"gpu"}, {}, {}]'))
     return Choice("expert parallel", (experts,), FIRST[1].weights)
 
 
 def wait_in_backward(module: ModuleOp) -> None:
-    """Start the collectives of backward right before they are waited for, so that nothing runs beside them."""
+    """Move the starts of backward's collectives right before their waits, so that nothing overlaps them."""
     for op in list(module.walk()):
         if isinstance(op, StartOp) and category(op) == "backward":
             (wait,) = (use.operation for use in op.token.uses)
