@@ -265,7 +265,6 @@ def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
 
 
 def _on_part(target: str) -> str:
-    """Return the name of the runtime's function for an op whose indexed factor is split."""
     if target in FUSED_OPS:
         return target
     name = target.removeprefix("aten.").removesuffix(".default").removeprefix("_unsafe_")

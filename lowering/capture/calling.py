@@ -97,7 +97,7 @@ def compute_step(
         device_type: device type of the tensors, whose autocast table applies; steps are captured on the CPU.
 
     Raises:
-        CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
+        CallError: the loss is not one floating-point number, or the metrics are not a dict of tensors.
     """
     with _autocast(precision, device_type):
         return _computed(model, loss, batch, metrics)

@@ -105,7 +105,6 @@ _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
 
 
 def _indexed(indices: Sequence[torch.fx.Node | None]) -> tuple[list[int], list[torch.fx.Node]]:
-    """Return the indexed dims and their indices."""
     pairs = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     return [dim for dim, _ in pairs], [index for _, index in pairs]
 

@@ -106,7 +106,6 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _is_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Return whether the values of two nodes have the same shape and dtype."""
     first, second = node.meta.get("val"), other.meta.get("val")
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False

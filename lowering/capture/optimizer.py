@@ -93,7 +93,6 @@ def _check_covers(
 
 
 def _settings(group: ParameterGroup) -> GroupSpec:
-    """Return the settings of a group that are plain values."""
     hyper: dict[str, object] = {}
     for name, value in group.items():
         if name in _RUN_TIME or value is None:

@@ -162,5 +162,4 @@ def _from(count: torch.Tensor, start: float) -> torch.Tensor:
 
 
 def _tensor(value: torch.Tensor | float) -> torch.Tensor:
-    """Return a state as a tensor."""
     return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=torch.float64)

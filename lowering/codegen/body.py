@@ -232,7 +232,7 @@ class Body:
                 raise EmitError(op, "is not an op of a lowered step")
 
     def _check(self, op: Operation) -> None:
-        """Refuse an op that reads several parts of a temporal axis, unless it reduces over these parts."""
+        """Refuse an op that reads several parts of a temporal axis, unless it combines these parts."""
         if isinstance(op, AccumulateOp) or (isinstance(op, CollectiveOp) and self._is_over_loop(op)):
             return
         for value in op.operands if not isinstance(op, WaitOp) else ():
@@ -276,7 +276,6 @@ class Body:
         yield f"{INDENT}del {_TOTAL}"
 
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp | AccumulateOp) -> Iterator[str]:
-        """Write `results = call(...)`."""
         source = self.names[op.operands[0]] if op.operands else ""
         targets = self._targets(op)
         key = next((name for name in targets if name != _UNUSED), op.name)

@@ -80,7 +80,6 @@ def emit_python(
 
 
 def _single(func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
-    """Write the text of a single-stage program after the imports."""
     program = Program(mesh, ticks=ticks)
     step = list(step_function(program, func))
     yield from lines(mesh_doc(mesh))

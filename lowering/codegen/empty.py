@@ -41,7 +41,6 @@ class Empties:
         return Group("(", (made, f"if {condition}", other), ")", comma=False)
 
     def _filled(self, op: ComputeOp, index: int, key: str, constants: _ByDevice) -> Group:
-        """Write result number `index` for the devices with an empty shard."""
         own = {device: results[index] for device, results in constants.items()}
         devices = self._where.devices(op)
         first = next(own[device] for parts in devices for device in parts if device in own)

@@ -105,7 +105,6 @@ class _Interfaces:
         return [*groups]
 
     def _enter(self, values: Sequence[SSAValue]) -> None:
-        """Record that values form a list."""
         self._places.update((value, (len(self._sizes), index)) for index, value in enumerate(values))
         self._sizes.append(len(values))
 
@@ -175,7 +174,6 @@ class _Interfaces:
 
 
 def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:
-    """Return the values and tokens that an op or a call frees."""
     match item:
         case LayerCall():
             return item.freed

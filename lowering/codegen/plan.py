@@ -258,7 +258,6 @@ def _numbers(value: Attribute) -> object:
 
 
 def _python(attribute: Attribute) -> object:
-    """Return an attribute as a plain value, including dictionaries."""
     if isinstance(attribute, DictionaryAttr):
         return {key: _python(item) for key, item in attribute.data.items()}
     if isinstance(attribute, ArrayAttr):

@@ -67,7 +67,7 @@ def stages_of(module: ModuleOp, func: FuncOp) -> list[StageOps]:
     result: list[StageOps] = []
     for index, (name, program) in enumerate(zip(stages.names, stage_programs(func), strict=True)):
         if stray := next((e.op for e in program.entries if isinstance(e.op, FragmentOp) and e.part is None), None):
-            raise EmitError(stray, "is in no schedule; run schedule-pipeline")
+            raise EmitError(stray, "is outside of the schedule; run schedule-pipeline")
         mesh = meshes[name]
         result.append(StageOps(func, index, mesh.mesh, mesh.ranks, program))
     return result

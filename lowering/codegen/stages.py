@@ -78,7 +78,6 @@ def _mesh(stage: StageOps) -> Iterator[str]:
 
 
 def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
-    """Write the transfers of the step as literals."""
     func = stages[0].func
     stage_map, by_value = Stages(func), {stage.index: stage for stage in stages}
 
@@ -170,11 +169,9 @@ class _StepWriter:
         return any(not self._is_looped(user) and not isinstance(user, FreeOp) for user in users)
 
     def _at(self, value: SSAValue, part: int | None) -> Named:
-        """Return a value at a part."""
         return PartOf(value, part) if part is not None and value in self.by_part else value
 
     def _reads(self, entry: ScheduledOp) -> Iterator[Named]:
-        """Yield the values that an entry of the program reads."""
         if not isinstance(entry.op, TransferOp):
             yield from (self._at(value, entry.part) for value in read_by(entry.op))
         elif self.stage.sends(entry.op):

@@ -207,6 +207,5 @@ def _shifted(state: torch.Tensor, shift: int) -> torch.Tensor:
 def _generator(
     seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None
 ) -> torch.Generator:
-    """Return torch's generator for a shard."""
     part = Stream.of(int(seed), stream).seed_of_part(whole or size, start or (0,) * len(size))
     return torch.Generator().manual_seed(part)

@@ -31,7 +31,7 @@ def adam(
     maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum if it is tracked."""
     grad = (-grad if maximize else grad) + weight_decay * param
     states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr.double())
     return _adam(param, param, grad, states, numbers, betas, eps, found_inf)
@@ -53,7 +53,7 @@ def adamw(
     maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum if it is tracked."""
     grad, lr = -grad if maximize else grad, lr.double()
     decayed = param * (1 - lr * weight_decay)
     states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr)
@@ -109,7 +109,7 @@ def sgd(
     maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the new ``(param,)``, or ``(param, momentum_buffer)`` where there is a buffer."""
+    """Return the new ``(param,)``, or ``(param, momentum_buffer)`` if a buffer is given."""
     grad = (-grad if maximize else grad) + weight_decay * param
     if momentum_buffer is None:
         return (_unless(found_inf, param, (param - lr * grad).to(param.dtype)),)

@@ -245,7 +245,6 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
 
 
 def _range(item: object) -> tuple[int, int] | None:
-    """Return the half-open range of an integer batch item, or None."""
     if (
         not isinstance(item, torch.Tensor)
         or item.dtype.is_floating_point

@@ -150,5 +150,4 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _size(value: torch.Tensor) -> float:
-    """Return the 2-norm of the finite elements."""
     return value[value.isfinite()].to(torch.float64).norm().item()
