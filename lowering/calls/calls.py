@@ -3,7 +3,7 @@ Translate a compute op to the call that it stands for on one rank: the function 
 
 The interpreter makes these calls and the emitter prints them, so that both run the same program. Arguments
 that carry global sizes (the `size` of a view or of a factory) become the sizes of the rank's shard, as the
-op's row in the table says. The caller chooses the device and memory layout of tensors (`device`, `layout`,
+op's row in the op table says. The caller chooses the device and memory layout of tensors (`device`, `layout`,
 `memory_format`). Every view becomes a reshape, which accepts any strides, so no result depends on strides.
 """
 
@@ -182,7 +182,7 @@ def _bind(op: ComputeOp, target: str, given: Mapping[str, Arg]) -> tuple[tuple[A
 
 
 def _operands(op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
-    """Yield the operands by parameter name; operands of an op without a row follow the order of the schema."""
+    """Yield the operands by parameter name; an op outside of the op table has operands in the order of its schema."""
     if not isinstance(op, AtenOp):
         yield from _opaque_operands(len(op.args), [p for p in parameters if p.name not in given])
         return

@@ -22,7 +22,7 @@ log = logging.getLogger("shardwright")
 
 class UnknownOps:
     """
-    The rules of uses of ops without a row: registered rules, else inferred rules.
+    The sharding rules for uses of ops that the op table lacks: registered rules, else inferred rules.
 
     Args:
         probe: whether to infer rules.

@@ -1,4 +1,4 @@
-"""Build modules of one op without a row, and find inputs for it, to infer and check its rule."""
+"""Build modules of one op that the op table lacks, and find inputs for it, to infer and check its rule."""
 
 from __future__ import annotations
 

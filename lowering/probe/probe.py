@@ -1,5 +1,5 @@
 """
-Infer the sharding rule of an op without a row by probing it.
+Infer the sharding rule of an op that the op table lacks, by probing the op.
 
 The op runs on small random inputs. Dims of equal size (or multiples) in some of its operands are cut into two uneven
 parts. The results of the parts may give the full result by concatenation along a dim (a batch), by a sum, maximum or
