@@ -1,1 +1,1 @@
-"""The borders with torch: the fx graph in, the torch program out, and the interpreter between."""
+"""The interfaces with torch: import of fx graphs, generation of torch programs, and an interpreter of the IR."""

@@ -1,1 +1,1 @@
-"""From an op of the IR to the call of torch that it stands for."""
+"""Translate an op of the IR to the torch call that it stands for."""

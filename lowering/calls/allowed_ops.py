@@ -1,15 +1,15 @@
 """
-The ops of torch that an interpreter, a profiler or a program may run: those that compute tensors, and no more.
+The torch ops that an interpreter, a profiler or a program may run: ops that only compute tensors.
 
-IR is data that anybody may have written, and torch has ops that read files, print, communicate, or write into what
-they are given. An op is run if torch itself says that it is a function of tensors and plain values, and it is
+IR is data from an untrusted author, and torch has ops that read files, print, communicate, or write to their
+arguments. An op may run if torch declares it a function of tensors and plain values, and either
 
-- of `aten`, `prims` or this package, or
-- any other that somebody vouches for in this process: by a rule for it (`register_rule`, `check_rule`), or because a
-  model that was captured here calls it.
+- the op belongs to `aten`, `prims` or this package, or
+- this process vouches for the op: a rule is registered for it (`register_rule`, `check_rule`), or a model that was
+  captured in this process calls it.
 
-What torch says is the op's schema, its tags, and whether it has a kernel that gives the result's shape without
-computing it: what has none was not captured, but for a few whose names are public.
+Torch's declaration is the op's schema and its tags. An op with a private name also needs a shape kernel, which computes
+only the shape of the result: ops without one cannot have been captured.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _PLAIN = frozenset(
     {"Tensor", "int", "SymInt", "bool", "SymBool", "float", "number", "complex", "ScalarType", "Layout", "MemoryFormat",
      "Device"}
 )  # fmt: skip
-"""What an argument may be, or a list of it, or None in its place."""
+"""The types that an argument may have; lists of these types and None are also allowed."""
 
 _GENERATOR = "Generator"
-"""What no attribute is, so that the argument keeps its default; ops that draw have it."""
+"""The type of the generator argument of random ops. No attribute has this type, so the argument keeps its default."""
 
 _WORDS = frozenset(
     {"approximate", "rounding_mode", "reduce", "padding", "padding_mode", "pad_mode", "padding_side", "mode", "norm",
      "ord", "p", "UPLO", "driver", "side", "interpolation", "equation", "indexing"}
 )  # fmt: skip
-"""Arguments of torch's own ops that are a word out of a few, or an einsum's equation: text that names nothing else."""
+"""Text arguments of torch's own ops that are safe: each selects one of a few modes, or is the equation of an einsum."""
 
 _NO_FUNCTIONS = frozenset({"set", "resize", "resize_as", "_resize_output"})
-"""Ops of aten whose results share memory with operands, or have memory that was never written, whatever torch says."""
+"""Ops of aten whose results alias operands or contain uninitialized memory, although torch declares otherwise."""
 
 _SHAPE_KERNELS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd",
                   "CompositeExplicitAutogradNonFunctional")  # fmt: skip
@@ -53,20 +53,20 @@ _vouched_for: set[str] = set()
 
 
 def vouch_for(name: str) -> None:
-    """Let programs of this process call `ns::op.overload`: its user's code does, or asks for it by name."""
+    """Let programs of this process call `ns::op.overload`, which the user's code calls or names."""
     _vouched_for.add(name)
 
 
 def check_allowed(target: str, op: object) -> OpOverload:
     """
-    The op, which is known to compute tensors from tensors and plain values, and no more.
+    Return `op` if it only computes tensors from tensors and plain values.
 
     Args:
         target: `ns.op.overload`, as `torch.ops` spells it.
-        op: what it has there.
+        op: the object in `torch.ops` under this name.
 
     Raises:
-        VerifyException: the message names the op, says why it is not run, and what to do.
+        VerifyException: the op may not run; the message names the op, the reason and the remedy.
     """
     if not isinstance(op, OpOverload):
         raise VerifyException(f"'{target}' is not an overload of a torch op; write it as ns::op.overload")
@@ -86,7 +86,7 @@ def check_allowed(target: str, op: object) -> OpOverload:
 
 
 def is_vouched_for(name: str) -> bool:
-    """Whether somebody in this process vouches for `ns::op.overload`."""
+    """Return whether this process vouches for `ns::op.overload`."""
     return name in _vouched_for or bool(registered_rules(name))
 
 
@@ -95,14 +95,14 @@ def _full_name(op: OpOverload) -> str:
 
 
 def _unsafe(op: OpOverload) -> str | None:
-    """What an op does beyond computing, by its schema; None where it does nothing."""
+    """Return the reason why `op` is unsafe according to its schema, or None if it is safe."""
     schema = op._schema
     if op.namespace in _COMMUNICATING:
         return "communicates"
     if not torch._C._dispatch_has_kernel(op.name()):
         return "is an op of TorchScript, not of the dispatcher"
     if not schema.returns or any(_element(result.type) != "Tensor" for result in schema.returns):
-        return "gives what is no tensor"
+        return "returns a value that is not a tensor"
     if schema.is_mutable:
         return "writes to its arguments"
     return next(_unsafe_arguments(op), None)
@@ -118,11 +118,11 @@ def _unsafe_arguments(op: OpOverload) -> Iterator[str]:
         elif kind == _GENERATOR and argument.has_default_value():
             continue
         elif kind not in _PLAIN:
-            yield f"takes what is no tensor or plain value (its argument '{argument.name}' is a {kind})"
+            yield f"takes an argument that is neither tensor nor plain value ('{argument.name}' is a {kind})"
 
 
 def _element(kind: object) -> str:
-    """The type of an argument or result, or of the items of a list, without saying whether it may be None."""
+    """Return the type of an argument or result without `Optional`; for a list, the type of its items."""
     text = str(kind)
     for wrapper in ("Optional[", "List[", "Optional["):
         text = text.removeprefix(wrapper)
@@ -130,7 +130,7 @@ def _element(kind: object) -> str:
 
 
 def _is_torchs(op: OpOverload) -> bool:
-    """Whether an op is one of torch's own, or of this package, that is known to be a function."""
+    """Return whether `op` belongs to torch or this package and is known to be a pure function."""
     name = op._schema.name.partition("::")[2]
     if op.namespace not in _OURS:
         return False

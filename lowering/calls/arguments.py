@@ -1,4 +1,4 @@
-"""The arguments of fx nodes as operands and attributes."""
+"""Convert the arguments of fx nodes to operands and attributes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ from ..capture.captured import CaptureError, Origin
 from ..fused.table import BY_DEFINITION
 
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
-"""Arguments about where and how a tensor lies in memory: the runtime's business. Views become reshapes there, so
-that no later op depends on strides."""
+"""Arguments that choose the device and memory layout of a tensor. The runtime chooses these; it runs views as reshapes,
+so that no later op depends on strides."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The call of a node: its op, tensors in the schema's order, the names of those that are None, the rest."""
+    """
+    The call of an fx node.
+
+    Args:
+        name: name of the op.
+        tensors: tensor arguments, in the order of the schema.
+        absent: names of the tensor arguments that are None.
+        attributes: all other arguments.
+    """
 
     name: str
     tensors: tuple[Node, ...]
@@ -40,25 +48,25 @@ class Arguments:
 
 
 def element_type(dtype: torch.dtype) -> Attribute:
-    """The element type of a dtype; CaptureError where the IR has none."""
+    """Return the element type of a dtype; raise CaptureError if the IR has none."""
     if (element := ELEMENTS.get(str(dtype).removeprefix("torch."))) is None:
         raise CaptureError(f"tensors of {dtype} cannot be imported; supported: torch.{', torch.'.join(ELEMENTS)}")
     return element
 
 
 def overload_name(target: Target) -> str:
-    """The name under which the op table knows a node's target; `namespace::op.overload` where it does not."""
+    """Return the name of a node's target in the op table, or `namespace::op.overload` if the table lacks it."""
     if not isinstance(target, OpOverload):
         return target if isinstance(target, str) else target.__name__
     namespace, name = target.namespace, target._schema.name.partition("::")[2]
     overload = target._overloadname
     full = f"{namespace}::{name}.{overload}"
-    known = name if overload == "default" else f"{name}.{overload}"
-    return known if namespace == "aten" and known in op_table() and not registered_rules(full) else full
+    short = name if overload == "default" else f"{name}.{overload}"
+    return short if namespace == "aten" and short in op_table() and not registered_rules(full) else full
 
 
 def bind_arguments(node: Node, origin: Origin) -> Arguments:
-    """The node's arguments under their schema names; those that have their default value are left out."""
+    """Return the node's arguments by schema name; arguments equal to their default are left out."""
     name = overload_name(node.target)
     tensors: list[Node] = []
     absent: list[str] = []
@@ -93,7 +101,7 @@ def _refused(node: Node, origin: Origin, why: str) -> CaptureError:
 
 
 def _bound(node: Node) -> Iterator[tuple[str, object, bool, object]]:
-    """(name, default, whether it is a tensor, value) of each argument of the node, in the schema's order."""
+    """Yield (name, default, whether it is a tensor, value) of each argument of the node, in the order of the schema."""
     for position, (name, default, is_tensor) in enumerate(_parameters(node.target)):
         value = node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
         yield name, default, is_tensor, value
@@ -111,7 +119,7 @@ def _parameters(target: Target) -> tuple[tuple[str, object, bool], ...]:
 
 
 def attribute_of(value: object) -> Attribute:
-    """The attribute of an op's argument; TypeError where there is none."""
+    """Return the attribute for an op's argument; raise TypeError if the argument has no attribute form."""
     match value:
         case torch.dtype():
             return element_type(value)
@@ -122,10 +130,10 @@ def attribute_of(value: object) -> Attribute:
 
 
 def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attribute:
-    """The values of a small constant tensor; CaptureError where they are complex."""
+    """Return the values of a small constant tensor; raise CaptureError if they are complex."""
     if value.is_complex():
-        what = f"a constant tensor of {value.dtype} cannot be imported, as that of torch.tensor(1j)"
-        raise CaptureError(f"{what}; {COMPLEX_NUMBER.instead}")
+        problem = f"a constant tensor of {value.dtype}, such as torch.tensor(1j), cannot be imported"
+        raise CaptureError(f"{problem}; {COMPLEX_NUMBER.instead}")
     items = value.detach().reshape(-1).tolist()
     numbers = [float(x) for x in items] if value.is_floating_point() else [int(x) for x in items]
     return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -1,10 +1,10 @@
 """
-From an op that computes to the call that it stands for: what to call, with which arguments, on one rank.
+Translate a compute op to the call that it stands for on one rank: the function and its arguments.
 
 The interpreter makes these calls and the emitter prints them, so that both run the same program. Arguments
-that carry global sizes (the `size` of a view or of a factory) become the sizes of the rank's part, as the
-op's row in the table says. Where and how a tensor lies in memory (device, layout, `memory_format`) is left
-to the one that calls: every view becomes a reshape, which takes any strides, so no result depends on them.
+that carry global sizes (the `size` of a view or of a factory) become the sizes of the rank's shard, as the
+op's row in the op table says. The caller chooses the device and memory layout of tensors (`device`, `layout`,
+`memory_format`). Every view becomes a reshape, which accepts any strides, so no result depends on strides.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .allowed_ops import check_allowed
 
 @dataclass(frozen=True)
 class Operand:
-    """The op's operand number `index`, put in the order of its dims where it must lie so in memory (`ordered`)."""
+    """Operand number `index` of the op, made contiguous first if `ordered`."""
 
     index: int
     ordered: bool = False
@@ -43,7 +43,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Dtype:
-    """A dtype under torch's name, as `float32`."""
+    """A dtype by its name in torch, such as `float32`."""
 
     name: str
 
@@ -56,10 +56,10 @@ class Call:
     """
     One call on one rank.
 
-    `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
-    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adam_`, `adamw_`, `sgd_`, `increment`,
-    `foreach` and `joined_*` of several parameters; or for ops that look something up on a part of it:
-    `embedding_part`, ..., which are passed `part=(start, stop, size)`.
+    `target` is a name in `torch.ops` (`aten.mm.default`, `ns.op.overload`), or a function of the runtime: a fused op
+    (`attention`, `attention_backward`, `random_*`, `adam_`, `adamw_`, `sgd_`, `increment`, and for several parameters
+    `foreach` and `joined_*`), or a lookup in one shard of a tensor (`embedding_part`, ...), which takes
+    `part=(start, stop, size)`.
     """
 
     target: str
@@ -69,27 +69,27 @@ class Call:
 
 def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     """
-    The call that `op` stands for on `rank`.
+    Return the call that `op` stands for on `rank`.
 
     Args:
-        mesh: what the op's signature refers to; needed where it has one.
+        mesh: the mesh of the op's signature; required if the op has a signature.
 
     Raises:
         VerifyException: the op lacks an argument that its schema requires, or torch has no such op.
     """
     if op.overload in _RESHAPES:
         return Call("aten.reshape.default", (Operand(0), _local_size(op, "result0", mesh, rank)))
-    given = _arguments(op, mesh, rank)
+    arguments = _arguments(op, mesh, rank)
     if isinstance(op, ForeachOp):
-        return _foreach_call(op, given)
+        return _foreach_call(op, arguments)
     if isinstance(op, SumOfSquaresOp):
         return Call("sum_of_squares", (tuple(map(Operand, range(len(op.args)))),))
     if isinstance(op, TrainOp):
-        # The optimizer may lack a state, whose operand is then None.
+        # An optimizer may lack an optional state; its operand is then None.
         places: dict[str, Arg] = {name: Operand(index) for index, name in enumerate(op.operand_names())}
-        return _call_of_update(type(op), places, given)
+        return _call_of_update(type(op), places, arguments)
     target = _target(op.overload)
-    positional, keywords = _bind(op, target, given)
+    positional, keywords = _bind(op, target, arguments)
     if (part := _indexed_part(op, mesh, rank)) is None:
         return Call(target, positional, keywords)
     return Call(_on_part(target), positional, (*keywords, ("part", part)))
@@ -97,8 +97,8 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
 
 _RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "squeeze", "squeeze.dim", "squeeze.dims"})
 """
-Run as a reshape to the local size: a collective's result need not have the strides that a view asks for, and
-a squeeze would take out a dim of which a rank happens to have one element.
+Ops that run as a reshape to the local size: the result of a collective may lack the strides that a view requires,
+and a squeeze would also remove a dim that has one element on this rank only.
 """
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
@@ -106,15 +106,15 @@ _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 @dataclass(frozen=True)
 class _Parameter:
-    """One parameter of a schema; `type` is torch's word for its type, empty for those of the fused ops."""
+    """A parameter of a schema; `type` is the name of its type in torch, empty for a fused op."""
 
     name: str
     type: str = ""
     default: object = None
     required: bool = False
-    """Whether it has no default and may not be None."""
+    """Whether a call must pass the parameter a value other than None."""
     omissible: bool = False
-    """Whether a call may leave it out."""
+    """Whether a call may omit the parameter."""
     keyword_only: bool = False
 
     @property
@@ -123,7 +123,7 @@ class _Parameter:
 
 
 def _target(overload: str) -> str:
-    """The full name of an overload: `mm` is `aten.mm.default`, `ns::op.overload` is `ns.op.overload`."""
+    """Return the full name of an overload: `aten.mm.default` for `mm`, `ns.op.overload` for `ns::op.overload`."""
     if overload in FUSED_OPS:
         return overload
     space, _, name = overload.rpartition("::")
@@ -132,22 +132,22 @@ def _target(overload: str) -> str:
 
 @lru_cache(maxsize=1024)
 def resolve(target: str) -> OpOverload:
-    """The op of `torch.ops` called `target`; VerifyException where torch has none, or it may not be run."""
-    found: object = torch.ops
+    """Return the op `target` of `torch.ops`; raise VerifyException if torch lacks the op or it may not run."""
+    member: object = torch.ops
     for name in target.split("."):
         try:
-            found = getattr(found, name)
+            member = getattr(member, name)
         except AttributeError as error:
             message = f"torch has no op '{target}'; import the library that registers it"
             raise VerifyException(message) from error
-    return check_allowed(target, found)
+    return check_allowed(target, member)
 
 
 @lru_cache(maxsize=1024)
 def _parameters(target: str) -> tuple[_Parameter, ...]:
     if target in FUSED_OPS:
-        of_fused = FUSED_OPS[target].parameters
-        return tuple(_Parameter(p.name, "", p.default, p.required, keyword_only=p.keyword_only) for p in of_fused)
+        parameters = FUSED_OPS[target].parameters
+        return tuple(_Parameter(p.name, "", p.default, p.required, keyword_only=p.keyword_only) for p in parameters)
     return tuple(map(_parameter, resolve(target)._schema.arguments))
 
 
@@ -164,25 +164,25 @@ def _parameter(argument: torch._C.Argument) -> _Parameter:
 
 
 def _bind(op: ComputeOp, target: str, given: Mapping[str, Arg]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
-    """The arguments in the order of the schema; the trailing ones that have their default are left out."""
+    """Return positional and keyword arguments in the order of the schema, without trailing defaults."""
     parameters = _parameters(target)
     values = {**given, **dict(_operands(op, parameters, given))}
-    known = {parameter.name for parameter in parameters}
-    if unknown := [name for name in values if name not in known]:
+    accepted = {parameter.name for parameter in parameters}
+    if unknown := [name for name in values if name not in accepted]:
         raise VerifyException(f"'{op.name}' has an argument '{unknown[0]}' that {target} does not take")
     if missing := [p.name for p in parameters if p.required and p.name not in values]:
         raise VerifyException(f"'{op.name}' lacks the argument '{missing[0]}' of {target}")
     values = {name: value for name, value in values.items() if name not in _PLACEMENT}
-    ordered = [parameter for parameter in parameters if not parameter.keyword_only]
-    while ordered and ordered[-1].omissible and ordered[-1].name not in values:
-        ordered.pop()
-    positional = tuple(values.get(parameter.name, _plain(parameter.default)) for parameter in ordered)
+    slots = [parameter for parameter in parameters if not parameter.keyword_only]
+    while slots and slots[-1].omissible and slots[-1].name not in values:
+        slots.pop()
+    positional = tuple(values.get(parameter.name, _plain(parameter.default)) for parameter in slots)
     keywords = (p.name for p in parameters if p.keyword_only and p.name in values)
     return positional, tuple((name, values[name]) for name in keywords)
 
 
 def _operands(op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
-    """The operands by parameter name; those of an op without a row follow the schema's order."""
+    """Yield the operands by parameter name; an op outside of the op table has operands in the order of its schema."""
     if not isinstance(op, AtenOp):
         yield from _opaque_operands(len(op.args), [p for p in parameters if p.name not in given])
         return
@@ -194,7 +194,7 @@ def _operands(op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[
 
 
 def _opaque_operands(operands: int, free: Sequence[_Parameter]) -> Iterator[tuple[str, Arg]]:
-    """One operand for each parameter of a tensor; a list takes those that the others leave."""
+    """Yield one operand for each tensor parameter; a list parameter takes all operands that remain."""
     tensors = [parameter for parameter in free if "Tensor" in parameter.type]
     spare = operands - sum(1 for parameter in tensors if not parameter.takes_list)
     at = 0
@@ -208,16 +208,16 @@ def _opaque_operands(operands: int, free: Sequence[_Parameter]) -> Iterator[tupl
 
 
 def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
-    """The arguments that are not tensors, local to `rank`, and None for the tensors that are absent."""
-    given: dict[str, Arg] = dict.fromkeys(op.absent())
+    """Return the arguments that are not tensors, local to `rank`, and None for each absent tensor."""
+    arguments: dict[str, Arg] = dict.fromkeys(op.absent())
     for name, value in op.arguments().items():
-        given[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
+        arguments[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
     localize = op.spec.localize if isinstance(op, AtenOp) and op.spec.localize else {}
     for name, place in localize.items():
-        # Offsets of a part are arguments of the local call, not of the op.
-        if name in given or "." in place:
-            given[name] = _local_size(op, place, mesh, rank)
-    return given
+        # The offset of a shard is an argument of the local call only, not of the op.
+        if name in arguments or "." in place:
+            arguments[name] = _local_size(op, place, mesh, rank)
+    return arguments
 
 
 _FACTOR = re.compile(r"factor (?P<name>\w+)(?P<all>\*)?")
@@ -226,9 +226,11 @@ _PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<what>\.start|\.w
 
 def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
     """
-    The rank's shape of `operand1` or `result0`, of `result0[2]` its one size; of `result0.start` the index, in the
-    full value, of its first element along each dim; of `result0.whole` the shape of that value; of `factor g` the
-    size of its part of the rule's factor, of `factor r*` those of r0, r1 and so on.
+    Return the size that `place` stands for on `rank`.
+
+    `operand1` and `result0` stand for the local shape and `result0[2]` for one size of it; `result0.start` for the
+    index of the shard's first element in the full value, and `result0.whole` for the shape of the full value;
+    `factor g` for the local size of a factor of the rule, and `factor r*` for the sizes of r0, r1, ....
     """
     if (factor := _FACTOR.fullmatch(place)) is not None:
         return _factor_size(op, factor["name"], factor["all"] is not None, mesh, rank)
@@ -241,10 +243,10 @@ def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
         sharding = (signature.results if of_result else signature.operands)[index]
         part = local_slices(shape, sharding, _given(mesh, op), rank)
     if match["what"] == ".whole":
-        numbers = shape
+        sizes = shape
     else:
-        numbers = tuple(each.start if match["what"] else each.stop - each.start for each in part)
-    return numbers if match["dim"] is None else numbers[int(match["dim"])]
+        sizes = tuple(span.start if match["what"] else span.stop - span.start for span in part)
+    return sizes if match["dim"] is None else sizes[int(match["dim"])]
 
 
 def _factor_size(op: ComputeOp, name: str, all_of_them: bool, mesh: Mesh | None, rank: int) -> Arg:
@@ -252,18 +254,17 @@ def _factor_size(op: ComputeOp, name: str, all_of_them: bool, mesh: Mesh | None,
     sizes = rule.sizes if signature is None else rank_sizes(rule, signature, _given(mesh, op), rank)
     if not all_of_them:
         return sizes[name]
-    numbers = sorted(int(each[len(name) :]) for each in sizes if re.fullmatch(rf"{name}\d+", each))
+    numbers = sorted(int(factor[len(name) :]) for factor in sizes if re.fullmatch(rf"{name}\d+", factor))
     return tuple(sizes[f"{name}{number}"] for number in numbers)
 
 
 def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
     if mesh is None:
-        raise VerifyException(f"'{op.name}' has a signature, but no mesh was given to interpret it")
+        raise VerifyException(f"'{op.name}' has a signature but its mesh is missing; pass the mesh")
     return mesh
 
 
 def _on_part(target: str) -> str:
-    """The runtime's function for an op whose indexed factor is split."""
     if target in FUSED_OPS:
         return target
     name = target.removeprefix("aten.").removesuffix(".default").removeprefix("_unsafe_")
@@ -271,7 +272,7 @@ def _on_part(target: str) -> str:
 
 
 def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int, int] | None:
-    """Where the rank's part of the indexed factor starts and stops, and its size; None where it is not split."""
+    """Return (start, stop, full size) of the rank's shard of the indexed factor, or None if it is not split."""
     if (signature := op.signature) is None or not (rule := op.rule()).indexed:
         return None
     shardings = (*signature.operands, *signature.results)
@@ -284,7 +285,7 @@ def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int
 
 
 def differs_by_rank(op: ComputeOp) -> bool:
-    """Whether the call of `op` may differ between ranks: it carries local sizes or is passed its part."""
+    """Return whether the call of `op` may differ between ranks: it has local sizes or an indexed shard as arguments."""
     return op.signature is not None and isinstance(op, AtenOp) and bool(op.spec.localize or op.rule().indexed)
 
 
@@ -299,11 +300,11 @@ _UPDATES: Mapping[str, tuple[str, Callable[..., object]]] = {
     "train.increment": ("increment", update_ops.increment),
     "train.assign": ("assign_", update_ops.assign),
 }
-"""Update -> the runtime's function, and the one that takes the same settings here."""
+"""Update -> the runtime's function, and the function of this package that takes the same settings."""
 
 
 def _foreach_call(op: ForeachOp, given: Mapping[str, Arg]) -> Call:
-    """A multi-tensor op: a function of lists, of torch's or for updates that are fused."""
+    """Return the call of a multi-tensor op: a `torch._foreach_*` function, or a fused update of several parameters."""
     places: dict[str, Arg] = {name: tuple(map(Operand, op.operands_of(name))) for name in op.list_names}
     places |= {name: Operand(op.operands_of(name).start) for name in op.shared_names}
     if op.is_whole_update:
@@ -322,10 +323,10 @@ def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping
         settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
     target, function = _UPDATES[op.name]
     parameters = inspect.signature(function).parameters.values()
-    known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    if unknown := [name for name in settings if name not in known]:
+    accepted = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    if unknown := [name for name in settings if name not in accepted]:
         raise VerifyException(
-            f"'{op.name}' has an unknown setting {unknown[0][:60]!r}; expected some of {', '.join(known)}"
+            f"'{op.name}' has an unknown setting {unknown[0][:60]!r}; expected some of {', '.join(accepted)}"
         )
     named = (*op.OPTIONAL, FOUND_INF)
     settings = {**{name: places[name] for name in named if name in places}, **settings}

@@ -1,10 +1,10 @@
 """
-The results of an op on a rank whose part of a split dim is empty.
+The results of an op on a rank whose shard is empty.
 
-Even splits leave no part empty, explicit offsets may. Some of torch's ops raise on empty tensors (`amax`,
-max-pool, batch-norm), some give a wrong shape (a convolution without input channels). What is right follows
-from the op's rule: a result without elements, or, where the empty dim is reduced, the reduction of nothing
-plus what is additive.
+Shards of an even split have elements; explicit offsets may leave a shard empty. Some torch ops raise on empty
+tensors (`amax`, max-pool, batch-norm), others return a wrong shape (a convolution without input channels). The op's
+rule gives the correct results: an empty tensor, or, if the empty dim is reduced, the identity of the reduction plus
+the additive operands.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ...ir.rules import Rule
 from ...ir.sharding import Reduction, Sharding, local_shape
 
 IDENTITY = {Reduction.SUM: 0.0, Reduction.MAX: -math.inf, Reduction.MIN: math.inf}
-"""The reduction of nothing; of integers, the smallest or largest that there is stands for infinity."""
+"""The identity of each reduction. For integers, the smallest or largest value of the dtype stands for infinity."""
 
 
 @dataclass(frozen=True)
 class Addend:
-    """An operand added to a result: reshaped to `shape`, which broadcasts, and multiplied by `factor`."""
+    """An operand that is reshaped to `shape`, which broadcasts, multiplied by `factor`, and added to a result."""
 
     operand: int
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Addend:
 
 @dataclass(frozen=True)
 class Constant:
-    """A result of local `shape` filled with `value`, plus `addends`."""
+    """A result of the local `shape`, filled with `value`, plus `addends`."""
 
     shape: tuple[int, ...]
     value: float
@@ -44,28 +44,28 @@ class Constant:
 
 
 def results_without_call(op: ComputeOp, mesh: Mesh, rank: int) -> tuple[Constant, ...] | None:
-    """The results of `op` on `rank` where its part is empty, so that nothing is called; else None."""
+    """Return the results of `op` on `rank` if its shard is empty and no call is needed, else None."""
     signature = op.signature
     if signature is None or isinstance(op, SumOfSquaresOp):
-        # Of several tensors some may have no elements here, which is a number as good as any.
+        # A sum of squares over several tensors is correct even if some of them are empty on this rank.
         return None
     results = _local_shapes(op.outs, signature.results, mesh, rank)
     operands = _local_shapes(op.args, signature.operands, mesh, rank)
     pairs = zip((*results, *operands), (*op.outs, *op.args), strict=True)
-    if not any(part == 0 < size for shape, value in pairs for part, size in zip(shape, shape_of(value), strict=True)):
+    if not any(local == 0 < size for shape, value in pairs for local, size in zip(shape, shape_of(value), strict=True)):
         return None
     # Results that the op is asked not to compute are placeholders.
     wanted = op.arguments().get("output_mask", [True] * len(results))
-    kinds = [dict(sharding.partial).values() for sharding in signature.results]
-    needed = zip(wanted, results, kinds, strict=True)
-    if any(asked and 0 not in shape and not kind for asked, shape, kind in needed):
+    partial = [dict(sharding.partial).values() for sharding in signature.results]
+    needed = zip(wanted, results, partial, strict=True)
+    if any(asked and 0 not in shape and not reductions for asked, shape, reductions in needed):
         return None
     rule = op.rule()
     beta = float(op.arguments().get("beta", 1))
     addends = tuple(Addend(i, _aligned(rule, i, operands[i]), beta) for i in sorted(rule.additive))
     return tuple(
-        Constant(shape, next((IDENTITY[each] for each in kind), 0.0), addends)
-        for shape, kind in zip(results, kinds, strict=True)
+        Constant(shape, next((IDENTITY[reduction] for reduction in reductions), 0.0), addends)
+        for shape, reductions in zip(results, partial, strict=True)
     )
 
 
@@ -76,6 +76,6 @@ def _local_shapes(
 
 
 def _aligned(rule: Rule, operand: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in which an operand broadcasts to the first result: each dim where its factors are."""
+    """Return the shape that broadcasts an operand to the first result, with dims matched by factor."""
     sizes = dict(zip(rule.operands[operand], shape, strict=True))
     return tuple(sizes.get(dim, 1) for dim in rule.results[0])

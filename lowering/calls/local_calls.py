@@ -1,4 +1,4 @@
-"""Making a call on tensors: torch's ops, and plain functions instead of the runtime's fused ones."""
+"""Make a call on tensors, with plain definitions in place of the runtime's fused functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def make_call(
     call: Call, operands: Sequence[torch.Tensor], precision: torch.dtype | None = None
 ) -> tuple[torch.Tensor | None, ...]:
     """
-    The results of `call` on `operands`, none of which is changed.
+    Return the results of `call` on `operands`; no operand is modified.
 
     Args:
-        precision: the dtype that stands for every floating-point dtype that the call names.
+        precision: the dtype to use for every floating-point dtype that the call names; None keeps them.
     """
 
     def value(arg: Arg) -> object:
@@ -38,6 +38,6 @@ def make_call(
 
 
 def working_dtype(name: str, precision: torch.dtype | None) -> torch.dtype:
-    """The dtype in which values of the dtype called `name` are computed."""
+    """Return `precision` for a floating-point dtype `name`, if it is given, else the dtype itself."""
     dtype = torch_dtype(name)
     return precision if precision is not None and dtype.is_floating_point else dtype

@@ -1,1 +1,1 @@
-"""From a model, a loss and a batch to an fx graph of one training step."""
+"""Capture a model, a loss and a batch as an fx graph of one training step."""

@@ -1,4 +1,4 @@
-"""From AOTAutograd's joint graph to ours: inputs and outputs by name and role, ties merged, one form."""
+"""Convert AOTAutograd's joint graph to a captured graph: named inputs and outputs with roles, merged ties, one form."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def assemble(
     Rewrite ``traced.graph`` in place into a captured step's graph.
 
     Args:
-        traced: a joint graph, or that of a forward pass, with descriptors and origins.
+        traced: a joint graph, or the graph of a forward pass, with descriptors and origins.
         model: the fake model, for names, ties and flags.
-        loss: the user's loss; the tensors of a module are constants.
+        loss: the user's loss; if it is a module, its tensors become constants.
         batch_names: the names of the batch's tensors, in order.
-        dtype: what floating-point tensors were converted to, if anything.
-        is_forward: whether there is no backward pass; then buffers stay as they are, and what is not used is no input.
+        dtype: the dtype that floating-point tensors were converted to, or None.
+        is_forward: whether the graph has no backward pass; then writes to buffers and unused inputs are dropped.
 
     Raises:
         CaptureError: the graph does something that a distributed program cannot.
@@ -99,7 +99,7 @@ def assemble(
 
 
 def _used(graph: torch.fx.Graph, inputs: list[_Paired]) -> list[_Paired]:
-    """The inputs that something depends on; the others are erased."""
+    """Return the inputs that the graph uses, and erase the placeholders of all others."""
     used = [pair for pair in inputs if pair[1].users]
     for _, node in inputs:
         if not node.users:
@@ -154,15 +154,15 @@ def _sort_output(joint: _Joint, desc: object, output: object) -> None:
 
 
 def _merge_ties(graph: torch.fx.Graph, joint: _Joint, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Keep one input and one gradient, the sum, for each tied tensor; return its other names by its first."""
+    """Merge each tied tensor into one input and one summed gradient; return the other names by first name."""
     _, param_ties = first_names(model.named_parameters(remove_duplicate=False))
     _, buffer_ties = first_names(model.named_buffers(remove_duplicate=False))
     for first, others in (param_ties | buffer_ties).items():
         names = [f"{MODEL}.{name}" for name in (first, *others)]
         if any(name in joint.mutated for name in names):
             raise CaptureError(
-                f"forward writes into one buffer of several names, {', '.join((first, *others))}; give "
-                "each module its own"
+                f"forward writes into one buffer that has several names, {', '.join((first, *others))}; give "
+                "each module a separate buffer"
             )
         grads = [grad for name in names if (grad := joint.grads.pop(name, None)) is not None]
         if grads:
@@ -176,15 +176,15 @@ def _merge_ties(graph: torch.fx.Graph, joint: _Joint, model: nn.Module) -> dict[
 
 def _set_outputs(graph: torch.fx.Graph, joint: _Joint, metrics: Sequence[str]) -> tuple[StepOutput, ...]:
     assert joint.loss is not None
-    found = [(StepOutput("loss", "loss"), joint.loss)]
-    found += [(StepOutput("metric", name), node) for name, node in zip(metrics, joint.metrics, strict=True)]
+    outputs = [(StepOutput("loss", "loss"), joint.loss)]
+    outputs += [(StepOutput("metric", name), node) for name, node in zip(metrics, joint.metrics, strict=True)]
     for name in joint.named:
         if name in joint.grads:
-            found.append((StepOutput("grad", name.removeprefix(f"{MODEL}.")), joint.grads[name]))
+            outputs.append((StepOutput("grad", name.removeprefix(f"{MODEL}.")), joint.grads[name]))
     for name, node in joint.mutated.items():
-        found.append((StepOutput("buffer", name.removeprefix(f"{MODEL}.")), node))
-    graph.output_node().args = ([node for _, node in found],)
-    return tuple(output for output, _ in found)
+        outputs.append((StepOutput("buffer", name.removeprefix(f"{MODEL}.")), node))
+    graph.output_node().args = ([node for _, node in outputs],)
+    return tuple(output for output, _ in outputs)
 
 
 def _set_model_outputs(graph: torch.fx.Graph, joint: _Joint) -> tuple[StepOutput, ...]:
@@ -197,7 +197,7 @@ def _set_model_outputs(graph: torch.fx.Graph, joint: _Joint) -> tuple[StepOutput
 def _model_inputs(joint: _Joint, model: nn.Module, ties: dict[str, tuple[str, ...]]) -> list[_Paired]:
     params = dict(model.named_parameters())
     transient = transient_buffers(model)
-    found: list[_Paired] = []
+    inputs: list[_Paired] = []
     for full_name, node in joint.named.items():
         if not full_name.startswith(f"{MODEL}."):
             continue
@@ -205,11 +205,11 @@ def _model_inputs(joint: _Joint, model: nn.Module, ties: dict[str, tuple[str, ..
         step_input = replace(
             _input("param" if name in params else "buffer", name, node),
             requires_grad=name in params and params[name].requires_grad,
-            aliases=tuple(each for each in ties.get(name, ()) if each not in transient),
+            aliases=tuple(alias for alias in ties.get(name, ()) if alias not in transient),
             persistent=name not in transient,
         )
-        found.append((step_input, node))
-    return found
+        inputs.append((step_input, node))
+    return inputs
 
 
 def _input(role: InputRole, name: str, node: torch.fx.Node) -> StepInput:
@@ -222,10 +222,10 @@ def _constant(name: str, node: torch.fx.Node, value: torch.Tensor) -> _Paired:
 
 
 def _loss_constants(joint: _Joint, loss: Callable[..., object] | None, dtype: torch.dtype | None) -> list[_Paired]:
-    """The tensors of a loss module, which is not trained and always real."""
+    """Return the tensors of a loss module, which is never fake and must not be trained."""
     if not isinstance(loss, nn.Module):
         return []
-    found: list[_Paired] = []
+    constants: list[_Paired] = []
     for name, tensor in (*loss.named_parameters(), *loss.named_buffers()):
         full_name = f"{LOSS}.{name}"
         if tensor.requires_grad or full_name in joint.mutated:
@@ -234,13 +234,13 @@ def _loss_constants(joint: _Joint, loss: Callable[..., object] | None, dtype: to
                 f"{TRAINED_LOSS.instead}"
             )
         value = tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-        found.append(_constant(full_name, joint.named[full_name], value))
-    return found
+        constants.append(_constant(full_name, joint.named[full_name], value))
+    return constants
 
 
 def _lifted_constants(traced: torch.fx.GraphModule) -> list[_Paired]:
-    """Turn the tensors that forward made of literals, or found outside the model, into inputs."""
-    graph, found, placeholders = traced.graph, [], {}
+    """Turn tensors that forward creates from literals or finds outside the model into inputs."""
+    graph, constants, placeholders = traced.graph, [], {}
     for node in graph.find_nodes(op="get_attr"):
         name = str(node.target)
         value = getattr(traced, name)
@@ -250,14 +250,14 @@ def _lifted_constants(traced: torch.fx.GraphModule) -> list[_Paired]:
             with graph.inserting_before(next(iter(graph.nodes))):
                 placeholders[name] = graph.placeholder(name)
             placeholders[name].meta["val"] = node.meta["val"]
-            found.append(_constant(name.lstrip("_"), placeholders[name], value))
+            constants.append(_constant(name.lstrip("_"), placeholders[name], value))
         node.replace_all_uses_with(placeholders[name])
         graph.erase_node(node)
-    return found
+    return constants
 
 
 def _seed_input(graph: torch.fx.Graph, seed: torch.fx.Node | None) -> list[_Paired]:
-    """The seed, where random numbers are drawn that something depends on."""
+    """Return the seed as an input if the graph uses any random numbers."""
     if seed is None:
         return []
     if not seed.users:

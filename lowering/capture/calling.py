@@ -1,5 +1,5 @@
 """
-How a training step is called: from a model, a loss and a batch to one scalar.
+The calling convention of a training step: how a model, a loss and a batch give one scalar.
 
 ============  ==========================  =========================================
 loss          batch                       the scalar
@@ -10,11 +10,11 @@ a function    tuple or list               ``loss(model(*batch[:-1]), batch[-1])`
 a function    dict with key ``labels``    ``loss(model(**rest), labels)``
 ============  ==========================  =========================================
 
-Where ``loss`` is None the model returns its loss: a scalar tensor, the first item of a tuple or
-list, the key ``loss`` of a dict, the attribute ``.loss``, or else the one scalar among the items.
+If ``loss`` is None, the model returns its loss: a scalar tensor, the first item of a tuple or
+list, the key ``loss`` of a dict, the attribute ``.loss``, or else the only scalar among the items.
 
-Several losses are added up: the items of a tuple, list or dict that a loss function returns, and of a dict that a
-model returns without the key ``loss`` the items that have ``loss`` in their names.
+Several losses are added up: all items of a tuple, list or dict that a loss function returns. If a model returns a dict
+without the key ``loss``, the items with ``loss`` in their names are added up.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from torch import nn
 from ...ir.not_supported import CLOSED_OVER, LOSS_BY_ROW, ONE_OPTIMIZER, OWN_LOSS, Refusal
 
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
-"""A global example batch: tensors, and plain Python values that the model takes beside them."""
+"""A global example batch: tensors, and plain Python values that the model also takes."""
 
 LossFunction: TypeAlias = "Callable[[Any, Any], torch.Tensor]"
-"""Of what the model returns, and of labels; see above."""
+"""A function of the model's result and the labels; see the table above."""
 
 MetricsFunction: TypeAlias = "Callable[[Any, Any], Mapping[str, torch.Tensor]]"
-"""Of what the model returns, and of labels or of the batch; see `compute_step`."""
+"""A function of the model's result and either the labels or the batch; see `compute_step`."""
 
 MakeOptimizer: TypeAlias = "Callable[[Any], torch.optim.Optimizer]"
-"""Of the parameters, or of pairs of names and parameters; see `build_optimizer`."""
+"""A function of the parameters, or of (name, parameter) pairs; see `build_optimizer`."""
 
 Precision: TypeAlias = Literal["bf16-mixed", "fp16-mixed"]
 PRECISIONS: Mapping[Precision, torch.dtype] = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
-"""Of mixed precision, by the dtype of most of forward and backward: parameters, states and updates stay as they are."""
+"""Mixed precision -> the dtype of most ops in forward and backward; parameters, states and updates keep their dtype."""
 
 ReduceDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
 REDUCE_DTYPES: tuple[ReduceDtype, ...] = ("float32", "bfloat16", "float16")
-"""In which gradients may be reduced over devices, in mixed precision."""
+"""The dtypes that mixed precision allows for the reduction of gradients over devices."""
 
 NAMED = "named_parameters"
-"""What the first argument of a function that makes an optimizer is called, if it wants names beside parameters."""
+"""The name of the first argument of an optimizer function that takes (name, parameter) pairs."""
 
 LABELS = "labels"
-"""The key of a dict batch that is kept from the model and handed to the loss function."""
+"""The key of a dict batch that is passed to the loss function and not to the model."""
 
 
 class CallError(ValueError):
-    """A model, a loss and a batch that do not fit together."""
+    """A mismatch between a model, a loss and a batch."""
 
 
 def batch_items(batch: Batch) -> dict[str, Any]:
-    """The batch's items by name: its keys, or its positions as strings."""
+    """Return the batch's items by key, or by position as a string."""
     if isinstance(batch, Mapping):
         return dict(batch)
     return {str(position): item for position, item in enumerate(batch)}
@@ -71,10 +71,10 @@ def batch_items(batch: Batch) -> dict[str, Any]:
 
 def compute_loss(model: nn.Module, loss: Callable[..., object] | None, batch: Batch) -> torch.Tensor:
     """
-    Run the model and return its scalar loss, by the module's table.
+    Run the model and return its scalar loss, according to the table of this module.
 
     Raises:
-        CallError: what came out is not one floating-point number.
+        CallError: the result is not one floating-point number.
     """
     return compute_step(model, loss, batch, None)[0]
 
@@ -88,32 +88,32 @@ def compute_step(
     device_type: str = "cpu",
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """
-    Run the model and return its scalar loss, and the metrics of what it gave, which no gradient goes through.
+    Run the model and return its scalar loss and the detached metrics of its result.
 
     Args:
-        metrics: a function of the model's result and of the labels, or of the batch where the model computes its loss.
+        metrics: a function of the model's result and the labels, or the batch if the model computes its own loss.
         precision: ``bf16-mixed`` or ``fp16-mixed`` runs model and loss under ``torch.autocast`` to bfloat16 or float16;
-            None as the tensors are.
-        device_type: of the tensors, which says whose table of ops `precision` follows; steps are captured on the CPU.
+            the default, None, uses the dtypes of the tensors.
+        device_type: device type of the tensors, whose autocast table applies; steps are captured on the CPU.
 
     Raises:
-        CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
+        CallError: the loss is not one floating-point number, or the metrics are not a dict of tensors.
     """
     with _autocast(precision, device_type):
         return _computed(model, loss, batch, metrics)
 
 
 def compute_output(model: nn.Module, batch: Batch, precision: Precision | None = None) -> object:
-    """What the model gives for a batch of its own arguments, without labels that are a loss function's."""
+    """Return the model's result for a batch that holds its arguments only, without labels for a loss function."""
     with _autocast(precision):
         return model(**batch) if isinstance(batch, dict) else model(*batch)
 
 
 def _autocast(precision: Precision | None, device_type: str = "cpu") -> AbstractContextManager[object]:
     """
-    Autocast of a precision: its table says which ops compute in a narrow dtype. Of the CPU, where steps are captured.
+    Return the autocast context of a precision; its table decides which ops compute in a narrow dtype.
 
-    Casts are not kept from one use to the next: equal ones are merged in the IR.
+    Casts are not cached between uses, since the IR merges equal casts.
     """
     if precision is None:
         return nullcontext()
@@ -139,24 +139,23 @@ def _computed(
 
 
 def _own_loss(result: object, source: str) -> torch.Tensor:
-    """The loss that a model returned."""
     if isinstance(result, Mapping) and "loss" not in result:
-        named = {name: each for name, each in result.items() if "loss" in name}
+        named = {name: item for name, item in result.items() if "loss" in name}
         return _added(named, source) if named else _only_scalar(result, source)
-    found = _loss_in(result)
-    if isinstance(result, tuple | list) and result and not _is_scalar(found):
-        return _only_scalar({str(index): each for index, each in enumerate(result)}, source)
-    return _checked_scalar(found, source, OWN_LOSS)
+    loss = _loss_in(result)
+    if isinstance(result, tuple | list) and result and not _is_scalar(loss):
+        return _only_scalar({str(index): item for index, item in enumerate(result)}, source)
+    return _checked_scalar(loss, source, OWN_LOSS)
 
 
 def _only_scalar(items: Mapping[str, object], source: str) -> torch.Tensor:
-    """The one item that can be the loss; CallError where there are others, or none."""
-    found = [each for each in items.values() if _is_scalar(each)]
-    if len(found) == 1:
-        return _checked_scalar(found[0], source)
+    """Return the only item that can be the loss; raise CallError if several items or none can be."""
+    scalars = [item for item in items.values() if _is_scalar(item)]
+    if len(scalars) == 1:
+        return _checked_scalar(scalars[0], source)
     shapes = {name: list(v.shape) if isinstance(v, torch.Tensor) else type(v).__name__ for name, v in items.items()}
     listed = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items()) or "nothing"
-    raise CallError(f"{source} returned {listed}: {len(found) or 'none'} of them may be the loss; {OWN_LOSS.instead}")
+    raise CallError(f"{source} returned {listed}: {len(scalars) or 'none'} of them may be the loss; {OWN_LOSS.instead}")
 
 
 def _is_scalar(value: object) -> bool:
@@ -164,16 +163,15 @@ def _is_scalar(value: object) -> bool:
 
 
 def _loss_of(value: object, source: str) -> torch.Tensor:
-    """The loss that a loss function returned."""
     if isinstance(value, Mapping):
         return _added(value, source)
     if isinstance(value, Sequence):
-        return _added({str(index): each for index, each in enumerate(value)}, source)
+        return _added({str(index): item for index, item in enumerate(value)}, source)
     return _checked_scalar(value, source)
 
 
 def _measured(metrics: object) -> dict[str, torch.Tensor]:
-    """Metrics by name, without gradients."""
+    """Check the metrics and return them detached, by name."""
     if not isinstance(metrics, Mapping):
         raise CallError(f"the metrics function returned a {type(metrics).__name__}; return a dict of tensors by name")
     for name, value in metrics.items():
@@ -186,8 +184,8 @@ def _measured(metrics: object) -> dict[str, torch.Tensor]:
 
 
 def _added(losses: Mapping[str, object], source: str) -> torch.Tensor:
-    """The sum of several losses; CallError for one that is none, by its name."""
-    scalars = [_checked_scalar(each, f"{source} ({name})") for name, each in losses.items()]
+    """Return the sum of several losses; raise CallError for an item that is not a scalar, by its name."""
+    scalars = [_checked_scalar(item, f"{source} ({name})") for name, item in losses.items()]
     if not scalars:
         raise CallError(f"{source} returned no loss; return at least one scalar tensor")
     return functools.reduce(operator.add, scalars)
@@ -197,26 +195,31 @@ def build_optimizer(
     make: Callable[..., torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
 ) -> torch.optim.Optimizer:
     """
-    The optimizer of parameters, ties once.
+    Build the optimizer of `parameters`; tied parameters occur once.
 
     Args:
-        make: a function of them; of pairs of their names and them, where its first argument is `named_parameters`.
+        make: a function of the parameters, or of (name, parameter) pairs if its first argument is `named_parameters`.
 
     Raises:
-        CallError: it returns something else, or an optimizer of other parameters.
+        CallError: `make` does not return an optimizer, or returns an optimizer of other parameters.
     """
-    given = parameters.items() if _first_argument(make) == NAMED else parameters.values()
-    made: object = make(iter(given))
-    if not isinstance(made, torch.optim.Optimizer):
-        raise CallError(f"the optimizer function returned a {type(made).__name__}; {ONE_OPTIMIZER.instead}")
-    mine, taken = set(map(id, parameters.values())), [each for group in made.param_groups for each in group["params"]]
+    arguments = parameters.items() if _first_argument(make) == NAMED else parameters.values()
+    optimizer: object = make(iter(arguments))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise CallError(f"the optimizer function returned a {type(optimizer).__name__}; {ONE_OPTIMIZER.instead}")
+    mine, taken = (
+        set(map(id, parameters.values())),
+        [parameter for group in optimizer.param_groups for parameter in group["params"]],
+    )
     if taken and mine.isdisjoint(map(id, taken)):
-        raise CallError(f"the optimizer function made {type(made).__name__} of other parameters; {CLOSED_OVER.instead}")
-    return made
+        raise CallError(
+            f"the optimizer function made {type(optimizer).__name__} of other parameters; {CLOSED_OVER.instead}"
+        )
+    return optimizer
 
 
 def _first_argument(function: Callable[..., object]) -> str | None:
-    """The name of it; None where that cannot be known."""
+    """Return the name of the function's first argument, or None if it cannot be determined."""
     try:
         return next(iter(inspect.signature(function).parameters), None)
     except (TypeError, ValueError):

@@ -1,11 +1,11 @@
 """
-Capture: from a model, a loss, an optimizer and a batch to one fx graph of the forward and backward pass.
+Capture a model, a loss, an optimizer and a batch as one fx graph of the forward and backward pass.
 
-The joint graph is traced by AOTAutograd on fake tensors, so no weight is allocated (`trace`), and
-then brought into one form (`normalize`). It stays close to the model: compounds such as the
-mean-squared error are written out, everything that has a sharding rule as a whole (softmax, layer norm,
-GELU, attention, convolution, cross-entropy) stays one op. Torch's core decompositions are not used: their
-attention gives wrong gradients on the CPU.
+AOTAutograd traces the joint graph on fake tensors, so no weight is allocated (`trace`), and `normalize`
+brings the graph into one form. The graph stays close to the model: compounds such as the mean-squared error are
+decomposed, but an op that has a sharding rule (softmax, layer norm, GELU, attention, convolution,
+cross-entropy) stays one op. Torch's core decompositions are not used: their attention gives wrong gradients
+on the CPU.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def capture_step(
     Capture one training step as a graph of ATen ops on global shapes.
 
     Args:
-        model: a module, which is left as it is, or a function that makes one, which is called under fake
+        model: a module, which is not modified, or a function that builds a module, which is called under fake
             tensors and allocates nothing.
-        loss: as in `calling`.
+        loss: the loss function or None, as in `calling`.
         optimizer: a function from parameters to a ``torch.optim`` optimizer.
         batch: an example of the global batch; its plain values become part of the program.
         metrics, precision: as in `calling.compute_step`.
-        dtype: what every floating-point parameter, buffer and batch tensor becomes; None keeps each as is.
+        dtype: the dtype for every floating-point parameter, buffer and batch tensor, or None to keep their dtypes.
 
     Raises:
-        CaptureError: the step cannot be captured; the message says where in the model, why and what to do.
+        CaptureError: the step cannot be captured; the message names the place in the model, the reason and the remedy.
     """
     fakes = Fakes(dtype)
     fake_model = make_fake_model(model, fakes)
@@ -83,17 +83,17 @@ def capture_forward(
     dtype: torch.dtype | None = None,
 ) -> tuple[CapturedStep, OutputForm | None]:
     """
-    Capture the forward pass in eval mode, whatever mode the model is in; nothing that it writes into buffers is kept.
+    Capture the forward pass in eval mode, regardless of the model's mode; writes to buffers are dropped.
 
     Args:
-        batch: without labels of a loss function where `returns` is ``output``; the rest as in `capture_step`.
-        returns: ``loss``, and the metrics; or the ``output`` of the model.
+        batch: an example batch, without labels for a loss function if `returns` is ``output``.
+        returns: ``loss`` for the loss and the metrics, or ``output`` for the model's result.
 
     Returns:
-        the graph, and the structure of what the model returns, if its outputs are asked for.
+        the graph, and the structure of the model's result if `returns` is ``output``.
 
     Raises:
-        CaptureError: the forward pass cannot be captured; the message says where in the model, why and what to do.
+        CaptureError: the forward pass cannot be captured; the message names the place, the reason and the remedy.
     """
     fakes = Fakes(dtype)
     fake_model = make_fake_model(model, fakes).eval().requires_grad_(requires_grad=False)
@@ -106,10 +106,10 @@ def capture_forward(
 
 def make_fake_model(model: nn.Module | Callable[[], nn.Module], fakes: Fakes) -> nn.Module:
     """
-    The model on fake tensors.
+    Return a twin of the model with fake tensors.
 
     Raises:
-        CaptureError: the model's function fails or returns something else, or parameters share memory.
+        CaptureError: the model's function fails or does not return a module, or parameters share memory.
     """
     try:
         return fakes.module(model)

@@ -1,4 +1,4 @@
-"""The result of capture: one fx graph of a training step, and what its inputs and outputs are."""
+"""The result of capture: one fx graph of a training step, with descriptions of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ OutputRole = Literal["loss", "metric", "output", "grad", "buffer"]
 Phase = Literal["forward", "backward", "update"]
 
 ParameterGroup: TypeAlias = Mapping[str, Any]
-"""A group of an optimizer of torch: its parameters, and its settings by torch's names."""
+"""A parameter group of a torch optimizer: its parameters, and its settings by torch's names."""
 
 LOSS_GRADIENT = "loss_gradient"
-"""The key of ``meta`` that is true of the node which backward begins with, the gradient of the loss."""
+"""The key of ``meta`` that is true for the first node of backward, the gradient of the loss."""
 
 ORIGIN = "shardwright"
 """The key of a node's `meta` that holds its `Origin`."""
 
 
 class CaptureError(ValueError):
-    """A training step that cannot be captured; the message says where, why and what to do."""
+    """A failure to capture a training step; the message names the place, the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Origin:
     """
-    Where a node comes from in the user's model.
+    The place in the user's model that a node comes from.
 
     Args:
-        layer: the path of the module whose forward made it, such as ``h.0.attn.q``; empty for the model
+        layer: the path of the module whose forward created the node, such as ``h.0.attn.q``; empty for the model
             itself and for the loss function.
-        file: the file of the innermost line of the model's own code, or of `torch.nn` where there is none.
-        line: that line, counted from 1; 0 where it is unknown.
-        phase: a backward node has the layer and line of the forward node that it differentiates; one of an update
-            has the layer of its parameter.
+        file: the file of the innermost frame in the model's own code, or in `torch.nn` if the model has no frame.
+        line: the line of this frame, counted from 1; 0 if unknown.
+        phase: the phase of the node. A backward node has the layer and line of the forward node that it
+            differentiates; an update node has the layer of its parameter.
         name: a readable name for the value, from layer and op; not unique.
-        region: the number of the checkpointed region that a forward node is in, 0 for none: what is computed there and
-            needed in backward is to be computed again.
+        region: the number of the checkpointed region of a forward node, or 0. Values that are computed in a region
+            and needed in backward are recomputed.
     """
 
     layer: str
@@ -58,16 +58,16 @@ class StepInput:
     One input of the captured graph.
 
     Args:
-        role: ``param``, ``buffer``, ``batch``, ``constant`` (a tensor that the forward made from literals or
-            found outside the model), or ``seed`` (of the random numbers of the step).
+        role: ``param``, ``buffer``, ``batch``, ``constant`` (a tensor that the forward creates from literals or
+            finds outside the model), or ``seed`` (for the random numbers of the step).
         name: the name in the single-device model for a parameter or buffer; the key, or the position as a
             string, for an item of the batch.
         shape: the global shape.
-        requires_grad: whether a parameter wants a gradient. It may get none all the same, when the loss
-            does not depend on it; then there is no ``grad`` output and the optimizer leaves it alone.
+        requires_grad: whether a parameter requires a gradient. If the loss does not depend on the parameter, the graph
+            lacks its ``grad`` output and the optimizer skips it.
         aliases: the other names of a tied parameter or shared buffer in the state dict.
-        persistent: False for a buffer that is not part of the state dict by this name (and for a tensor that a module
-            holds as a plain attribute, which is captured as such a buffer).
+        persistent: False for a buffer that the state dict does not hold under this name. A tensor that a module
+            holds as a plain attribute is captured as such a buffer.
         value: the tensor itself for a constant, else None.
     """
 
@@ -87,9 +87,9 @@ class StepOutput:
     One output of the captured graph.
 
     Args:
-        role: ``loss``, ``metric``, ``output`` (a tensor of what the model returns), ``grad`` (of the parameter `name`),
-            or ``buffer`` (the value that the buffer `name` has after the step).
-        name: the parameter's, buffer's or metric's name; ``loss`` for the loss; of an output its number.
+        role: ``loss``, ``metric``, ``output`` (a tensor in the model's result), ``grad`` (of the parameter `name`),
+            or ``buffer`` (the value of the buffer `name` after the step).
+        name: the name of the parameter, buffer or metric; ``loss`` for the loss; the number of an output.
     """
 
     role: OutputRole
@@ -99,16 +99,16 @@ class StepOutput:
 @dataclass(frozen=True)
 class GroupSpec:
     """
-    The settings of the updates of a group.
+    The update settings of a parameter group.
 
     Args:
-        lr: the learning rate that the optimizer was made with; an input at run time.
+        lr: the initial learning rate of the optimizer; the learning rate is an input at run time.
         hyper: the other settings, by torch's names. SGD: ``momentum``, ``dampening``, ``weight_decay``,
-            ``nesterov``. Adam and AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``, and ``amsgrad`` where it is
-            on. All three: ``maximize`` where it is on. Of another optimizer all that are plain values.
-        states: of fused updates the tensors kept per parameter, of its shape and dtype, zero at first: nothing or
-            ``momentum_buffer``; ``exp_avg``, ``exp_avg_sq`` and perhaps ``max_exp_avg_sq``. The step count is one for
-            all parameters, counted from 1, and like the learning rate an input at run time.
+            ``nesterov``. Adam and AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``, and ``amsgrad`` if on.
+            All three: ``maximize`` if on. Other optimizers: all settings that are plain values.
+        states: the tensors that a fused update keeps per parameter, initially zero, in the parameter's shape and
+            dtype: ``momentum_buffer`` or nothing for SGD; ``exp_avg``, ``exp_avg_sq`` and optionally
+            ``max_exp_avg_sq`` for Adam. The step count, counted from 1, is one run-time input for all parameters.
     """
 
     lr: float
@@ -122,7 +122,7 @@ class StateSpec:
     A tensor that the optimizer keeps for a parameter.
 
     Args:
-        initial: what each of its elements is before the first step.
+        initial: the value of every element before the first step.
     """
 
     name: str
@@ -134,12 +134,12 @@ class StateSpec:
 @dataclass(frozen=True)
 class CapturedUpdate:
     """
-    The update of a parameter as an optimizer's own code computes it, for all parameters of a shape, dtype and group.
+    The update that an optimizer's own code computes for every parameter of one shape, dtype and group.
 
     Args:
-        graph: functional; its placeholders are the parameter, its gradient, the states, the number of steps before
-            this one (float32) and the learning rate (float64), its outputs the new parameter and the new states.
-        states: in order.
+        graph: a functional graph. Its placeholders are the parameter, its gradient, the states, the number of previous
+            steps (float32) and the learning rate (float64); its outputs are the new parameter and the new states.
+        states: the states, in the order of the placeholders.
     """
 
     graph: torch.fx.Graph
@@ -152,10 +152,10 @@ class OptimizerSpec:
     The optimizer: its groups, and the update of every parameter that has a gradient.
 
     Args:
-        kind: ``sgd``, ``adam`` or ``adamw``, which are fused; of another optimizer the name of its class.
-        groups: in the order of the optimizer.
-        members: by parameter, the number of its group; empty where there is one.
-        updates: by parameter, its update; empty where all are fused.
+        kind: ``sgd``, ``adam`` or ``adamw``, which are fused, or the class name of another optimizer.
+        groups: the groups, in the order of the optimizer.
+        members: parameter -> number of its group; empty for a single group.
+        updates: parameter -> captured update; empty for a fused kind.
     """
 
     kind: str
@@ -164,11 +164,11 @@ class OptimizerSpec:
     updates: Mapping[str, CapturedUpdate] = field(default_factory=dict[str, CapturedUpdate])
 
     def group_of(self, parameter: str) -> GroupSpec:
-        """The group of a parameter."""
+        """Return the group of a parameter."""
         return self.groups[self.members.get(parameter, 0)]
 
     def states_of(self, parameter: StepInput) -> tuple[StateSpec, ...]:
-        """The states of a parameter."""
+        """Return the optimizer states of a parameter."""
         if parameter.name in self.updates:
             return self.updates[parameter.name].states
         names = self.group_of(parameter.name).states
@@ -180,18 +180,18 @@ class CapturedStep:
     """
     The forward and backward pass of a training step, or the forward pass alone, as one graph of global shapes.
 
-    Every node calls an ATen (or custom) `OpOverload`, `operator.getitem` on a node of several results, or
-    one of the functions of `attention_ops` and `random_ops`. The graph is functional. Each node has ``meta["val"]``, a
-    fake tensor (or a tuple of them), and ``meta["shardwright"]``, an `Origin`.
+    Every node calls an ATen (or custom) `OpOverload`, `operator.getitem` on a node with several results, or
+    a function of `attention_ops` or `random_ops`. The graph is functional. Each node has ``meta["val"]``, a
+    fake tensor (or a tuple of fake tensors), and ``meta["shardwright"]``, an `Origin`.
 
     Args:
-        graph: its placeholders are `inputs` in order, its output the list of `outputs` in order.
-        inputs: parameters, then buffers, batch tensors, constants, and the seed where random numbers are drawn.
-        outputs: the loss, the metrics, the gradients in the order of their parameters, then the changed buffers.
-            What else the model returns is dropped, for training needs the loss alone. Of the forward pass alone the
-            loss and the metrics, or what the model returns.
-        optimizer: the update that follows; None where there is none.
-        model: the class of the model, for messages.
+        graph: a graph with the placeholders `inputs` and a list of the `outputs`, both in order.
+        inputs: parameters, then buffers, batch tensors, constants, and the seed if random numbers are drawn.
+        outputs: the loss, the metrics, the gradients in the order of their parameters, then the modified buffers;
+            other results of the model are dropped. For a forward pass alone: the loss and the metrics, or the model's
+            result.
+        optimizer: the update that follows, if any.
+        model: the name of the model's class, for messages.
     """
 
     graph: torch.fx.Graph
@@ -201,5 +201,5 @@ class CapturedStep:
     model: str
 
     def inputs_of(self, role: InputRole) -> tuple[StepInput, ...]:
-        """The inputs of one role, in order."""
+        """Return the inputs with this role, in order."""
         return tuple(i for i in self.inputs if i.role == role)

@@ -1,4 +1,4 @@
-"""Captured updates against the optimizer's own steps."""
+"""Check captured updates against the optimizer's own steps."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .optimizer_step import GROUP, UpdateForm, optimizer_name
 from .update import NotCountingError, UpdateTracer
 
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-"""By the coarsest dtype that an update computes in, how far it may be from the optimizer's own."""
+"""Dtype -> relative tolerance of an update that computes in this dtype; the largest tolerance applies."""
 
 _EACH = 2
-"""How many parameters of a kind are checked."""
+"""The number of parameters of each kind to check."""
 
 
 def checked_forms(run: SmallRun, tracer: UpdateTracer) -> dict[str, UpdateForm]:
     """
-    By parameter, the form in which its captured update computes what the optimizer did in a small run.
+    Return, by parameter, the form whose captured update reproduces the small run.
 
     Args:
-        tracer: of the run's optimizer.
+        tracer: the tracer of the run's optimizer.
 
     Raises:
-        CaptureError: the optimizer cannot be captured, or a captured update computes something else.
+        CaptureError: the optimizer cannot be captured, or a captured update does not reproduce the run.
     """
-    found: dict[tuple[object, ...], UpdateForm] = {}
+    working: dict[tuple[object, ...], UpdateForm] = {}
     checked: dict[tuple[object, ...], int] = {}
     forms: dict[str, UpdateForm] = {}
     updates: dict[tuple[object, ...], CapturedUpdate] = {}
@@ -39,7 +39,7 @@ def checked_forms(run: SmallRun, tracer: UpdateTracer) -> dict[str, UpdateForm]:
         key = (run.group_of[name], value.shape, value.dtype, repr(form))
         if checked.get(key, 0) < _EACH:
             checked[key] = checked.get(key, 0) + 1
-            form = found.get(key, form)
+            form = working.get(key, form)
             if (update := updates.get(key)) is None:
                 form, update = _traced_as_it_counts(run, tracer, name, form)
             wrong = _difference(run, name, update)
@@ -49,15 +49,15 @@ def checked_forms(run: SmallRun, tracer: UpdateTracer) -> dict[str, UpdateForm]:
                 wrong = _difference(run, name, update)
             if wrong is not None:
                 _refuse(run, name, wrong)
-            found[key], updates[key] = form, update
-        forms[name] = found[key]
+            working[key], updates[key] = form, update
+        forms[name] = working[key]
     return forms
 
 
 def _traced_as_it_counts(
     run: SmallRun, tracer: UpdateTracer, name: str, form: UpdateForm
 ) -> tuple[UpdateForm, CapturedUpdate]:
-    """The update, and the form without what only looked like a count of steps."""
+    """Return the update, and its form without states that only appeared to count steps."""
     try:
         return form, _traced(run, tracer, name, form)
     except NotCountingError as error:
@@ -78,7 +78,7 @@ def _traced(run: SmallRun, tracer: UpdateTracer, name: str, form: UpdateForm) ->
 
 
 def _difference(run: SmallRun, name: str, update: CapturedUpdate) -> str | None:
-    """What the captured update computes otherwise than the optimizer, in the first step where it does."""
+    """Name the first value that differs between captured update and optimizer, with its step, or return None."""
     module = torch.fx.GraphModule(torch.nn.Module(), update.graph)
     tolerance = max(_TOLERANCE.get(dtype, 0.0) for dtype in _dtypes(update.graph))
     parameter = run.begin[name]
@@ -96,7 +96,7 @@ def _difference(run: SmallRun, name: str, update: CapturedUpdate) -> str | None:
 
 
 def _dtypes(graph: torch.fx.Graph) -> Sequence[torch.dtype]:
-    """The dtypes of what a graph computes; single numbers do not count, but the parameter does."""
+    """Return the dtypes of the parameter and of all values of a graph that have dims."""
     values = [node.meta["val"] for node in graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
     return [value.dtype for place, value in enumerate(values) if value.dim() or not place]
 
@@ -114,7 +114,7 @@ def _is_close(found: torch.Tensor, expected: object, tolerance: float) -> bool:
 
 def _refuse(run: SmallRun, name: str, wrong: str) -> None:
     raise CaptureError(
-        f"the optimizer {optimizer_name(run.optimizer)} does something that a captured update does not reproduce:"
-        f" {wrong} of {name!r} differs. An update may depend on the parameter, its gradient and state, the learning"
-        " rate and the count of steps alone, and not on other parameters"
+        f"the captured update does not reproduce a step of the optimizer {optimizer_name(run.optimizer)}:"
+        f" {wrong} of {name!r} differs. An update may depend only on the parameter, its gradient and state, the"
+        " learning rate and the count of steps; it must be independent of other parameters"
     )

@@ -1,8 +1,8 @@
 """
-Activation checkpointing in the model: which calls are made inside of `torch.utils.checkpoint.checkpoint`.
+Activation checkpointing in the model: record which calls run inside `torch.utils.checkpoint.checkpoint`.
 
-While a model is traced its checkpoints only call their functions, for what torch does to run them again in backward
-cannot be traced. Each region has a number, which its ops carry; the pass `recompute` then does what was asked for.
+Torch's recomputation in backward cannot be traced, so a checkpoint only calls its function while a model is traced.
+Each region has a number, which its ops carry, and the pass `recompute` recomputes the values of the region.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .captured import CaptureError
 
 
 class Regions:
-    """The checkpointed regions that a forward goes through, numbered from 1 in the order of their calls."""
+    """The checkpointed regions of a forward, numbered from 1 in the order of their calls."""
 
     def __init__(self) -> None:
         self.current = 0
-        """The outermost region that is running; 0 outside of all."""
+        """The number of the outermost running region, or 0."""
         self._count = 0
 
     @contextlib.contextmanager
     def entered(self) -> Generator[None, None, None]:
-        """Run the body as a region; one inside of another is part of it."""
+        """Run the body as a region; a nested region belongs to the outer region."""
         outer = self.current
         if not outer:
             self._count += 1
@@ -40,17 +40,17 @@ class Regions:
 @contextlib.contextmanager
 def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Generator[None, None, None]:
     """
-    Let torch's checkpoints, reentrant or not, run their functions as regions.
+    Let torch's checkpoints, both reentrant and non-reentrant, run their functions as regions.
 
     Args:
-        where: the place of the present call, for messages.
+        where: returns the place of the current call, for messages.
 
     Raises:
-        CaptureError: in the body, at a checkpoint with a `context_fn`: which values its policy keeps is not read.
+        CaptureError: the body runs a checkpoint with a `context_fn`, whose policy cannot be captured.
     """
 
     class Reentrant:
-        """In the place of torch's autograd function."""
+        """The replacement of torch's autograd function."""
 
         @staticmethod
         def apply(function: Callable[..., object], preserve: bool, *args: object) -> object:
@@ -66,7 +66,7 @@ def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Gener
     ) -> Iterator[None]:
         if context_fn is not checkpointing.noop_context_fn:
             raise CaptureError(
-                f"{where()}: a checkpoint has a context_fn, whose choice of what is kept is not supported; "
+                f"{where()}: a checkpoint has a context_fn, whose policy for kept values is not supported; "
                 f"{CHECKPOINT_POLICY.instead}"
             )
         with regions.entered():
@@ -75,8 +75,8 @@ def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Gener
     module: object = checkpointing
     names = {"CheckpointFunction": Reentrant, "_checkpoint_without_reentrant_generator": without_reentrance}
     before = {name: getattr(module, name) for name in names}
-    for name, instead in names.items():
-        setattr(module, name, instead)
+    for name, replacement in names.items():
+        setattr(module, name, replacement)
     try:
         yield
     finally:

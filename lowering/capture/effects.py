@@ -1,4 +1,4 @@
-"""Refusing side effects of a forward pass, which a captured step would not repeat."""
+"""Refuse side effects of a forward pass, which a captured step would not repeat."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HOOKS = "forward hooks the tensors that are saved for backward"
 
 class Effects:
     """
-    Watches the forwards of a model, which is traced by calling it more than once.
+    A watch over the forwards of a model, which tracing calls more than once.
 
-    A number that the first call alone changes, as the length of a cache, is the same in all steps from then on. Nor is
-    it of the model what the first call alone draws: modules are imported in it, of which some do.
+    The first call is exempt. A number that only the first call changes, such as the length of a cache, is the same in
+    all later steps. Random numbers that only the first call draws may come from modules that it imports.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -34,8 +34,8 @@ class Effects:
         Run a forward in the body.
 
         Raises:
-            CaptureError: it takes random numbers that are not torch's, changes a number that a module holds, or hooks
-                the tensors that are saved for backward.
+            CaptureError: the forward takes random numbers from another library than torch, changes a number in a
+                module, or hooks the tensors that are saved for backward.
         """
         drawn, numbers = _drawn_elsewhere(), _numbers(self._model)
         try:
@@ -68,7 +68,7 @@ def _refuse_changed(before: Mapping[tuple[str, str], object], after: Mapping[tup
 
 
 def _numbers(model: nn.Module) -> dict[tuple[str, str], float]:
-    """The Python numbers that modules hold, by module and name."""
+    """Return the Python numbers in the attributes of modules, by (module path, name)."""
     return {
         (path, name): value
         for path, module in model.named_modules()
@@ -78,6 +78,6 @@ def _numbers(model: nn.Module) -> dict[tuple[str, str], float]:
 
 
 def _drawn_elsewhere() -> tuple[object, ...]:
-    """Where the random numbers stand that torch does not know of."""
+    """Return the states of the random generators of Python and numpy."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), *([str(numpy.random.get_state())] if numpy is not None else [])

@@ -1,9 +1,9 @@
 """
-The second way to trace a forward: from the graph that `torch.export` reads out of the model's Python code.
+The fallback for tracing a forward: replay the graph that `torch.export` extracts from the model's Python code.
 
-Fake tensors have no values, so a model that looks at one cannot simply be run. Where nothing but a check depends on
-it, as in ``assert lengths.max().item() <= limit``, export leaves the check aside. Its graph is then run in the model's
-place, node by node, each with the layer and line that export notes.
+Fake tensors have no values, so a model that reads a value cannot run on them. If only a check depends on the value, as
+in ``assert lengths.max().item() <= limit``, export keeps the check apart. Its graph then runs in place of the model,
+node by node, and each node has the layer and line that export recorded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _CHECKS = ("aten::_assert_scalar", "aten::_assert_async", "aten::_assert_tensor_
 
 class ExportedStep(nn.Module):
     """
-    A step that runs the exported graph of another.
+    A step that runs the exported graph of another step.
 
     Args:
-        step: a fake model and its loss, as a module from batch tensors to the scalar loss and metrics.
+        step: a module with a fake model and its loss, which maps batch tensors to the scalar loss and the metrics.
         tensors: the fake batch.
 
     Raises:
-        CaptureError: forward assigns new tensors to buffers, which the graph would leave out.
-        Exception: whatever `torch.export` raises where it cannot read the step's code.
+        CaptureError: forward assigns new tensors to buffers, which the graph would omit.
+        Exception: any error of `torch.export` if it cannot process the step's code.
     """
 
     def __init__(self, step: nn.Module, tensors: list[torch.Tensor]) -> None:
@@ -45,7 +45,7 @@ class ExportedStep(nn.Module):
         self.recorder = SiteRecorder(self.model)
         graph = _exported(step, tensors)
         _remove_checks(graph.graph)
-        # In a list, for its parameters are those of the model and should not have a second name.
+        # The list hides the graph from nn.Module: its parameters belong to the model and must not get a second name.
         self._graph = [graph]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -53,7 +53,7 @@ class ExportedStep(nn.Module):
 
 
 class _Replay(torch.fx.Interpreter):
-    """Runs an exported graph on the tensors that a module has now, and notes where each call is from."""
+    """An interpreter that runs an exported graph on a module's current tensors and records the site of each call."""
 
     def __init__(self, graph: torch.fx.GraphModule, owner: nn.Module, recorder: SiteRecorder) -> None:
         super().__init__(graph)
@@ -64,25 +64,25 @@ class _Replay(torch.fx.Interpreter):
             return super().run_node(n)
 
     def fetch_attr(self, target: str) -> object:
-        found: object = self._owner
+        value: object = self._owner
         for name in target.split("."):
-            found = getattr(found, name, None)
-        return super().fetch_attr(target) if found is None else found
+            value = getattr(value, name, None)
+        return super().fetch_attr(target) if value is None else value
 
 
 def _exported(step: nn.Module, tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
-    # Where it fails it shows the graph so far, before an error that does not refer to it.
+    # If export fails, it prints the graph so far to stderr, before an error that does not refer to this graph.
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)
-    if any("_buffers" in str(each.message) for each in caught):
+    if any("_buffers" in str(warning.message) for warning in caught):
         raise CaptureError(f"forward assigns a new tensor to a buffer; {REPLACED_BUFFER.instead}")
     assert isinstance(graph, torch.fx.GraphModule)
     return graph
 
 
 def _site_of(node: torch.fx.Node) -> Site:
-    """The layer, and the innermost line of the model's own code, or else of torch.nn."""
+    """Return the layer of a node and the innermost line of the model's own code, or else of torch.nn."""
     modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     layer = modules[-1].partition(".")[2] if modules else ""
     lines = [(match["file"], int(match["line"])) for match in _LINE.finditer(node.meta.get("stack_trace") or "")]
@@ -94,7 +94,7 @@ def _site_of(node: torch.fx.Node) -> Site:
 
 
 def _remove_checks(graph: torch.fx.Graph) -> None:
-    """Erase checks of values, and what only they needed."""
+    """Erase checks of values, and nodes that only these checks use."""
     for node in reversed(list(graph.nodes)):
         is_check = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.startswith(_CHECKS)
         if is_check or (node.op == "call_function" and not node.is_impure() and not node.users):

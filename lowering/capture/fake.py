@@ -1,8 +1,8 @@
 """
-Fake models: modules whose tensors have shapes and no storage.
+Fake models: modules whose tensors have shapes but no storage.
 
-Everything is captured as if it were on one CPU, whatever device the user's tensors are on: a plan does not
-depend on it, and the CPU's choice of ops is the one that capture normalises from.
+Capture places all tensors on one CPU, regardless of their device in the user's model: a plan does not depend on the
+device, and `normalize` expects the ops that torch dispatches to on the CPU.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _CPU = torch.device("cpu")
 
 
 VALUE_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
-"""What fake tensors raise at an op that gives a number or a shape by the values of tensors."""
+"""The errors of fake tensors for an op whose result or shape depends on values."""
 
 
 _DTYPE_OF_INPUT = {torch.ops.aten.native_group_norm_backward.default: 1}
 """
-Ops whose first result has the dtype of the numbered operand, where fake tensors promote it with the weight's instead.
+Op -> number of the operand that gives the first result its dtype; fake tensors promote it with the weight's dtype.
 """
 
 
 class _FakeTensorMode(FakeTensorMode):
     """
-    Fake tensors that note, where an op needs values, which call it is the gradient of.
+    A fake tensor mode that records, for an op that needs values, the forward call that it differentiates.
 
-    Results have the dtypes of torch's kernels. `needed_by` is the autograd sequence number of that call, None where the
-    op is of the forward itself.
+    Results have the dtypes of torch's kernels. `needed_by` is the autograd sequence number of the forward call, or None
+    if the op itself belongs to the forward.
     """
 
     needed_by: int | None = None
@@ -73,25 +73,24 @@ class _FakeTensorMode(FakeTensorMode):
 
 class Fakes:
     """
-    Makes fake twins of modules and tensors.
+    A factory of fake twins of modules and tensors.
 
     Args:
-        dtype: what every floating-point tensor becomes; None keeps each as it is.
+        dtype: the dtype for every floating-point tensor, or None to keep their dtypes.
     """
 
     def __init__(self, dtype: torch.dtype | None) -> None:
-        # Tensors outside the model, such as class weights in a loss function, are allowed: they become
-        # constants of the graph.
+        # Tensors outside the model, such as class weights in a loss function, become constants of the graph.
         self.mode = _FakeTensorMode(allow_non_fake_inputs=True)
         self.dtype = dtype
 
     def module(self, source: nn.Module | Callable[[], nn.Module]) -> nn.Module:
         """
-        A fake twin of a module, or the module that a function makes while nothing is allocated.
+        Return a fake twin of a module, or of the module that a function builds under fake tensors.
 
         Raises:
-            CaptureError: the function returned something else, or what `first_refusal` finds; or two parameters share
-                memory.
+            CaptureError: the function does not return a module, `first_refusal` refuses the module, or two parameters
+                share memory.
         """
         if isinstance(source, nn.Module):
             module = source
@@ -104,7 +103,7 @@ class Fakes:
         _refuse_shared_memory(module)
         tensors = (*module.parameters(), *module.buffers())
         if module is source or not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            # Not made here, even if a function returned it, and so not ours to change.
+            # The module existed before this call, even if a function returned it, so it must not be modified.
             with FakeCopyMode(self.mode):
                 module = copy.deepcopy(module)
         _attributes_to_buffers(module)
@@ -112,18 +111,18 @@ class Fakes:
         return module
 
     def _made(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """What a function makes while nothing is allocated."""
+        """Call a function that builds a module, without allocating its tensors."""
         try:
             with self.mode:
                 return make()
         except DataDependentOutputException:
-            # It reads numbers that it puts on the CPU for that, as in torch.linspace(0, p, n, device="cpu").tolist():
-            # these are real beside tensors of no device.
+            # The function reads values of tensors that it creates on the CPU explicitly, as in
+            # torch.linspace(0, p, n, device="cpu").tolist(). On the meta device such tensors are real.
             with torch.device("meta"):
                 return make()
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake twin on the CPU, in the requested dtype, without a gradient."""
+        """Return a fake twin on the CPU, in the requested dtype, without a gradient."""
         fake = tensor if isinstance(tensor, FakeTensor) else self.mode.from_tensor(tensor)
         dtype = self.dtype if self.dtype is not None and fake.is_floating_point() else fake.dtype
         if fake.fake_mode is self.mode and fake.dtype == dtype and fake.device == _CPU:
@@ -132,7 +131,7 @@ class Fakes:
             return torch.empty_strided(fake.shape, fake.stride(), dtype=dtype, device=_CPU)
 
     def _convert(self, module: nn.Module) -> None:
-        """Put every parameter and buffer in its final form, tied ones once."""
+        """Replace every parameter and buffer by its twin; tied tensors share a twin."""
         twins: dict[int, torch.Tensor] = {}
         for owner in module.modules():
             for table in (owner._parameters, owner._buffers):
@@ -172,7 +171,7 @@ def _attributes_to_buffers(module: nn.Module) -> None:
 
 
 def transient_buffers(module: nn.Module) -> frozenset[str]:
-    """The names of the buffers that are not in the state dict of a module."""
+    """Return the names of the buffers that the state dict of a module does not hold."""
     return frozenset(
         f"{path}.{name}" if path else name
         for path, owner in module.named_modules(remove_duplicate=False)
@@ -185,10 +184,10 @@ Held = TypeVar("Held")
 
 def first_names(named: Iterator[tuple[str, Held]]) -> tuple[dict[str, Held], dict[str, tuple[str, ...]]]:
     """
-    Group names by the tensor they stand for.
+    Group names by the tensor that they stand for.
 
     Returns:
-        the tensors by their first name, and the other names of each that has any.
+        the tensors by first name, and the other names of each tied tensor by first name.
     """
     first: dict[int, str] = {}
     tensors: dict[str, Held] = {}

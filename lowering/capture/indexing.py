@@ -1,8 +1,8 @@
 """
-Indexing in the form that the IR has: a tensor for each of the first dims, none left out.
+Rewrite indexing to the form of the IR: one index tensor for each of the first dims, without gaps.
 
-``x[:, i]`` does not index its first dim, which torch writes as None among the index tensors. It is rewritten to
-``x.permute(1, 0)[i]`` with the dims put back afterwards, and its gradient, an ``index_put``, likewise.
+``x[:, i]`` does not index its first dim; torch writes None for this dim. It is rewritten to ``x.permute(1, 0)[i]``,
+followed by a permute that restores the order of the dims. Its gradient, an ``index_put``, is rewritten in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def index_first_dims(graph: torch.fx.Graph) -> None:
-    """Rewrite every index and index_put that leaves out a dim before one that it indexes."""
+    """Rewrite every index and index_put that skips a dim before an indexed dim."""
     for node in list(graph.nodes):
         rewrite = _REWRITES.get(node.target)
         if rewrite is None or all(isinstance(index, torch.fx.Node) for index in node.args[1]):
@@ -31,13 +31,13 @@ def index_first_dims(graph: torch.fx.Graph) -> None:
 
 
 class NodeMaker:
-    """Makes nodes that replace one, with its origin."""
+    """A factory of nodes that replace a node and have its origin."""
 
     def __init__(self, graph: torch.fx.Graph, replaced: torch.fx.Node) -> None:
         self._graph, self._replaced = graph, replaced
 
     def __call__(self, target: OpOverload, *args: Argument, **kwargs: Argument) -> torch.fx.Node:
-        """A node that calls `target`, and its fake value."""
+        """Create a node that calls `target`, with its fake value."""
         node = self._graph.call_function(target, args, kwargs)
         value = target(*map_arg(args, lambda arg: arg.meta["val"]), **kwargs)
         node.meta = {"val": value, ORIGIN: self._replaced.meta[ORIGIN]}
@@ -45,17 +45,17 @@ class NodeMaker:
 
 
 def permuted(call: NodeMaker, x: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
-    """`x` with its dims in this order."""
+    """Return `x` with its dims in this order."""
     return x if list(order) == sorted(order) else call(aten.permute.default, x, list(order))
 
 
 def inverse(order: Sequence[int]) -> list[int]:
-    """The order that puts dims back that were permuted."""
+    """Return the inverse of a permutation of dims."""
     return [order.index(dim) for dim in range(len(order))]
 
 
 def reshaped(call: NodeMaker, x: torch.fx.Node, shape: Sequence[int]) -> torch.fx.Node:
-    """A view of this shape; where strides forbid that, of a copy."""
+    """Return a view of `x` in this shape, or a view of a copy if the strides of `x` forbid a view."""
     value = x.meta["val"]
     if list(value.shape) == list(shape):
         return x
@@ -105,26 +105,25 @@ _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
 
 
 def _indexed(indices: Sequence[torch.fx.Node | None]) -> tuple[list[int], list[torch.fx.Node]]:
-    """The dims that are indexed, and by what."""
-    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    return [dim for dim, _ in given], [index for _, index in given]
+    pairs = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    return [dim for dim, _ in pairs], [index for _, index in pairs]
 
 
 def _first(x: torch.fx.Node, dims: list[int]) -> list[int]:
-    """The dims of `x` with `dims` before all others."""
+    """Return the order of the dims of `x` that moves `dims` to the front."""
     return [*dims, *(dim for dim in range(x.meta["val"].dim()) if dim not in dims)]
 
 
 def _to_place(picked: torch.fx.Node | torch.Tensor, x: torch.fx.Node, dims: list[int]) -> list[int]:
     """
-    The order of dims that puts what the indices gave where torch has it.
+    Return the order of dims that moves the result dims of the indices to their place in torch's result.
 
-    In `picked` it comes first. Torch leaves it there where the indexed dims have another between them, and else
-    puts it where they were.
+    In `picked` these dims come first. Torch puts them in the place of the indexed dims if those are adjacent, and
+    leaves them in front otherwise.
     """
     value = picked.meta["val"] if isinstance(picked, torch.fx.Node) else picked
     rest = x.meta["val"].dim() - len(dims)
-    given = list(range(value.dim() - rest))
-    others = list(range(len(given), value.dim()))
+    indexed = list(range(value.dim() - rest))
+    others = list(range(len(indexed), value.dim()))
     before = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
-    return [*others[:before], *given, *others[before:]]
+    return [*others[:before], *indexed, *others[before:]]

@@ -1,7 +1,7 @@
 """
-Bring a traced joint graph into one form: no identities, no dead code, one spelling per thing.
+Bring a traced joint graph into one form, without identities, dead code or alternative spellings of an op.
 
-Each function rewrites the graph in place and keeps ``meta["val"]`` of what it leaves.
+Each function rewrites the graph in place and keeps ``meta["val"]`` of the remaining nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALWAYS_IDENTITY = frozenset(
         aten.lift_fresh_copy.default,
     }
 )
-"""Ops whose result is their operand in a functional graph."""
+"""Ops that return their operand in a functional graph."""
 
 IDENTITY_AT_SAME_SHAPE = frozenset(
     {
@@ -43,20 +43,20 @@ IDENTITY_AT_SAME_SHAPE = frozenset(
         aten.squeeze.default,
     }
 )
-"""Ops that only ever drop, repeat or regroup elements, in order."""
+"""Ops that only drop, repeat or regroup elements and keep their order: identities if the shape stays."""
 
 IDENTITY_AT_SAME_LAYOUT = frozenset({aten.clone.default, aten._to_copy.default})
-"""Copies, which do nothing to a value unless they change its dtype, shape or strides."""
+"""Copies: identities if dtype, shape and strides stay."""
 
 SPELLED = {
     aten._unsafe_view.default: aten.view.default,
     aten._conj.default: aten._conj_physical.default,
 }
-"""Ops that differ only in what autograd may assume, or in when they are carried out."""
+"""Op -> an equivalent op that differs only in autograd's assumptions or in laziness."""
 
 
 def remove_identities(graph: torch.fx.Graph) -> None:
-    """Replace ops that return their first operand by it, respell the rest, and join views of views."""
+    """Replace identities by their operand, respell ops by `SPELLED`, and join views of views."""
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -70,7 +70,7 @@ def remove_identities(graph: torch.fx.Graph) -> None:
 
 
 def _skip_inner_view(node: torch.fx.Node) -> None:
-    """Let a view of a view look at the inner one's source, where that is contiguous and so viewable."""
+    """Let a view of a view read the source of the inner view, if this source is contiguous."""
     if node.target is not aten.view.default:
         return
     inner, shape = node.args
@@ -81,17 +81,17 @@ def _skip_inner_view(node: torch.fx.Node) -> None:
 
 
 def _leave_out_nothing(node: torch.fx.Node) -> None:
-    """Take tensors of the shape [0] out of a concatenation, which torch allows beside those of any shape."""
+    """Remove tensors of shape [0] from a concatenation, where torch allows them among tensors of any shape."""
     if node.target is aten.cat.default:
         parts, *dim = node.args
         assert isinstance(parts, Sequence)
-        kept = [part for part in parts if isinstance(part, torch.fx.Node) and part.meta["val"].shape != (0,)]
-        if kept:
-            node.args = (kept, *dim)
+        nonempty = [part for part in parts if isinstance(part, torch.fx.Node) and part.meta["val"].shape != (0,)]
+        if nonempty:
+            node.args = (nonempty, *dim)
 
 
 def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The earlier node that has this node's value, if there is one."""
+    """Return an earlier node that has the value of this node, or None."""
     match node.target, node.args:
         case aten.cat.default, ([torch.fx.Node() as only], *_):
             return only
@@ -106,11 +106,10 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _is_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Whether two nodes have values of one shape and dtype."""
-    one, two = node.meta.get("val"), other.meta.get("val")
-    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
+    first, second = node.meta.get("val"), other.meta.get("val")
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
-    return one.shape == two.shape and one.dtype == two.dtype
+    return first.shape == second.shape and first.dtype == second.dtype
 
 
 def _is_identity(node: torch.fx.Node, source: torch.fx.Node) -> bool:
@@ -124,27 +123,27 @@ def _is_identity(node: torch.fx.Node, source: torch.fx.Node) -> bool:
 
 
 def gives_argument(node: torch.fx.Node) -> bool:
-    """Whether a call gives an argument of the graph its new value, at the end."""
+    """Return whether a node is the final copy of a new value into an argument of the graph."""
     into = node.args[0] if node.target is aten.copy_.default else None
     return isinstance(into, torch.fx.Node) and into.op == "placeholder"
 
 
 def outputs_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The nodes that a graph returns."""
+    """Return the output nodes of a graph."""
     (listed,) = graph.output_node().args
     assert isinstance(listed, Sequence)
     return [node for node in listed if isinstance(node, torch.fx.Node)]
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> None:
-    """Erase what no output needs. Inputs stay."""
+    """Erase all nodes that no output depends on, except inputs."""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
 
 
 def use_fused_ops(graph: torch.fx.Graph) -> None:
-    """Replace ops of torch and other libraries by the fused ops in their place, which name no device or library."""
+    """Replace ops of torch and other libraries by fused ops, which are independent of device and library."""
     for node in graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload) or node.target.name() not in STANDING_FOR:
             continue
@@ -157,7 +156,7 @@ def use_fused_ops(graph: torch.fx.Graph) -> None:
 
 
 def _correct_sums(node: torch.fx.Node) -> None:
-    """Give the logarithms of sums the dtype that attention computes in: torch 2.11 says float32, of float64 too."""
+    """Set the dtype of the logsumexp to attention's compute dtype; torch 2.11 reports float32 even for float64."""
     out, sums = node.meta["val"]
     if sums.dtype == (computed := get_computation_dtype(out.dtype)):
         return
@@ -168,7 +167,7 @@ def _correct_sums(node: torch.fx.Node) -> None:
 
 
 def replace_tangent(graph: torch.fx.Graph, tangent: torch.fx.Node, number: float) -> None:
-    """Replace the placeholder of an output's own gradient by a constant: one for the loss, else zero."""
+    """Replace the placeholder of an output's gradient by a constant: 1 for the loss, else 0."""
     value, first_use = tangent.meta["val"], min(tangent.users, default=graph.output_node())
     with graph.inserting_before(first_use):
         constant = graph.call_function(
@@ -184,7 +183,7 @@ def replace_tangent(graph: torch.fx.Graph, tangent: torch.fx.Node, number: float
 
 
 def add_nodes(graph: torch.fx.Graph, terms: list[torch.fx.Node]) -> torch.fx.Node:
-    """The sum of the gradients that meet in one tied parameter, right before the output."""
+    """Insert the sum of the gradients of a tied parameter before the output, and return it."""
     total = terms[0]
     for term in terms[1:]:
         with graph.inserting_before(graph.output_node()):
@@ -202,14 +201,14 @@ def _joined(*parts: str) -> str:
 
 
 def order_placeholders(graph: torch.fx.Graph, order: Iterable[torch.fx.Node]) -> None:
-    """Put all placeholders first, in the order given."""
+    """Move all placeholders to the front, in this order."""
     anchor = next(node for node in graph.nodes if node.op != "placeholder")
     for node in order:
         anchor.prepend(node)
 
 
 def rename_nodes(graph: torch.fx.Graph, input_names: Iterable[str]) -> None:
-    """Name placeholders after the inputs and all other nodes after their layer and op."""
+    """Name placeholders after the inputs, and all other nodes after their layer and op."""
     names = iter(input_names)
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -226,10 +225,11 @@ def _identifier(name: str) -> str:
 
 def check_ops(graph: torch.fx.Graph) -> None:
     """
-    Refuse what cannot be distributed.
+    Refuse graphs with ops that cannot be distributed.
 
     Raises:
-        CaptureError: a random op, an op that writes in place or gives a sparse tensor, or a call of no operator.
+        CaptureError: a node calls a random op, writes in place, returns a sparse tensor, or calls something other than
+            an operator.
     """
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or node.target is operator.getitem or node.target in BY_DEFINITION:
@@ -247,8 +247,8 @@ def check_ops(graph: torch.fx.Graph) -> None:
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             names = dict.fromkeys(op._schema.name.removeprefix("aten::") for op in DRAWS if not op._schema.is_mutable)
             raise CaptureError(
-                f"{where}: {node.target} draws random numbers that cannot be drawn shard by shard, as those of "
-                f"{', '.join(names)} can; {RANDOM_OP.instead}"
+                f"{where}: {node.target} draws random numbers that cannot be drawn shard by shard; supported ops: "
+                f"{', '.join(names)}; {RANDOM_OP.instead}"
             )
         if node.target._schema.is_mutable:
             raise CaptureError(
@@ -257,7 +257,6 @@ def check_ops(graph: torch.fx.Graph) -> None:
 
 
 def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
-    """The fake results of a node."""
     value = node.meta.get("val")
-    found = value if isinstance(value, tuple | list) else (value,)
-    return [each for each in found if isinstance(each, torch.Tensor)]
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [item for item in values if isinstance(item, torch.Tensor)]

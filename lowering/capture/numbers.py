@@ -1,14 +1,14 @@
 """
-Tensors instead of Python numbers: how an optimizer's code is traced with its learning rate and step as inputs.
+Trace an optimizer's code with tensors in place of Python numbers, so that learning rate and step are inputs.
 
-Optimizers compute with numbers (``step_size = lr / (1 - beta1**step)``) that change from step to step, and so may not
-become constants of a graph. Here they are float64 tensors of no dims that behave as numbers do: ``item()`` of a tensor
-gives one, ``math.sqrt`` and ``max`` take them, ``alpha=`` and ``value=`` too, they do not change in place, and they
-take the dtype of a tensor that they are combined with. What a tensor cannot be, an index for example, raises
-`NumberNeededError`.
+Optimizers compute with numbers (``step_size = lr / (1 - beta1**step)``) that change from step to step and so must not
+become constants of a graph. This module represents such a number by a 0-d float64 tensor that behaves as a number:
+``item()`` of a tensor returns one; ``math.sqrt``, ``max``, ``alpha=`` and ``value=`` accept one; it never changes in
+place, and it takes the dtype of a tensor that it is combined with. Uses that require a Python value, such as an index,
+raise `NumberNeededError`.
 
-At the condition of an ``if`` on the value of a tensor, code goes one of two ways. It is run once for each way that it
-can go, and `by_branches` chooses between what the ways come to.
+An ``if`` on the value of a tensor has two branches. The code runs once for each path through its conditions, and
+`by_branches` selects among the results of the paths.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class NumberNeededError(RuntimeError):
 
 
 def number(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor, which from now on stands for a Python number."""
+    """Mark a tensor as standing for a Python number, and return it."""
     setattr(tensor, _MARK, True)
     return tensor
 
 
 def is_number(value: object) -> bool:
-    """Whether a tensor stands for a Python number."""
+    """Return whether `value` is a tensor that stands for a Python number."""
     return isinstance(value, torch.Tensor) and getattr(value, _MARK, False)
 
 
 class Branches:
     """
-    One way through the conditions of some code.
+    A path through the conditions of some code.
 
     Args:
-        choices: what the first conditions are to be; the others are true.
+        choices: the outcomes of the first conditions; all later conditions are true.
         most: the maximum number of conditions.
     """
 
@@ -60,7 +60,7 @@ class Branches:
         self.conditions: list[torch.Tensor] = []
 
     def choose(self, condition: torch.Tensor) -> bool:
-        """What the next condition is to be."""
+        """Record the next condition and return its outcome on this path."""
         place = len(self.conditions)
         if place == self.most:
             raise NumberNeededError(f"conditions on values of tensors with more than {place} possible outcomes")
@@ -74,14 +74,14 @@ def by_branches(
     run: Callable[[Branches], Sequence[torch.Tensor]], most: int, choices: Sequence[bool] = ()
 ) -> list[torch.Tensor]:
     """
-    What `run` comes to, whichever way its conditions are.
+    Return the results of `run` for any outcome of its conditions, as selections among the results of all paths.
 
     Args:
-        run: is called once for each way.
-        most: the maximum number of ways.
+        run: the function to call once for each path.
+        most: the maximum number of paths.
 
     Raises:
-        NumberNeededError: there are more.
+        NumberNeededError: `run` has more than `most` paths.
     """
     remaining = [most]
 
@@ -95,14 +95,14 @@ def by_branches(
             others = outcome([*branches.choices[:place], False])
             condition = branches.conditions[place]
             pairs = zip(results, others, strict=True)
-            results = [torch.where(condition, one, other.to(one.dtype)) for one, other in pairs]
+            results = [torch.where(condition, result, other.to(result.dtype)) for result, other in pairs]
         return results
 
     return outcome(choices)
 
 
 class Numbers(TorchFunctionMode):
-    """While it is on, marked tensors behave as numbers, and conditions go the way of `branches`."""
+    """A mode that makes marked tensors behave as numbers, and conditions follow the path `branches`."""
 
     def __init__(self, branches: Branches) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Numbers(TorchFunctionMode):
 
 
 def _as_others(args: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[Any, ...]:
-    """The arguments with their numbers in the dtype of the other tensors, if these have no dims either."""
+    """Return the arguments with numbers cast to the dtype of the other tensors, if all other tensors are 0-d."""
     others = [value for value in tensors if not is_number(value)]
     if any(value.dim() for value in others):
         return args
@@ -143,7 +143,7 @@ def _as_others(args: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[Any,
 
 @contextlib.contextmanager
 def numbers_as_tensors(branches: Branches) -> Generator[None, None, None]:
-    """Run code whose numbers are tensors, one way through its conditions."""
+    """Run code whose numbers are tensors, on the path `branches` through its conditions."""
     with contextlib.ExitStack() as stack:
         for name in _MATH:
             stack.enter_context(_patched(math, name, getattr(torch, name)))
@@ -159,7 +159,7 @@ _MATH = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "cos", "sin", 
 
 @contextlib.contextmanager
 def _patched(module: object, name: str, replacement: Callable[..., torch.Tensor]) -> Generator[None, None, None]:
-    """Let a function of numbers take tensors as well."""
+    """Let a function of numbers accept tensors too."""
     original = getattr(module, name)
 
     def either(*args: object) -> object:
@@ -175,15 +175,15 @@ def _patched(module: object, name: str, replacement: Callable[..., torch.Tensor]
 
 @contextlib.contextmanager
 def _extreme(name: str, bound: str, function: Callable[..., torch.Tensor]) -> Generator[None, None, None]:
-    """Let `min` or `max` take tensors of no dims."""
+    """Let `min` or `max` accept 0-d tensors."""
     original = getattr(builtins, name)
 
     def two(one: Any, other: Any) -> torch.Tensor:
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             dtype = torch.promote_types(one.dtype, other.dtype)
             return function(one.to(dtype), other.to(dtype))
-        tensor, plain = (one, other) if isinstance(one, torch.Tensor) else (other, one)
-        return tensor.clamp(**{bound: plain})
+        tensor, bound_value = (one, other) if isinstance(one, torch.Tensor) else (other, one)
+        return tensor.clamp(**{bound: bound_value})
 
     def either(*args: object, **kwargs: object) -> object:
         if len(args) > 1 and not kwargs and any(isinstance(arg, torch.Tensor) and not arg.dim() for arg in args):
@@ -205,19 +205,19 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
 
 
 def _item(func: object, x: torch.Tensor) -> torch.Tensor:
-    """The number in a tensor, as it is now."""
+    """Return the current value of a one-element tensor as a number."""
     if x.numel() != 1:
         raise RuntimeError(f"item() of a tensor of shape {tuple(x.shape)}")
     return number(x.detach().reshape(()).to(torch.float64, copy=True))
 
 
 def _tensor_of(func: object, x: object, *args: object, dtype: torch.dtype | None = None, **kwargs: object) -> object:
-    """A tensor of a number, of torch's default dtype unless `dtype` is given."""
+    """Return a tensor with the value of `x`; a number becomes a tensor of torch's default dtype."""
     if not isinstance(x, torch.Tensor):
         return NotImplemented
     if dtype is None:
         dtype = torch.get_default_dtype() if is_number(x) else x.dtype
-    # As a method of an unmarked alias: the result no longer stands for a number.
+    # The detached alias is unmarked, so the result no longer stands for a number.
     return x.detach().clone().to(dtype) if is_number(x) or func is torch.tensor else x.to(dtype)
 
 
@@ -230,7 +230,7 @@ def _set_data(func: object, x: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _set_item(func: object, x: torch.Tensor, place: object, value: _Number) -> object:
-    """One number, by a mask of one element; more of them are rewritten by `rewritten`."""
+    """Assign to a 0-d tensor by a 0-d mask; `rewritten` handles all other masks."""
     if not isinstance(place, torch.Tensor) or place.dtype is not torch.bool or place.dim() or x.dim():
         return NotImplemented
     x.copy_(torch.where(place, value, x))
@@ -238,12 +238,12 @@ def _set_item(func: object, x: torch.Tensor, place: object, value: _Number) -> o
 
 
 def _added(func: _Function, x: _Number, other: _Number, *, alpha: _Number = 1, **kwargs: object) -> object:
-    """Of `add` and `sub`, with a tensor for a factor."""
+    """Handle `add` and `sub` whose `alpha` is a tensor."""
     return func(x, other * alpha, **kwargs) if isinstance(alpha, torch.Tensor) else NotImplemented
 
 
 def _combined(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> _Function:
-    """Of `addcmul` and `addcdiv`, with a tensor for a factor."""
+    """Return a handler of `addcmul` or `addcdiv` for a `value` that is a tensor."""
 
     def function(
         func: _Function, x: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, value: _Number = 1, **kwargs: Any
@@ -297,7 +297,7 @@ _OUT_OF_PLACE: dict[object, _Function] = {
     getattr(_TENSOR, f"{name}_"): getattr(_TENSOR, name)
     for name in ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow")
 }
-"""What ``x += y`` and its like call, of numbers, which are not written to."""
+"""In-place method (``x += y``) -> its functional form, since numbers never change in place."""
 
 _SPECIAL: dict[object, _Function] = {
     _TENSOR.item: _item,

@@ -1,8 +1,8 @@
 """
-Read an optimizer by making one on fake parameters: its settings, and the updates that it makes.
+Read the settings and updates of an optimizer that is built on fake parameters.
 
-SGD, Adam and AdamW have fused ops, whatever their settings. The updates of any other optimizer are captured from its
-own code (`update`), and compared with the steps that it makes itself on small parameters (`check_update`).
+SGD, Adam and AdamW have fused ops for all their settings. The updates of any other optimizer are captured from its
+own code (`update`) and compared with its own steps on small parameters (`check_update`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .optimizer_run import small_run
 from .update import UpdateTracer, optimizer_name
 
 _RUN_TIME = ("params", "lr", "initial_lr", "param_names", "foreach", "fused", "capturable", "differentiable")
-"""Settings that are inputs, or that say how torch computes and not what."""
+"""Settings that are run-time inputs, or that select an implementation in torch without an effect on the result."""
 
 
 def read_optimizer(
@@ -31,14 +31,14 @@ def read_optimizer(
     mode: FakeTensorMode,
 ) -> OptimizerSpec:
     """
-    The update that `make` describes.
+    Return the settings and updates of the optimizer that `make` builds.
 
     Args:
-        parameters: every parameter by its first name, ties once; fake ones will do.
-        mode: of the fake tensors.
+        parameters: every parameter by first name, tied parameters once; they may be fake.
+        mode: the mode of the fake tensors.
 
     Raises:
-        CaptureError: an optimizer that cannot be captured, or a parameter that it leaves out.
+        CaptureError: the optimizer cannot be captured, or leaves out a parameter.
     """
     optimizer = build_optimizer(make, parameters)
     groups: list[dict[str, Any]] = optimizer.param_groups
@@ -66,18 +66,18 @@ def _captured(
     members: Mapping[str, int],
     mode: FakeTensorMode,
 ) -> dict[str, CapturedUpdate]:
-    """The update of each parameter, captured once for all that are alike."""
+    """Return the update of each parameter, captured once for parameters of equal group, shape, dtype and form."""
     run = small_run(make, parameters)
     forms = checked_forms(run, UpdateTracer(run.optimizer, mode))
     tracer = UpdateTracer(optimizer, mode)
-    known: dict[tuple[object, ...], CapturedUpdate] = {}
+    captured: dict[tuple[object, ...], CapturedUpdate] = {}
     updates: dict[str, CapturedUpdate] = {}
     for name, form in forms.items():
         parameter, number = parameters[name], members[name]
         key = (number, tuple(parameter.shape), parameter.dtype, repr(form))
-        if key not in known:
-            known[key] = tracer.trace(optimizer.param_groups[number], parameter.shape, parameter.dtype, form)
-        updates[name] = known[key]
+        if key not in captured:
+            captured[key] = tracer.trace(optimizer.param_groups[number], parameter.shape, parameter.dtype, form)
+        updates[name] = captured[key]
     return updates
 
 
@@ -93,7 +93,6 @@ def _check_covers(
 
 
 def _settings(group: ParameterGroup) -> GroupSpec:
-    """The settings of a group that are plain values."""
     hyper: dict[str, object] = {}
     for name, value in group.items():
         if name in _RUN_TIME or value is None:
@@ -122,12 +121,12 @@ def _read_adam(group: ParameterGroup) -> GroupSpec:
 
 
 def _set(group: ParameterGroup) -> dict[str, bool]:
-    """The settings that are rarely on, where they are."""
+    """Return the optional flags that are on."""
     return {name: True for name in ("amsgrad", "maximize") if group.get(name)}
 
 
 def _kind(optimizer: torch.optim.Optimizer) -> str | None:
-    """The kind of the fused updates that compute what an optimizer does; None where its code is to be captured."""
+    """Return the kind of fused update that implements the optimizer, or None if its code must be captured."""
     if type(optimizer) is torch.optim.SGD:
         return "sgd"
     if type(optimizer) is torch.optim.AdamW:
@@ -136,7 +135,7 @@ def _kind(optimizer: torch.optim.Optimizer) -> str | None:
         return None
     groups = (group for group in optimizer.param_groups if group["weight_decay"])
     decoupled = {bool(group.get("decoupled_weight_decay")) for group in groups}
-    # Groups of either kind have no kind of fused update in common.
+    # If groups of both kinds exist, a single kind of fused update cannot serve them.
     return None if len(decoupled) > 1 else "adamw" if True in decoupled else "adam"
 
 
@@ -145,4 +144,4 @@ _READERS: dict[str, Callable[[ParameterGroup], GroupSpec]] = {
     "adam": _read_adam,
     "adamw": _read_adam,
 }
-"""By kind of fused update, what reads a group."""
+"""Kind of fused update -> the function that reads a group."""

@@ -1,8 +1,8 @@
 """
-A run of an optimizer on small parameters, as it is: what its states are, and what a captured update must compute.
+Run an optimizer on small parameters to observe its states and the results that a captured update must reproduce.
 
-Every parameter of the model has a small twin with as many dims. All of them take a few steps together, in float64, with
-made-up gradients and another learning rate in each step.
+Every parameter of the model has a small twin with the same number of dims. All twins take a few steps together, in
+float64, with random gradients and a different learning rate in each step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .captured import CaptureError, ParameterGroup
 from .optimizer_step import UpdateForm, optimizer_name, plain_step
 
 RATES = (1.0, 0.7, 1.3, 0.9)
-"""By step, the factor of the learning rate."""
+"""The factor of the learning rate in each step."""
 
 _SETTINGS_OF_TORCH = ("params", "lr", "initial_lr", "param_names")
 _COUNTED_BY_TORCH = ("_step_count", "_opt_called")
@@ -31,7 +31,7 @@ _COUNTED_BY_TORCH = ("_step_count", "_opt_called")
 
 @dataclass(frozen=True)
 class ParameterSnapshot:
-    """A parameter and its states after a step."""
+    """The values of a parameter and its states after a step."""
 
     parameter: torch.Tensor
     states: Mapping[str, object]
@@ -40,16 +40,16 @@ class ParameterSnapshot:
 @dataclass(frozen=True)
 class SmallRun:
     """
-    The observations of a run of an optimizer.
+    The observations from the run of an optimizer.
 
     Args:
-        optimizer: one like that which ran, as it was made.
-        parameters: of `optimizer`, by name.
-        group_of: by parameter, the number of its group.
-        begin: by parameter, what it was.
-        gradients: by step, by parameter.
-        snapshots: by step, by parameter.
-        forms: by parameter, what was seen of its states.
+        optimizer: a fresh copy of the optimizer, before its first step.
+        parameters: the parameters of `optimizer`, by name.
+        group_of: parameter -> number of its group.
+        begin: parameter -> initial value.
+        gradients: the gradients by parameter, for each step.
+        snapshots: the snapshots by parameter, for each step.
+        forms: parameter -> the observed form of its states.
     """
 
     optimizer: torch.optim.Optimizer
@@ -61,7 +61,7 @@ class SmallRun:
     forms: Mapping[str, UpdateForm]
 
     def rate(self, parameter: str, step: int) -> float:
-        """The learning rate that a parameter had in a step, counted from 0."""
+        """Return the learning rate of a parameter in a step, counted from 0."""
         return _rate(self.optimizer.param_groups[self.group_of[parameter]], step)
 
 
@@ -69,10 +69,10 @@ def small_run(
     make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
 ) -> SmallRun:
     """
-    Run the optimizer that `make` gives on small twins of parameters.
+    Run the optimizer that `make` builds on small twins of parameters.
 
     Raises:
-        CaptureError: it cannot step by itself, or keeps what a program cannot.
+        CaptureError: the optimizer cannot step on its own, or keeps state that a program cannot hold.
     """
     with torch.random.fork_rng(devices=[]):
         runs = [_OptimizerRun(make, parameters, seed) for seed in (0, 1)]
@@ -87,7 +87,7 @@ def small_run(
 
 
 def small_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape of as many dims whose sizes compare as those of `shape` do."""
+    """Return a small shape with the dims of `shape`, whose sizes have the same order."""
     order = {size: place for place, size in enumerate(sorted(set(shape)))}
     return tuple(min(size, 4 + 2 * order[size]) for size in shape)
 
@@ -100,7 +100,7 @@ class _OptimizerRun:
     def __init__(
         self, make: Callable[..., torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter], seed: int
     ) -> None:
-        # Another rate in each run, to distinguish a state that begins with it from one that begins with a constant.
+        # The rate differs between runs, to distinguish a state that starts as the rate from one that starts constant.
         self.scale = 1.0 if seed == 0 else 0.6
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = {
@@ -125,7 +125,7 @@ class _OptimizerRun:
         return {name: self.parameters[name].detach().clone() for name in self.group_of}
 
     def run(self, steps: int) -> None:
-        """Take steps, and note what they do."""
+        """Take steps and record their effects."""
         self._refuse_before()
         states = _States()
         for parameter, state in self.optimizer.state.items():
@@ -139,11 +139,11 @@ class _OptimizerRun:
             self._compare_groups(groups, step)
         if changed := [key for key, value in _values_of(vars(self.optimizer)).items() if own.get(key) != value]:
             self._refuse(f"changes its attribute {changed[0]} from step to step, which is not the state of a parameter")
-        known = {id(parameter): name for name, parameter in self.parameters.items()}
+        names = {id(parameter): name for name, parameter in self.parameters.items()}
         for parameter, state in states.items():
-            if id(parameter) not in known:
+            if id(parameter) not in names:
                 self._refuse("keeps a state that does not belong to one parameter")
-            self.first[known[id(parameter)]] = state.first
+            self.first[names[id(parameter)]] = state.first
 
     def _step(self, function: Callable[..., object], groups: Sequence[ParameterGroup], step: int) -> None:
         trained = {name: each for name, each in self.parameters.items() if name in self.group_of}
@@ -168,7 +168,7 @@ class _OptimizerRun:
         self.snapshots.append(after)
 
     def _compare_groups(self, groups: Sequence[ParameterGroup], step: int) -> None:
-        """Find settings that count steps; anything else may not change."""
+        """Record the settings that count steps, and refuse any other change of a setting."""
         for number, (group, at_first) in enumerate(zip(self.optimizer.param_groups, groups, strict=True)):
             for key, value in group.items():
                 if key in _SETTINGS_OF_TORCH or _is_same(value, at_first.get(key)):
@@ -180,7 +180,7 @@ class _OptimizerRun:
                 self.group_counts[number][key] = start
 
     def _refuse_before(self) -> None:
-        """Refuse what cannot be one update of each parameter."""
+        """Refuse an optimizer whose step is not a separate update of each parameter."""
         optimizer = self.optimizer
         closure = inspect.signature(plain_step(optimizer)).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
@@ -200,7 +200,7 @@ class _OptimizerRun:
 
 
 class _NotedState(dict[str, object]):
-    """The state of a parameter, which notes what each entry was at first."""
+    """The state of a parameter, which records the first value of each entry."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class _States(defaultdict[torch.Tensor, Any]):
 
 
 def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
-    """What is known of the states of a parameter, from two runs on other numbers."""
+    """Infer the form of a parameter's states from two runs with different numbers."""
     seen = [snapshot[name].states for snapshot in one.snapshots]
     if any(set(states) != set(seen[0]) for states in seen):
         one._refuse("keeps different states in later steps than after the first")
@@ -258,23 +258,23 @@ def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
         if (start := _counts_from(values)) is not None:
             counts[key] = start
         else:
-            begun = [_uniform(run.first.get(name, {}).get(key)) for run in (one, other)]
-            initial[key] = begun[0] if begun[0] is not None and begun[0] == begun[1] else 0.0
+            firsts = [_uniform(run.first.get(name, {}).get(key)) for run in (one, other)]
+            initial[key] = firsts[0] if firsts[0] is not None and firsts[0] == firsts[1] else 0.0
     groups = one.group_counts[one.group_of[name]]
     return UpdateForm(initial, counts, groups, constants, frozenset(numbers))
 
 
 def _counts_from(values: Sequence[Any]) -> float | None:
-    """What an entry was before the first step, if it counts steps."""
+    """Return the value of an entry before the first step if the entry counts steps, else None."""
     if any(isinstance(value, torch.Tensor) and value.dim() for value in values):
         return None
-    found = [float(value) for value in values]
-    start = found[0] - 1
-    return start if all(value == start + 1 + place for place, value in enumerate(found)) else None
+    counts = [float(value) for value in values]
+    start = counts[0] - 1
+    return start if all(value == start + 1 + place for place, value in enumerate(counts)) else None
 
 
 def _uniform(value: object) -> float | None:
-    """What all elements are, if that is one number."""
+    """Return the common value of all elements, or None if they differ."""
     if _is_plain_number(value):
         return float(value)
     if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
@@ -298,7 +298,7 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _values_of(attributes: Mapping[str, object]) -> dict[str, object]:
-    """The attributes that are plain values."""
+    """Return the attributes that are plain values, with tensors as lists."""
     return {
         name: value.tolist() if isinstance(value, torch.Tensor) else value
         for name, value in attributes.items()

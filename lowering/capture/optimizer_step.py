@@ -1,4 +1,4 @@
-"""One step of one parameter by an optimizer's own code, on the tensors that it is given."""
+"""Run one step of an optimizer's own code for one parameter, on given tensors."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .captured import ParameterGroup
 from .numbers import Branches, number, numbers_as_tensors
 
 WRAPPERS = ("torch/optim/optimizer.py", "torch/utils/_contextlib.py")
-"""Where the wrappers of a step are from that are not part of what it computes."""
+"""Files whose functions only wrap an optimizer's step, without an effect on its result."""
 
 GROUP = "group: "
-"""What the names of counts that a group keeps begin with, among the states after a step."""
+"""The prefix that marks the counts of a group among the states after a step."""
 
 
 @dataclass(frozen=True)
 class UpdateForm:
     """
-    What is known of the updates of a parameter beside its optimizer's code.
+    The form of a parameter's update, as observed in a run of its optimizer.
 
     Args:
-        initial: by state that the graph keeps, what its elements are before the first step.
-        counts: the initial value of each state that counts steps.
-        group_counts: the same of settings of the group.
-        constants: states that are no tensors and do not change.
+        initial: state that the graph keeps -> value of its elements before the first step.
+        counts: state that counts steps -> its initial value.
+        group_counts: group setting that counts steps -> its initial value.
+        constants: states that are not tensors and never change.
         numbers: states that are Python numbers.
-        first_apart: whether the first step is another graph, which makes the states, chosen while no step was made.
+        first_apart: whether the first step, which creates the states, has a separate graph.
     """
 
     initial: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -44,13 +44,13 @@ class UpdateForm:
 
     @property
     def counters(self) -> dict[str, float]:
-        """All counts of steps, as they are among the states after a step."""
+        """The initial values of all counts of steps, by their names among the states after a step."""
         return {**self.counts, **{f"{GROUP}{name}": start for name, start in self.group_counts.items()}}
 
 
 @dataclass(frozen=True)
 class UpdateInputs:
-    """What a step computes from; the count is that of the steps before this one."""
+    """The inputs of a step; `count` is the number of previous steps."""
 
     param: torch.Tensor
     grad: torch.Tensor
@@ -60,18 +60,18 @@ class UpdateInputs:
 
     @staticmethod
     def of(values: Sequence[torch.Tensor]) -> UpdateInputs:
-        """The inputs of a graph, in order."""
+        """Name the inputs of a graph, which are in the order of the fields."""
         param, grad, *states, count, rate = values
         return UpdateInputs(param, grad, states, count, rate)
 
 
 def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
-    """The full name of its class."""
+    """Return the full name of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__name__}"
 
 
 def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """The class's step without torch's profiling around it."""
+    """Return the `step` of the optimizer's class without torch's profiling wrappers."""
     step: Any = type(optimizer).step
     while hasattr(step, "__wrapped__") and inspect.isfunction(step) and step.__code__.co_filename.endswith(WRAPPERS):
         step = getattr(step, "__wrapped__")
@@ -80,10 +80,10 @@ def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimi
 
 class OneStep:
     """
-    The updates of the parameters of one form in a group.
+    The update of parameters of one form in a group.
 
     Args:
-        optimizer: is left as it is.
+        optimizer: the optimizer, which is not modified.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, group: ParameterGroup, form: UpdateForm) -> None:
@@ -91,26 +91,26 @@ class OneStep:
         self._step = plain_step(optimizer)
 
     def first(self, given: UpdateInputs, branches: Branches) -> dict[str, torch.Tensor]:
-        """The states after the first step, which makes them; the parameter is written to."""
-        made = self._made_before(given.param)
-        after = self._run(given, made, branches)
+        """Run the first step, which creates the states and updates the parameter in place; return the states."""
+        initial = self._made_before(given.param)
+        after = self._run(given, initial, branches)
         return {name: _tensor(value) for name, value in after.items() if name not in self.form.constants}
 
     def later(self, given: UpdateInputs, names: Sequence[str], branches: Branches) -> dict[str, torch.Tensor]:
         """
-        The states after a later step; the parameter is written to.
+        Run a later step, which updates the parameter in place, and return the new states.
 
         Args:
-            names: of the states given, in order.
+            names: the names of the states in `given`, in order.
         """
         form = self.form
         counted = {name: _from(given.count, start) for name, start in form.counts.items()}
         states = {**counted, **dict(zip(names, given.states, strict=True))}
         states = {name: number(value) if name in form.numbers else value for name, value in states.items()}
         after = self._run(given, {**form.constants, **states}, branches)
-        known = {*states, *form.constants, *(f"{GROUP}{name}" for name in form.group_counts)}
-        if set(after) != known:
-            different = ", ".join(map(repr, sorted(set(after) ^ known)))
+        expected = {*states, *form.constants, *(f"{GROUP}{name}" for name in form.group_counts)}
+        if set(after) != expected:
+            different = ", ".join(map(repr, sorted(set(after) ^ expected)))
             raise RuntimeError(f"it keeps the states {different} in some steps and not in others")
         for name, value in form.constants.items():
             if after[name] is not value and after[name] != value:
@@ -119,9 +119,9 @@ class OneStep:
 
     def _run(self, given: UpdateInputs, state: Mapping[str, object] | None, branches: Branches) -> dict[str, Any]:
         settings = {"lr": number(given.rate.clone()), "foreach": False, "fused": False}
-        known = {name: value for name, value in settings.items() if name in self.group}
-        known |= {name: number(_from(given.count, at)) for name, at in self.form.group_counts.items()}
-        group = {**self.group, **known, "params": [given.param]}
+        settings_now = {name: value for name, value in settings.items() if name in self.group}
+        settings_now |= {name: number(_from(given.count, at)) for name, at in self.form.group_counts.items()}
+        group = {**self.group, **settings_now, "params": [given.param]}
         alone = _with_group(self.optimizer, dict(group))
         given.param.grad = given.grad
         if state is not None:
@@ -136,18 +136,18 @@ class OneStep:
         return {**alone.state.get(given.param, {}), **counted}
 
     def _made_before(self, param: torch.Tensor) -> dict[str, object] | None:
-        """The state that a parameter of this shape has since the optimizer was made; None where it has none."""
+        """Return the initial state of a parameter of this shape in the new optimizer, or None."""
         alike = (state for other, state in self.optimizer.state.items() if other.shape == param.shape)
-        if (found := next(alike, None)) is None:
+        if (state_found := next(alike, None)) is None:
             return None
         return {
             name: torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
-            for name, value in found.items()
+            for name, value in state_found.items()
         }
 
 
 def _with_group(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> torch.optim.Optimizer:
-    """A copy of an optimizer that has one group, and no state."""
+    """Return a copy of an optimizer with this group only and without state."""
     alone = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         vars(alone)[name] = copy.copy(value) if isinstance(value, dict | list | set) else value
@@ -157,10 +157,9 @@ def _with_group(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> t
 
 
 def _from(count: torch.Tensor, start: float) -> torch.Tensor:
-    """A count that was `start` before the first step."""
+    """Return a count that was `start` before the first step."""
     return count.double() + start if start else count.double()
 
 
 def _tensor(value: torch.Tensor | float) -> torch.Tensor:
-    """A state as a graph keeps it."""
     return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=torch.float64)

@@ -1,10 +1,10 @@
 """
-Where each node of a captured graph comes from: module, file and line, backward nodes included.
+Find the module, file and line that each node of a captured graph comes from, including backward nodes.
 
-While the model's forward is traced, a torch function mode sees every call that the model makes. It notes the
-module that is running and the innermost line of the model's code, hands them to the nodes being traced, and
-files them under the autograd sequence numbers that the call uses up. A backward node carries the number of
-the forward node that it differentiates, and so finds the same place.
+While the model's forward is traced, a torch function mode sees every call of the model. It attaches the running
+module and the innermost line of the model's code to the traced nodes, and records them under the autograd
+sequence numbers that the call consumes. A backward node has the sequence number of the forward node that it
+differentiates, and so gets the same place.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PLUMBING = (_TORCH, _LOWERING, contextlib.__file__, functools.__file__, "<froze
 @dataclass(frozen=True)
 class Site:
     """
-    A place in the model: the module's path, a file and line (empty and 0 where unknown), and the number of the
-    checkpointed region (0 outside of all).
+    A place in the model: the module's path, a file and line (empty and 0 if unknown), and the number of the
+    checkpointed region, or 0.
     """
 
     layer: str
@@ -53,10 +53,10 @@ class Site:
 
 class SiteRecorder(TorchFunctionMode):
     """
-    Notes a `Site` for every torch function called inside `recording`.
+    A mode that records a `Site` for every torch function called inside `recording`.
 
     Args:
-        model: the module whose paths are used.
+        model: the module that gives the paths.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -71,7 +71,7 @@ class SiteRecorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None, None, None]:
-        """Record while the body runs, which is to be called from the step's outermost forward."""
+        """Record while the body runs; the caller must be the outermost forward of the step."""
         self._root = sys._getframe(2).f_code
         self._regions = Regions()
         hooks = nn.modules.module
@@ -98,7 +98,7 @@ class SiteRecorder(TorchFunctionMode):
         site = self.latest = self._site()
         self._function = func
         if torch.is_autocast_enabled("cuda"):
-            # Steps are captured on the CPU, where that of another device does nothing.
+            # Steps are captured on the CPU, where the autocast of another device has no effect.
             raise CaptureError(f"{site}: CUDA autocast is on, which capture cannot see; {CUDA_AUTOCAST.instead}")
         if kwargs and kwargs.get("generator") is not None:
             raise CaptureError(
@@ -109,13 +109,13 @@ class SiteRecorder(TorchFunctionMode):
 
     @property
     def function(self) -> str:
-        """The function of torch that the model called last, as users write it."""
+        """The torch function that the model called last, as users write it."""
         name = torch.overrides.resolve_name(self._function) if self._function is not None else None
         return name or getattr(self._function, "__name__", "an op of torch")
 
     @contextlib.contextmanager
     def noting(self, site: Site) -> Generator[None, None, None]:
-        """Give what is called while the body runs, and its gradients, to a place."""
+        """Attribute the calls of the body, and their gradients, to a site."""
         self.latest = site
         first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         with torch.fx.traceback.annotate({ORIGIN: site}):
@@ -137,23 +137,23 @@ class SiteRecorder(TorchFunctionMode):
         )
 
     def _site(self) -> Site:
-        """Walk outwards to the step's forward for a line of the model's own, or else of torch.nn."""
-        found: FrameType | None = None
+        """Return the innermost line of the model's code, or else of torch.nn, inside the step's forward."""
+        own: FrameType | None = None
         fallback: FrameType | None = None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code is not self._root:
             kind = kind_of(frame.f_code.co_filename)
-            if kind == "model" and found is None:
-                found = frame
+            if kind == "model" and own is None:
+                own = frame
             elif kind == "torch.nn" and fallback is None:
                 fallback = frame
             frame = frame.f_back
-        return replace(_site_of(found or fallback, self._running[-1]), region=self._regions.current)
+        return replace(_site_of(own or fallback, self._running[-1]), region=self._regions.current)
 
 
 @functools.cache
 def kind_of(filename: str) -> str:
-    """Whose code a file is: ``model``, ``torch.nn``, or ``plumbing`` that a user does not look at."""
+    """Return the owner of a file: ``model``, ``torch.nn``, or ``plumbing``, which users never look at."""
     if filename.startswith(os.path.join(_TORCH, "nn")):
         return "torch.nn"
     return "plumbing" if filename.startswith(_PLUMBING) else "model"
@@ -167,8 +167,8 @@ def attach_origins(graph: torch.fx.Graph, recorder: SiteRecorder) -> None:
     """
     Give every node of a joint graph its `Origin` under ``meta["shardwright"]``.
 
-    Nodes that autograd makes between layers take the place of their last operand: a sum of gradients
-    then belongs to the use of the value that was differentiated last, which ran first.
+    Nodes that autograd creates between layers take the site of their last operand. A sum of gradients therefore
+    belongs to the first use of the value in forward, which is differentiated last.
     """
     for node in graph.nodes:
         if node.op == "placeholder" or node.op == "output":
@@ -181,7 +181,7 @@ def attach_origins(graph: torch.fx.Graph, recorder: SiteRecorder) -> None:
 
 
 def is_backward(node: torch.fx.Node) -> bool:
-    """Whether autograd made this node of a joint graph."""
+    """Return whether autograd created this node of a joint graph."""
     return bool(node.meta.get("autograd_backward")) or node.meta.get("partitioner_tag") == "is_backward"
 
 

@@ -1,4 +1,4 @@
-"""Random ops of a captured graph become functions of a seed, which is an input, and of a stream each."""
+"""Replace the random ops of a captured graph by functions of a seed, which is an input, and a stream number."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..fused.random_draws import DRAWS, Draw, arguments_by_name, aten, draw_argu
 from ..fused.table import FUSED_OPS
 
 SEED = "seed"
-"""The name of the input."""
+"""The name of the seed input."""
 
 _BLANK = frozenset({aten.empty.memory_format, aten.new_empty.default})
 
 
 def draw_by_place(graph: torch.fx.Graph) -> torch.fx.Node | None:
     """
-    Replace random ops by those of `random_ops`, and return the input that is their seed; None where there is none.
+    Replace random ops by functions of `random_ops`, and return the input for their seed, or None if none is drawn.
 
-    Streams are numbered in the order of the graph, which is that of the model's code: call this before dead code is
-    removed, for eager PyTorch runs that too.
+    Streams are numbered in the order of the graph, which is the order of the model's code. This must run before the
+    removal of dead code, since eager PyTorch also runs dead code.
     """
     drawing = [node for node in graph.nodes if node.op == "call_function" and node.target in DRAWS]
     if not drawing:
@@ -33,14 +33,13 @@ def draw_by_place(graph: torch.fx.Graph) -> torch.fx.Node | None:
     seed.meta["val"] = torch.empty((), dtype=torch.int64, device="meta")
     streams = count()
     for node in drawing:
-        given = arguments_by_name(node.target, node.args, node.kwargs)
-        stream = 0 if draws_nothing(node.target, given) else next(streams)
-        _redirect(node, DRAWS[node.target], given, seed, stream)
+        arguments = arguments_by_name(node.target, node.args, node.kwargs)
+        stream = 0 if draws_nothing(node.target, arguments) else next(streams)
+        _redirect(node, DRAWS[node.target], arguments, seed, stream)
     return seed
 
 
 def _redirect(node: torch.fx.Node, draw: Draw, given: Mapping[str, Argument], seed: torch.fx.Node, stream: int) -> None:
-    """Let a node call the function of its draw."""
     value = node.meta["val"]
     if draw.function == "random_dropout":
         arguments = draw_arguments(draw, given, value[0].dtype, value[0].shape)
@@ -56,7 +55,7 @@ def _redirect(node: torch.fx.Node, draw: Draw, given: Mapping[str, Argument], se
 
 
 def _source_of_shape(node: Argument) -> Argument:
-    """What a tensor without numbers has its shape from; None where that is from arguments."""
+    """Return the tensor that gives an uninitialized tensor its shape, or None if arguments give the shape."""
     while isinstance(node, torch.fx.Node) and node.target is aten.empty_like.default:
         node = node.args[0]
     return None if isinstance(node, torch.fx.Node) and node.target in _BLANK else node

@@ -1,4 +1,4 @@
-"""Refusing what a captured step would lose of a module, such as hooks, with what to do instead."""
+"""Refuse modules with features that a captured step would lose, such as hooks, and advise what to do instead."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _CLASSES = {
     "ScriptModule": SCRIPTED,
     "SyncBatchNorm": SYNCED_BATCH_NORM,
 }
-"""Classes of torch that stand around a module or were mixed into it, by name: not all of them are in every torch."""
+"""Torch classes that wrap a module or are mixed into it, by name, since some versions of torch lack some classes."""
 
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 _COMPUTING = tuple(f"torch.nn.utils.{name}" for name in ("weight_norm", "spectral_norm", "prune"))
-"""Modules of hooks that replace a weight by a tensor that they compute."""
+"""Python modules with hooks that replace a weight by a computed tensor."""
 
 _SETTINGS: tuple[tuple[type[nn.Module], str, Callable[[Any], bool], Refusal], ...] = (
     (nn.Embedding, "max_norm", lambda layer: layer.max_norm is not None, MAX_NORM),
@@ -54,7 +54,7 @@ _SETTINGS: tuple[tuple[type[nn.Module], str, Callable[[Any], bool], Refusal], ..
         AVERAGED_STATISTICS,
     ),
 )
-"""Settings of layers: class, name, whether a layer has it, and its value."""
+"""Refused settings of layers: class, name of the setting, predicate that detects it, and refusal."""
 
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = {
@@ -64,7 +64,7 @@ _TENSOR_HOOKS = {
 
 
 def first_refusal(model: nn.Module) -> str | None:
-    """The first thing about a module that keeps it from being planned, and what to do; None where there is none."""
+    """Return the first reason why a module cannot be planned, with advice, or None."""
     return next(_refusals(model), None)
 
 
@@ -88,7 +88,7 @@ def _refusals(model: nn.Module) -> Iterator[str]:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be written to a file: all but halves of surrogate pairs can."""
+    """Return whether UTF-8 can encode a name; it cannot encode an unpaired surrogate."""
     try:
         name.encode()
     except UnicodeEncodeError:

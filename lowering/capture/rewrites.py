@@ -1,8 +1,8 @@
 """
-Replacing calls of a model while it is traced, by calls with the same result and static shapes.
+Replace calls of a model during tracing by calls with the same result and static shapes.
 
-``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a fixed shape, but their gradients gather as many
-elements as the mask happens to have.
+``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a static shape, but the shape of their gradients depends
+on the number of true elements in the mask.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import torch
 
 
 def rewritten(func: Callable[..., object], args: tuple[object, ...]) -> Callable[..., object]:
-    """The replacement of `func`; itself for most."""
+    """Return the replacement of `func` for these arguments, or `func` if it has none."""
     replacement, applies = _REWRITES.get(func, (func, None))
     return replacement if applies is not None and applies(*args) else func
 
 
 def _set_where(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor | float) -> None:
-    """``x[mask] = value``, where one value is for all."""
+    """Compute ``x[mask] = value`` for a value that broadcasts over the mask."""
     mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
     x.copy_(torch.where(mask, value, x))
 
 
 def _is_one_value(x: torch.Tensor, mask: object, value: object) -> bool:
-    """Whether an assignment is by a mask, and its value does not have an element per element of that."""
+    """Return whether an assignment is by a mask and its value broadcasts over the mask."""
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.dim() == 0:
         return False
     return not isinstance(value, torch.Tensor) or value.dim() <= x.dim() - mask.dim()
 
 
 def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """The first elements of `source`, in order, where the mask is; `x` elsewhere."""
+    """Return the first elements of `source`, in order, where `mask` is true, and `x` elsewhere."""
     x, mask = torch.broadcast_tensors(x, mask)
     hit = mask.reshape(-1)
     position = (hit.cumsum(0) - 1).clamp(0, source.numel() - 1)
@@ -53,4 +53,4 @@ _REWRITES: dict[object, tuple[Callable[..., object], Callable[..., bool]]] = {
     torch.Tensor.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter_: (_masked_scatter_into, _has_elements),
 }
-"""By function, its replacement and the arguments that this takes."""
+"""Function -> its replacement, and a predicate on the arguments that the replacement supports."""

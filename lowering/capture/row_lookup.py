@@ -1,9 +1,9 @@
 """
-Lookups by several indices of which one counts the rows, as lookups along one dim, each row by itself.
+Rewrite a lookup by several indices that include a row counter to a separate lookup in each row.
 
-``x[arange(n), j]`` looks up two dims together, neither of which can be split. As ``x.gather(1, j.view(n, 1)).view(n)``
-it can be split along the rows. Where all indices count, as in ``x[arange(n)[:, None], arange(m)]``, the result is `x`.
-The gradient, an ``index_put``, becomes a ``scatter_add`` likewise.
+``x[arange(n), j]`` looks up two dims together, and neither can be split. ``x.gather(1, j.view(n, 1)).view(n)`` is equal
+and can be split along the rows. If all indices count, as in ``x[arange(n)[:, None], arange(m)]``, the result is `x`.
+The gradient, an ``index_put``, becomes a ``scatter_add`` in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def look_up_by_row(graph: torch.fx.Graph) -> None:
-    """Rewrite every index and index_put of the first dims (`index_first_dims`) of which an index counts a dim."""
+    """Rewrite every index and index_put that has an index which counts a dim; run `index_first_dims` before."""
     for node in list(graph.nodes):
         if (rewrite := _REWRITES.get(node.target)) is None:
             continue
@@ -36,12 +36,12 @@ def look_up_by_row(graph: torch.fx.Graph) -> None:
 @dataclass(frozen=True)
 class _Lookup:
     """
-    A lookup of the first dims of `x`, some of which are counted.
+    A lookup in the first dims of `x`, with an index 0, 1, 2, ... for some of these dims.
 
     Args:
-        counted: by dim of `x`, the dim of the places along which its index counts, in the order of the latter.
+        counted: dim of `x` with a counting index -> dim of `places` along which the index counts, sorted by the latter.
         found: the dims of `x` that are looked up by value, in order.
-        places: the shape to which all indices broadcast.
+        places: the common shape of all indices after broadcasting.
     """
 
     x: torch.fx.Node
@@ -52,7 +52,7 @@ class _Lookup:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of `x`."""
+        """The shape of `x`."""
         return tuple(self.x.meta["val"].shape)
 
     @property
@@ -62,30 +62,30 @@ class _Lookup:
 
     @property
     def order(self) -> list[int]:
-        """The dims of `x`: counted ones, those that are found, the rest."""
+        """The dims of `x` in the order `counted`, `found`, `rest`."""
         return [*self.counted, *self.found, *self.rest]
 
     @property
     def place_order(self) -> list[int]:
-        """The dims of what is picked: counted ones, other places, the rest."""
+        """The dims of the result in the order counted, other dims of `places`, `rest`."""
         counted, count = list(self.counted.values()), len(self.places)
         others = (dim for dim in range(count) if dim not in counted)
         return [*counted, *others, *range(count, count + len(self.rest))]
 
     @property
     def picked(self) -> list[int]:
-        """The shape of what is picked."""
+        """The shape of the result."""
         return [*self.places, *(self.shape[dim] for dim in self.rest)]
 
 
 def _lookup(x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> _Lookup | None:
-    """The lookup by these indices; None where none counts, or a mask is among them."""
-    given = [index for index in indices if index is not None]
-    if len(given) < len(indices) or any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in given):
+    """Return the lookup by these indices, or None if no index counts or an index is a mask."""
+    tensors = [index for index in indices if index is not None]
+    if len(tensors) < len(indices) or any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in tensors):
         return None
-    places = torch.broadcast_shapes(*(index.meta["val"].shape for index in given))
+    places = torch.broadcast_shapes(*(index.meta["val"].shape for index in tensors))
     counted: dict[int, int] = {}
-    for dim, index in enumerate(given):
+    for dim, index in enumerate(tensors):
         value = index.meta["val"]
         if value.numel() == x.meta["val"].shape[dim] > 1 and _counts(index):
             along = len(places) - value.dim() + next(at for at, size in enumerate(value.shape) if size > 1)
@@ -94,11 +94,11 @@ def _lookup(x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> _Looku
     if not counted:
         return None
     in_order = dict(sorted(counted.items(), key=lambda pair: pair[1]))
-    return _Lookup(x, given, in_order, tuple(dim for dim in range(len(given)) if dim not in counted), tuple(places))
+    return _Lookup(x, tensors, in_order, tuple(dim for dim in range(len(tensors)) if dim not in counted), tuple(places))
 
 
 def _counts(index: torch.fx.Node) -> bool:
-    """Whether the elements of an index, in order, are 0, 1, 2, ...; and lie along one dim."""
+    """Return whether the elements of an index are 0, 1, 2, ... along one dim."""
     value = index.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.is_floating_point() or max(value.shape, default=1) != value.numel():
         return False
@@ -136,7 +136,7 @@ _KEEP_ORDER: frozenset[Target] = frozenset(
         aten._unsafe_view.default,
     }
 )
-"""What keeps the order of elements that lie along one dim."""
+"""Ops that keep the order of elements along one dim."""
 
 
 def _index(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
@@ -171,7 +171,7 @@ _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
 
 
 def _by_rows(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
-    """`x` as ``[counted.., found, rest..]``: dims that are found together are one."""
+    """Return `x` as ``[counted.., found, rest..]``, with the `found` dims joined."""
     moved = permuted(call, lookup.x, lookup.order)
     counted, rest = (list(map(lookup.shape.__getitem__, dims)) for dims in (lookup.counted, lookup.rest))
     found = [math.prod(lookup.shape[dim] for dim in lookup.found)] if lookup.found else []
@@ -179,7 +179,7 @@ def _by_rows(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
 
 
 def _places(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
-    """The place of each element that is picked in the dim that is found: ``[counted.., places, rest..]``."""
+    """Return the index of each result element in the joined `found` dim, as ``[counted.., places, rest..]``."""
     place: torch.fx.Node | None = None
     for dim in lookup.found:
         size, own = lookup.shape[dim], _from_the_front(call, lookup.indices[dim], lookup.shape[dim])
@@ -194,7 +194,7 @@ def _places(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
 
 
 def _from_the_front(call: NodeMaker, index: torch.fx.Node, size: int) -> torch.fx.Node:
-    """An index of which negative numbers count from the end of `size` elements, without these; as int64."""
+    """Return an index as int64, with negative numbers, which count from the end of `size`, made positive."""
     if index.meta["val"].dtype != torch.int64:
         index = call(aten._to_copy.default, index, dtype=torch.int64)
     if index.target in (aten.argmax.default, aten.argmin.default, aten.arange.default):

@@ -1,4 +1,4 @@
-"""Which strided reads of a flat tensor are boxes of a view of it."""
+"""Find strided reads of a flat tensor that equal a box of a view of the tensor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class StridedBox:
     """
-    Elements of a flat tensor that are ``flat.view(shape)``, cut to `parts`, with its dims permuted.
+    The elements of ``flat.view(shape)``, sliced to `parts`, with permuted dims.
 
     Args:
-        shape: of the view.
-        parts: by dim of the view that is not taken whole, where its part starts and stops.
-        order: of the dims of the view in the result, which has others of one element.
+        shape: shape of the view.
+        parts: dim of the view -> (start, stop) of its slice; other dims are taken whole.
+        order: order of the view's dims in the result; further dims of the result have size 1.
     """
 
     shape: tuple[int, ...]
@@ -25,19 +25,19 @@ class StridedBox:
 
 def find_box(total: int, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> StridedBox | None:
     """
-    The box that ``as_strided(size, stride, offset)`` of a flat tensor of `total` elements takes; None where it is none.
+    Return the box that ``as_strided(size, stride, offset)`` reads from a flat tensor of `total` elements, or None.
 
-    The strides, from the largest, have to divide one another and `total`: then they are those of a view. Elements that
-    are repeated, or in windows that overlap, are no box.
+    Strides belong to a view if, sorted from the largest, the first divides `total` and each other divides its
+    predecessor. Repeated elements and overlapping windows do not form a box.
     """
-    # A dim of one element has no place in memory.
+    # The stride of a dim of size 1 has no effect.
     wide = sorted((dim for dim in range(len(size)) if size[dim] != 1), key=lambda dim: -stride[dim])
     steps = [total, *(stride[dim] for dim in wide)]
     if 0 in (*size, *steps) or any(outer % inner for outer, inner in itertools.pairwise(steps)):
         return None
     counts, sizes = [outer // inner for outer, inner in itertools.pairwise(steps)], [size[dim] for dim in wide]
     if (last := steps[-1]) > 1:
-        # Of the elements between two that are taken, one is.
+        # The smallest stride skips elements, so the view has one more dim, and the box takes one element of it.
         counts, sizes, steps = [*counts, last], [*sizes, 1], [*steps, 1]
     parts, rest = dict[int, tuple[int, int]](), offset or 0
     for dim, (count, taken, step) in enumerate(zip(counts, sizes, steps[1:], strict=True)):

@@ -1,11 +1,11 @@
 """
-Removing ops that name strides from a graph, for the local parts have others.
+Remove ops that name strides from a graph, since local shards have other strides.
 
-What is made with strides is made without. What is read or written by strides (``as_strided``) is read or written
-through views where its elements are a box of a view of the tensor, which can be split as any other:
-``x.as_strided([3, 2], [1, 4])`` of 8 elements is ``x.view(2, 4)[:, :3].permute(1, 0)``. Otherwise, as for windows that
-overlap, it is read or written by position in the flat tensor: ``x.as_strided([2, 3], [1, 1])`` is ``x.view(-1)[p]``
-with ``p = arange(2)[:, None] + arange(3)``.
+Tensors are created without strides. A read or write by strides (``as_strided``) becomes views, which can be split, if
+its elements form a box of a view of the tensor: ``x.as_strided([3, 2], [1, 4])`` of 8 elements is
+``x.view(2, 4)[:, :3].permute(1, 0)``. Otherwise, for example for overlapping windows, the access becomes a lookup by
+position in the flat tensor: ``x.as_strided([2, 3], [1, 1])`` is ``x.view(-1)[p]`` with
+``p = arange(2)[:, None] + arange(3)``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def forget_strides(graph: torch.fx.Graph) -> None:
     Rewrite every op that names strides.
 
     Raises:
-        CaptureError: it reads by strides what is a part of another tensor, of which it may then read the rest.
+        CaptureError: an op reads a view of another tensor by strides, and so may read other parts of that tensor.
     """
     for node in list(graph.nodes):
         if (rewrite := _REWRITES.get(node.target)) is not None:
@@ -47,15 +47,17 @@ def _made(call: NodeMaker, node: torch.fx.Node, *_: object) -> torch.fx.Node:
 def _read(call: NodeMaker, node: torch.fx.Node, x: torch.fx.Node, *strided: Any) -> torch.fx.Node:
     in_order, box = _in_order(call, x, node), find_box(x.meta["val"].numel(), *strided)
     if box is None:
-        found = call(aten.index.Tensor, reshaped(call, in_order, [x.meta["val"].numel()]), [_positions(call, *strided)])
+        result = call(
+            aten.index.Tensor, reshaped(call, in_order, [x.meta["val"].numel()]), [_positions(call, *strided)]
+        )
     else:
-        found = reshaped(call, in_order, box.shape)
+        result = reshaped(call, in_order, box.shape)
         for dim, (start, stop) in box.parts.items():
-            found = call(aten.slice.Tensor, found, dim, start, stop)
-        found = reshaped(call, permuted(call, found, box.order), node.meta["val"].shape)
-    # What reads this by strides in turn means those that it had.
-    found.meta["val"] = node.meta["val"]
-    return found
+            result = call(aten.slice.Tensor, result, dim, start, stop)
+        result = reshaped(call, permuted(call, result, box.order), node.meta["val"].shape)
+    # A later read of this value by strides refers to its original strides.
+    result.meta["val"] = node.meta["val"]
+    return result
 
 
 def _written(
@@ -70,8 +72,8 @@ def _written(
         around = [reshaped(call, in_order, box.shape)]
         for dim, (start, stop) in box.parts.items():
             around.append(call(aten.slice.Tensor, around[-1], dim, start, stop))
-        given = [around[-1].meta["val"].shape[dim] for dim in box.order]
-        written = permuted(call, reshaped(call, source, given), inverse(box.order))
+        sizes = [around[-1].meta["val"].shape[dim] for dim in box.order]
+        written = permuted(call, reshaped(call, source, sizes), inverse(box.order))
         for outer, (dim, (start, stop)) in reversed(list(zip(around[:-1], box.parts.items(), strict=True))):
             written = call(aten.slice_scatter.default, outer, written, dim, start, stop)
     order = _memory_order(value)
@@ -88,12 +90,12 @@ _REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
 
 
 def _memory_order(value: torch.Tensor) -> list[int]:
-    """The dims from the one of the largest stride to the one whose elements are neighbours."""
+    """Return the dims sorted from the largest stride to the smallest."""
     return sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
 
 
 def _in_order(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
-    """`x` with its dims in the order in which they lie in memory."""
+    """Return `x` with its dims permuted to their order in memory."""
     value, order = x.meta["val"], _memory_order(x.meta["val"])
     if value.storage_offset() or not value.permute(order).is_contiguous():
         origin = node.meta[ORIGIN]
@@ -105,7 +107,7 @@ def _in_order(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.f
 
 
 def _positions(call: NodeMaker, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> torch.fx.Node:
-    """Where in memory each element of a strided tensor lies."""
+    """Return the position in memory of each element of a strided tensor."""
     total = call(aten.full.default, list(size), offset or 0)
     for dim, (count, step) in enumerate(zip(size, stride, strict=True)):
         along = call(aten.mul.Scalar, call(aten.arange.default, count), step)

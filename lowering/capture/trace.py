@@ -1,4 +1,4 @@
-"""Trace a model and its loss on fake tensors into AOTAutograd's joint graph, with a place for every node."""
+"""Trace a model and its loss on fake tensors into AOTAutograd's joint graph, with an origin for every node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .origins import SiteRecorder, attach_origins
 aten = torch.ops.aten
 
 Returns: TypeAlias = Literal["loss", "output"]
-"""What a traced call gives: the loss and the metrics, or what the model returns."""
+"""The results of a traced call: the loss and the metrics, or the result of the model."""
 
 DECOMPOSED = (
     aten.mse_loss,
@@ -61,21 +61,21 @@ DECOMPOSED = (
     aten.addcmul,
     aten.stack,
 )
-"""Ops that are worth writing out: losses, which then end in a mean or a sum, and a few compounds."""
+"""Ops to decompose: losses, which then end in a mean or a sum, and a few compounds."""
 
 METRICS = "metrics"
 """The key of a traced graph's `meta` that holds the names of the metrics, which are outputs after the loss."""
 
 OUTPUT = "output"
-"""The key of a traced graph's `meta` that holds the `OutputForm` of what a model returns."""
+"""The key of a traced graph's `meta` that holds the `OutputForm` of the model's result."""
 
 MODEL, LOSS = "model", "loss"
-"""The attributes of a `_WatchedStep`; its parameters and buffers are named under them."""
+"""The attributes of a `_WatchedStep`, and so the prefixes of its parameter and buffer names."""
 
 
 @dataclass(frozen=True)
 class _TensorPlace:
-    """The place of a tensor in the structure that a model returns."""
+    """The place of tensor `number` in the structure of a model's result."""
 
     number: int
 
@@ -83,16 +83,16 @@ class _TensorPlace:
 @dataclass(frozen=True)
 class OutputForm:
     """
-    What a model returns, but for the numbers of its tensors.
+    The structure of a model's result, without its tensors.
 
     Args:
-        skeleton: the same with a `_TensorPlace` for each tensor.
+        skeleton: the result with a `_TensorPlace` in place of each tensor.
     """
 
     skeleton: object
 
     def filled(self, tensors: Sequence[object]) -> object:
-        """The structure with these tensors, in order."""
+        """Return the structure filled with these tensors, in order."""
         return tree_map_only(_TensorPlace, lambda place: tensors[place.number], self.skeleton)
 
 
@@ -100,29 +100,27 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
 
 
 def _taken_apart(output: object) -> tuple[list[torch.Tensor], OutputForm]:
-    """The tensors of what a model returns, and the rest of it."""
+    """Split the result of a model into its tensors and its structure."""
     leaves, tree = tree_flatten(output)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     numbers = count()
-    kept = [_TensorPlace(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    for place, leaf in enumerate(kept):
+    items = [_TensorPlace(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    for place, leaf in enumerate(items):
         if not isinstance(leaf, (_TensorPlace, *_PLAIN)):
             path = keystr(tree_flatten_with_path(output)[0][place][0])
             raise CaptureError(
                 f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that capture "
-                "cannot "
-                "see; return tensors in tuples, lists, dicts or data classes known to torch's pytree (a cache of keys "
-                "and values is switched off by config.use_cache=False)"
+                "cannot see; return tensors in tuples, lists, dicts or data classes known to torch's pytree (a cache "
+                "of keys and values is switched off by config.use_cache=False)"
             )
     if not tensors:
         raise CaptureError("the model returns no tensor")
-    return tensors, OutputForm(tree_unflatten(kept, tree))
+    return tensors, OutputForm(tree_unflatten(items, tree))
 
 
 class _ModelAndLoss(nn.Module):
     """
-    A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it; or the model
-    alone, to the tensors that it returns.
+    A module that maps batch tensors to the scalar loss and the metrics, or to the tensors that the model returns.
     """
 
     def __init__(
@@ -138,7 +136,7 @@ class _ModelAndLoss(nn.Module):
         self.model = model
         self.loss = loss
         self._batch = batch
-        # In a list, for a module's parameters would become the step's.
+        # The list hides a metrics module from nn.Module: its parameters must not become parameters of the step.
         self._metrics = [metrics]
         self._precision: Precision | None = precision
         self._returns: Returns = returns
@@ -154,7 +152,7 @@ class _ModelAndLoss(nn.Module):
         return loss, *metrics.values()
 
     def _with(self, tensors: tuple[torch.Tensor, ...]) -> Batch:
-        """The batch with its tensors replaced; its other values are part of the captured program."""
+        """Return the batch with these tensors; its other values are part of the captured program."""
         rest = iter(tensors)
         if isinstance(self._batch, dict):
             return {key: _replaced(item, rest) for key, item in self._batch.items()}
@@ -165,12 +163,12 @@ _Call = tuple[Callable[..., object] | None, Batch, Callable[..., object] | None,
 
 
 class _WatchedStep(_ModelAndLoss):
-    """The same, which notes where each call is from."""
+    """A step that records the site of each call."""
 
     def __init__(self, model: nn.Module, *given: *_Call) -> None:
         super().__init__(model, *given)
         self.recorder = SiteRecorder(model)
-        # In a list, for its model would have a second name.
+        # The list hides the model from nn.Module: it must not get a second name.
         self._effects = [Effects(model)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -193,14 +191,15 @@ def trace_joint(
     returns: Returns = "loss",
 ) -> torch.fx.GraphModule:
     """
-    The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes, and in its
-    `meta` the names of the metrics; of a model whose parameters require no gradient the graph of the forward pass.
+    Trace the joint graph of `model` and `loss`, or the forward graph if no parameter requires a gradient.
+
+    The nodes have AOTAutograd's descriptors and our origins; the graph's `meta` holds the names of the metrics.
 
     Args:
         model: a fake module.
-        batch: the user's batch, for its form and its plain values.
-        tensors: the fake twins of its tensors, in order.
-        returns: the loss and the metrics, or what the model returns.
+        batch: the user's batch, for its structure and its plain values.
+        tensors: the fake twins of the batch's tensors, in order.
+        returns: whether to return the loss and the metrics, or the result of the model.
 
     Raises:
         CaptureError: the model, its loss or an op cannot be traced.
@@ -227,13 +226,13 @@ def _named(traced: torch.fx.GraphModule, step: _ModelAndLoss) -> torch.fx.GraphM
 
 
 def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
-    # Here, as it takes a second: of a job one rank captures.
+    # Imported here because the import takes a second and only one rank of a job captures.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
         _prepare(stack)
         if not any(parameter.requires_grad for parameter in step.parameters()):
-            # Of a forward pass alone torch does not keep where nodes are from.
+            # For a forward pass alone, torch does not preserve the metadata of nodes by default.
             stack.enter_context(torch.fx.traceback.preserve_node_meta())
         joint = aot_export_joint_with_descriptors(
             stack,
@@ -247,35 +246,35 @@ def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fake
 
 
 def _traced_from_export(step: _ModelAndLoss, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
-    """The joint graph by way of `torch.export`; None where that fails too: the first error is more informative."""
+    """Return the joint graph traced through `torch.export`, or None if it fails, as the first error says more."""
     try:
         return _traced(ExportedStep(step, tensors), tensors, fakes)
-    # It runs the model's own code, and may raise anything.
+    # The call runs the model's own code, which may raise any exception.
     except Exception:
         return None
 
 
 def _prepare(stack: contextlib.ExitStack) -> None:
-    """Set what models and torch look at while a step is traced, until the stack is closed."""
-    # `torch.compiler.is_compiling()` then says so: models take paths that read no values (of masks, above all).
+    """Set global flags of torch for the trace of a step, until the stack is closed."""
+    # `torch.compiler.is_compiling()` returns True, so models take paths that do not read values, mainly of masks.
     stack.callback(setattr, torch.compiler, "_is_compiling_flag", torch.compiler._is_compiling_flag)
     torch.compiler._is_compiling_flag = True
-    # Without this library, recurrent layers call ordinary ops; its own op for them passes memory to backward.
-    # `torch.backends.mkldnn.flags` sets other things too, and warns of them.
+    # Without mkldnn, recurrent layers call ordinary ops; its op for them passes opaque memory to backward.
+    # `torch.backends.mkldnn.flags` sets other flags too, and warns about them.
     stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
     torch._C._set_mkldnn_enabled(False)
     # Distributions would read the values of their arguments to check them.
     distribution = torch.distributions.Distribution
     stack.callback(distribution.set_default_validate_args, distribution._validate_args)
     distribution.set_default_validate_args(False)
-    # Torch shows the traceback of an op that fails; ours is one message.
+    # Torch logs the traceback of a failing op; our error message replaces it.
     shown = logging.getLogger(fake_tensor.__name__)
     stack.callback(shown.setLevel, shown.level)
     shown.setLevel(logging.CRITICAL)
 
 
 def _reason(error: Exception, step: _WatchedStep, needed_by: int | None) -> str:
-    """What went wrong at the latest call that the model made, or in the gradient of one, and what to do."""
+    """Describe the failure of the model's latest call, or of the gradient of a call, with advice."""
     recorder = step.recorder
     if isinstance(error, CaptureError | CallError):
         return str(error)
@@ -300,7 +299,7 @@ def _reason(error: Exception, step: _WatchedStep, needed_by: int | None) -> str:
     advice = next((refusal.instead for part, refusal in _BY_MESSAGE.items() if part in str(error)), _RUN_IT)
     if advice is _RUN_IT and step.loss is not None and isinstance(error, TypeError | AttributeError):
         advice += f"; {KEPT_LABELS.instead}"
-    # Advice about a module that is used after training does not apply while another step is planned.
+    # The advice about the weights of a module after training does not apply while another step is planned.
     return f"{recorder.latest}: {type(error).__name__}: {str(error).partition('; its weights are')[0]}; {advice}"
 
 
@@ -311,4 +310,4 @@ _BY_MESSAGE = {
     "CausalBias": OTHER_ATTENTION,
     "was requested after parallelize": OTHER_STEP,
 }
-"""Advice for errors whose message has this part."""
+"""Part of an error message -> advice."""

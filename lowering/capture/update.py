@@ -1,8 +1,8 @@
 """
-The update of one parameter as a graph: an optimizer's own `step`, traced on fake tensors.
+Trace an optimizer's own `step` on fake tensors to the graph of the update of one parameter.
 
-The optimizer runs with one parameter in its group; the learning rate and the count of steps are inputs
-(`numbers`), and the state is put in its place beforehand.
+The optimizer runs with one parameter in its group and a prepared state; the learning rate and the count of steps
+are inputs (`numbers`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .optimizer_step import WRAPPERS, OneStep, UpdateForm, UpdateInputs, optimiz
 aten = torch.ops.aten
 
 _DECOMPOSED = (aten.addcdiv, aten.addcmul, aten.square, aten.stack, aten.norm)
-"""Compounds that are written out."""
+"""Compounds to decompose."""
 
 _WAYS = 8
-"""How many ways through the conditions of its code an update may have."""
+"""The maximum number of paths through the conditions in an update's code."""
 
 
 class NotCountingError(RuntimeError):
     """
-    A state that counted steps so far does not in all of them.
+    A state that appeared to count steps does not count every step.
 
     Args:
-        name: of it, as `UpdateForm.counters` has it.
+        name: name of the state in `UpdateForm.counters`.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,10 +48,10 @@ class NotCountingError(RuntimeError):
 
 class UpdateTracer:
     """
-    Traces the updates of one optimizer.
+    A tracer of the updates of one optimizer.
 
     Args:
-        mode: of the fake tensors.
+        mode: mode of the fake tensors.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, mode: FakeTensorMode) -> None:
@@ -61,11 +61,11 @@ class UpdateTracer:
         self, group: ParameterGroup, shape: Sequence[int], dtype: torch.dtype, form: UpdateForm
     ) -> CapturedUpdate:
         """
-        The update of a parameter of a shape and dtype in a group.
+        Trace the update of a parameter with this shape and dtype in a group.
 
         Raises:
             CaptureError: the update cannot be traced, or needs the value of a tensor.
-            NotCountingError: what the form has for a count of steps is none.
+            NotCountingError: a counter of `form` does not count every step.
         """
         try:
             with collector_paused():
@@ -90,9 +90,9 @@ class UpdateTracer:
         with self.mode:
             param, grad = torch.empty(tuple(shape), dtype=dtype), torch.empty(tuple(shape), dtype=dtype)
             count, rate = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-            made = step.first(UpdateInputs(param.clone(), grad, [], count, rate), Branches((), _WAYS))
-            names = [name for name in made if name not in form.counters]
-            states = [torch.empty(made[name].shape, dtype=made[name].dtype) for name in names]
+            states_after = step.first(UpdateInputs(param.clone(), grad, [], count, rate), Branches((), _WAYS))
+            names = [name for name in states_after if name not in form.counters]
+            states = [torch.empty(states_after[name].shape, dtype=states_after[name].dtype) for name in names]
             inputs = (param, grad, *states, count, rate)
             order = (*names, *form.counters)
             later = make_fx(_function(lambda given, ways: step.later(given, names, ways), order))(*inputs)
@@ -108,8 +108,8 @@ class UpdateTracer:
         return CapturedUpdate(graph, tuple(specs))
 
     def _functional(self, function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> torch.fx.Graph:
-        """A graph without writes, with the form that import expects."""
-        # Here, as it imports sympy: of a job one rank captures.
+        """Return a graph without writes, in the form that the importer expects."""
+        # Imported here because it imports sympy and only one rank of a job captures.
         from torch._functorch.compile_utils import fx_graph_cse
 
         table = {**get_decompositions(_DECOMPOSED), **_AS_SUMS}
@@ -144,7 +144,7 @@ def _check_ops(graph: torch.fx.Graph) -> None:
 def _function(
     run: Callable[[UpdateInputs, Branches], Mapping[str, torch.Tensor]], order: Sequence[str]
 ) -> Callable[..., list[torch.Tensor]]:
-    """The new parameter and, in order, the states after a step, as a function of inputs, which keep their values."""
+    """Return a pure function from the inputs of a step to the new parameter and states, in this order."""
 
     def function(*values: torch.Tensor) -> list[torch.Tensor]:
         def one_way(branches: Branches) -> list[torch.Tensor]:
@@ -158,7 +158,7 @@ def _function(
 
 
 def _chosen(first: torch.fx.GraphModule, later: torch.fx.GraphModule, chosen: int) -> Callable[..., list[torch.Tensor]]:
-    """A graph that gives the outputs of the first step if none was made before, else those of a later one."""
+    """Return a function that selects the outputs of `first` in the first step, and of `later` in all others."""
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
         begins = inputs[-2] == 0
@@ -171,7 +171,7 @@ def _chosen(first: torch.fx.GraphModule, later: torch.fx.GraphModule, chosen: in
 
 
 def _check_counters(graph: torch.fx.Graph, counters: Mapping[str, float]) -> None:
-    """Take the counters, which are the last outputs, out of a graph; NotCountingError for one that is not plain."""
+    """Remove the counters, which are the last outputs; raise NotCountingError if one does not add 1 per step."""
     listed = outputs_of(graph)
     kept = len(listed) - len(counters)
     count = graph.find_nodes(op="placeholder")[-2]
@@ -192,7 +192,7 @@ def _check_counters(graph: torch.fx.Graph, counters: Mapping[str, float]) -> Non
 
 
 def _simplify(graph: torch.fx.Graph) -> None:
-    """Take out products with 1, as which ``1 / x`` is traced, and choices between a value and itself."""
+    """Remove products with 1, which tracing creates for ``1 / x``, and selections between equal values."""
     for node in list(graph.nodes):
         match node.target, node.args:
             case aten.mul.Tensor, (torch.fx.Node() as same, 1 | 1.0):
@@ -201,8 +201,8 @@ def _simplify(graph: torch.fx.Graph) -> None:
                 pass
             case _:
                 continue
-        one, two = same.meta["val"], node.meta["val"]
-        if one.dtype == two.dtype and one.shape == two.shape:
+        before, after = same.meta["val"], node.meta["val"]
+        if before.dtype == after.dtype and before.shape == after.shape:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
 
@@ -234,30 +234,30 @@ _AS_SUMS: dict[OpOverload, Callable[..., object]] = {
     aten.mean.dim: _mean,
     aten.linalg_vector_norm.default: _vector_norm,
 }
-"""Reductions that are written out as sums, so that operands may be split over ranks."""
+"""Decompositions of reductions to sums, so that operands may be split over ranks."""
 
 
 def _constant(graph: torch.fx.Graph, node: torch.fx.Node, value: object, mode: FakeTensorMode) -> None:
-    """Write a tensor that the code made of one number as that."""
+    """Replace a constant tensor of one element by an `aten.full` node."""
     value = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        raise RuntimeError("it uses a tensor that is neither its parameter, gradient, state nor a number")
+        raise RuntimeError("it uses a tensor other than its parameter, gradient or state, or a number")
     with graph.inserting_before(node), mode:
-        made = graph.call_function(aten.full.default, (list(value.shape), value.item()), {"dtype": value.dtype})
-        made.meta = {"val": torch.empty(value.shape, dtype=value.dtype), ORIGIN: node.meta[ORIGIN]}
-    node.replace_all_uses_with(made)
+        full = graph.call_function(aten.full.default, (list(value.shape), value.item()), {"dtype": value.dtype})
+        full.meta = {"val": torch.empty(value.shape, dtype=value.dtype), ORIGIN: node.meta[ORIGIN]}
+    node.replace_all_uses_with(full)
     graph.erase_node(node)
 
 
 def _place(error: BaseException) -> str:
-    """Where in the optimizer's code an error is from, as far as that is known."""
-    traceback, found = error.__traceback__, ""
+    """Return the place of an error in the optimizer's code, or an empty string."""
+    traceback, place = error.__traceback__, ""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if not any(part in file for part in _NOT_OF_OPTIMIZERS):
-            found = f"{file}:{traceback.tb_lineno}: "
+            place = f"{file}:{traceback.tb_lineno}: "
         traceback = traceback.tb_next
-    return found
+    return place
 
 
 _NOT_OF_OPTIMIZERS = (

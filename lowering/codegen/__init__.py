@@ -1,1 +1,1 @@
-"""From a lowered step to the text of the program that ranks run."""
+"""Generate the program that ranks run from a lowered step."""

@@ -1,9 +1,9 @@
 """
-The body of one function of a program: statements, op by op.
+Write the body of one function of a program, statement by statement.
 
-A step is one function. A fragment of it is another, `def micro(comm, part, ...)`, called once for every part of its
-axis; what it takes are the values from around it that it reads, what it gives the values that it yields. A function
-knows which parts its ops run for (`Where`), and everything else is the same for both: `Body` writes any block.
+A step is a function. Each of its fragments is another function, `def micro(comm, part, ...)`, called once for every
+part of the fragment's axis; its parameters are the values that the fragment captures, its results the values that it
+yields. `Where` holds the parts that the ops of a function run for; otherwise `Body` writes both kinds in the same way.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _JOINED = {
     CollectiveKind.ALL_GATHER: "gathered",
 }
 _JOINED_OTHERWISE = "joined"
-"""What the lists of results of one op are called."""
+"""The names of the lists of an op's results."""
 
 LISTED = "list"
-"""What becomes of a value of which all parts are kept."""
+"""The treatment of a yielded value whose parts are all kept, in a list."""
 
 
 @dataclass
@@ -59,7 +59,8 @@ class Program:
     The state that all functions of a program share: their mesh, table, groups, and the functions that they call.
 
     Args:
-        ticks: of a program that says what comes next (`comm.tick(number)`), the numbers of its ops; filled here.
+        ticks: the numbers of the ops, filled during emission, for a program that announces each op with
+            `comm.tick(number)`; None for other programs.
     """
 
     mesh: Mesh
@@ -69,13 +70,13 @@ class Program:
     ticks: dict[Operation, int] | None = None
 
     def tick(self, op: Operation | None = None) -> Iterator[str]:
-        """Say that an op comes next, or that what comes is no op of the step."""
+        """Yield the line that announces `op`, or announces code outside of the step's ops."""
         if self.ticks is not None:
             number = "" if op is None else self.ticks.setdefault(op, len(self.ticks))
             yield f"{INDENT}comm.tick({number})"
 
     def new_function(self, label: str, text: list[str]) -> str:
-        """Add a function whose first line is to follow its name; the name that it gets."""
+        """Add a function under a unique name derived from `label`, and return this name."""
         base = name = identifier(label)
         count = 0
         while name in self.functions or name == "step":
@@ -87,11 +88,11 @@ class Program:
 
 def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[int, bool]] | None = None) -> str:
     """
-    Write the function of a fragment; its name. It takes `comm`, `part` and what `op` captures, in that order.
+    Write the function of a fragment and return its name. Its parameters are `comm`, `part` and the captured values.
 
     Args:
-        order: the indices of the results that the function gives, each with whether in memory of its own, which others
-            may write to; by default all of them, those that are not lists of parts in memory of their own.
+        order: (index, owned) of each result to return, in order; an owned result is in separate memory that the caller
+            may overwrite. The default returns all results, and owns all except lists of parts.
     """
     where, block = Where(program.mesh, op.axis.data), op.body.block
     ops, yielded = list(block.ops), op.terminator.args
@@ -99,29 +100,29 @@ def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[in
     parameters = [body.names.new(value) for value in op.captured]
     name = program.new_function(op.label.data, [])
     in_place = summed_in_place(op)
-    statements = list(body.statements([each for each in block.ops if each is not block.last_op]))
+    statements = list(body.statements([inner for inner in block.ops if inner is not block.last_op]))
     if order is None:
         order = [(index, how(op, sharding_of(value)) != LISTED) for index, value in enumerate(yielded)]
     repeated = [index for index, _ in order]
-    given: list[str] = []
+    texts: list[str] = []
     for index, owned in order:
         copied = owned and (not in_place[index] or repeated.count(index) > 1)
-        given.append(body.names[yielded[index]] + (".clone()" if copied else ""))
-    end = [*program.tick(), "", *body.returned(given)]
+        texts.append(body.names[yielded[index]] + (".clone()" if copied else ""))
+    end = [*program.tick(), "", *body.returned(texts)]
     program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, *end]
     return name
 
 
 class Body:
     """
-    One function while it is written.
+    A writer of one function.
 
     Args:
-        where: its mesh, and the axis for whose parts it is called.
-        ops: what it runs, in order.
-        overwritten: by op, the operands whose memory it takes.
-        frees: whether it drops what it does not need any more.
-        last_use: if it is the function of a layer, the last op of the caller that reads each value.
+        where: the mesh of the function, and the axis of its loop.
+        ops: the ops of the function, in order.
+        overwritten: op -> operands whose memory the op reuses for its results.
+        frees: whether the function deletes values that are no longer needed.
+        last_use: for the function of a layer, value -> last op of the caller that reads it; otherwise None.
     """
 
     def __init__(
@@ -148,17 +149,17 @@ class Body:
         self.first, self.place = ops[0], ""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
-        """`def name(comm, ...):`, once the statements are written."""
+        """Write `def name(comm, ...):`; the statements must have been written before."""
         yield from lines(call(f"def {name}", ["comm", *parameters]), suffix=":")
         if self.sizes.uses_rank:
             yield f"{INDENT}{RANK} = comm.rank"
 
     def statements(self, ops: Sequence[Operation], layers: LayeredOps | None = None) -> Iterator[str]:
         """
-        The lines of all ops; equal layers are calls of one function.
+        Write the lines of all ops, with calls of one function for equal layers.
 
         Args:
-            layers: of the ops, where they are known.
+            layers: the equal layers of `ops`, if they have been computed before.
         """
         layers = layers or self.layers(ops)
         self.splits = layers.splits
@@ -170,17 +171,17 @@ class Body:
 
     def layers(self, ops: Sequence[Operation], lists: Sequence[Sequence[SSAValue]] = ()) -> LayeredOps:
         """
-        The equal layers of some ops; none in a program that says which op comes next.
+        Find the equal layers of `ops`; a program that announces each op has none.
 
         Args:
-            lists: of values that no op makes.
+            lists: the lists of arguments in the program.
         """
         if self.program.ticks is not None:
             return LayeredOps(ops)
         return find_layers(ops, ValueUses(self.overwritten, self.last_use), lists)
 
     def _layer(self, function: LayerFunction, each: LayerCall) -> Iterator[str]:
-        """A call of the function of a layer, which is written for the first."""
+        """Write a call of the function of a layer; the first call also writes the function."""
         if not function.name:
             self._layer_function(function)
         kind = "" if each.phase == "forward" else f", {each.phase}"
@@ -207,7 +208,7 @@ class Body:
         ]
 
     def statement(self, op: Operation) -> Iterator[str]:
-        """The lines of one op."""
+        """Write the lines of one op."""
         match op:
             case ReturnOp():
                 yield from self.program.tick()
@@ -231,7 +232,7 @@ class Body:
                 raise EmitError(op, "is not an op of a lowered step")
 
     def _check(self, op: Operation) -> None:
-        """Refuse an op of which it is not clear for which part it runs; what sums over parts runs for all."""
+        """Refuse an op that reads several parts of a temporal axis, unless it combines these parts."""
         if isinstance(op, AccumulateOp) or (isinstance(op, CollectiveOp) and self._is_over_loop(op)):
             return
         for value in op.operands if not isinstance(op, WaitOp) else ():
@@ -240,11 +241,11 @@ class Body:
                 raise EmitError(op, f'has an operand split over time along "{axis}"; run accumulate or duplex first')
 
     def _is_over_loop(self, op: CollectiveOp) -> bool:
-        """Whether an op takes what a loop gives: the sum of the parts, or all of them."""
+        """Return whether a collective over temporal axes reads the result of a loop."""
         return isinstance(op.operand.owner, FragmentOp) and self.where.temporal.issuperset(_axes(op))
 
     def comment(self, op: Operation) -> Iterator[str]:
-        """A line that says which layer and line of the model follows, where that changes."""
+        """Write a comment with the layer and line in the model if they differ from the previous op's."""
         here = place(op, WIDTH - len(f"{INDENT}# "))
         here = any_number(here) if self.is_layer else here
         if here and here != self.place:
@@ -257,9 +258,9 @@ class Body:
             yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]
 
     def _loop(self, op: FragmentOp) -> Iterator[str]:
-        """A call for every part, the sums of what they give being made as they come."""
+        """Write a loop that calls the fragment for every part and accumulates the results as they are produced."""
         name = fragment_function(self.program, op)
-        made = call(name, ["comm", PART, *(self.names[value] for value in op.captured)])
+        parts = call(name, ["comm", PART, *(self.names[value] for value in op.captured)])
         kinds = tuple(how(op, sharding_of(value)) for value in op.terminator.args)
         options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
         count = self.program.mesh.axis(op.axis.data).size
@@ -268,14 +269,13 @@ class Body:
         yield f"{INDENT}# {count} parts of the batch, one after the other"
         yield f"{INDENT}{_TOTAL} = []"
         yield f"{INDENT}for {PART} in range({count}):"
-        yield from assignment([_TOTAL], call("rt.accumulate", [_TOTAL, made, *options]), INDENT * 2)
+        yield from assignment([_TOTAL], call("rt.accumulate", [_TOTAL, parts, *options]), INDENT * 2)
         targets = [self._target(op, index) for index in range(len(op.results))]
         if targets:
             yield from assignment(targets, Group(_TOTAL, (), ""), INDENT, unpacked=True)
         yield f"{INDENT}del {_TOTAL}"
 
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp | AccumulateOp) -> Iterator[str]:
-        """`results = call(...)`."""
         source = self.names[op.operands[0]] if op.operands else ""
         targets = self._targets(op)
         key = next((name for name in targets if name != _UNUSED), op.name)
@@ -301,7 +301,7 @@ class Body:
         yield from assignment(targets, expression, INDENT, unpacked=unpacked)
 
     def _accumulated(self, op: AccumulateOp, total: str) -> Group:
-        """The sum of two parts, in the memory of the first where nothing else reads that."""
+        """Return the reduction of two parts, a sum in the memory of the first if the op overwrites it."""
         partial = dict(sharding_of(op.total).partial)
         kind = next(partial[axis] for axis in partial if axis in self.where.temporal)
         if kind is Reduction.SUM and self.overwritten[op]:
@@ -310,33 +310,33 @@ class Body:
         return call(function, [total, self.names[op.part]])
 
     def _targets(self, op: Operation) -> list[str]:
-        """The names of the results, or of the lists of them; none where all of many are written in place."""
+        """Return the names of the results or of lists of results; none for an in-place update of elements of lists."""
         if (groups := self.splits.get(op)) is not None:
             label = _JOINED.get(op.start.collective) if isinstance(op, WaitOp) else None
             return [self._group(group, label or _JOINED_OTHERWISE) for group in groups]
         targets = [self._target(op, index) for index in range(len(op.results))]
         written = {self.names[op.operands[operand]] for operand in self.overwritten[op]}
-        # The lists of layers have what is written in place.
+        # An update in place leaves the lists of layers with the new values.
         listed = any(self.names.list_of(value) is not None for value in op.results)
         return [] if listed and isinstance(op, ComputeOp) and is_update(op) and written.issuperset(targets) else targets
 
     @staticmethod
     def _grouped(op: Operation, groups: Sequence[Sequence[SSAValue]], results: Doc) -> Group:
-        """The results of an op as lists: of neighbours by their sizes, else by the number of the list of each."""
+        """Group results into lists: by the sizes of the lists if results are in order, else by the list of each."""
         if [value for group in groups for value in group] == list(op.results):
             return call("rt.split", [results, *(str(len(group)) for group in groups)])
         numbers = {value: number for number, group in enumerate(groups) for value in group}
         return call("rt.grouped", [results, literal([numbers[value] for value in op.results])])
 
     def _group(self, values: Sequence[SSAValue], label: str) -> str:
-        """The name of a list of results, or the names of a few: `(a, b)`."""
+        """Name a list of results, or each result of a short list: `(a, b)`."""
         if len(values) >= SHORTEST_LIST:
             return self.names.new_list(values, label)
         named = [_UNUSED if _is_unused(value) else self.names.new(value) for value in values]
         return f"({', '.join(named)}{',' if len(named) == 1 else ''})"
 
     def _target(self, op: Operation, index: int) -> str:
-        """The name of a result: that of the operand of which it is a new form, or its own."""
+        """Name a result; a new version of an operand takes the operand's name."""
         result = op.results[index]
         if _is_unused(result):
             return _UNUSED
@@ -351,7 +351,7 @@ class Body:
         return self.names.new(result, "token" if isinstance(op, StartOp) else None)
 
     def _earlier_form(self, op: Operation, index: int) -> SSAValue | None:
-        """The operand that is not read again and whose memory or, by a collective, place a result takes."""
+        """Return the operand that a result replaces: one that is overwritten, or a collective's last use of it."""
         match op:
             case ComputeOp() | AccumulateOp():
                 return next((op.operands[i] for i, out in self.overwritten[op].items() if out == index), None)
@@ -362,7 +362,7 @@ class Body:
                 return None
 
     def _end(self, token: SSAValue) -> Iterator[str]:
-        """Drop a token, which holds on to operands and results."""
+        """Delete a token, which keeps operands and results alive."""
         freed = any(isinstance(use.operation, FreeOp) for use in token.uses)
         if self.frees and not freed:
             yield f"{INDENT}del {self.names[token]}"
@@ -370,12 +370,12 @@ class Body:
 
     @staticmethod
     def returned(names: list[str]) -> Iterator[str]:
-        """`return names`."""
+        """Write `return names`."""
         line = f"{INDENT}return {', '.join(names)}{',' if len(names) == 1 else ''}"
         yield from [line] if len(line) <= WIDTH else lines(tuple_of(names, "return "), INDENT)
 
     def free(self, values: Iterable[Named]) -> Iterator[str]:
-        """`del` of the names that still stand for values that are freed: as many to a line as fit."""
+        """Write `del` statements for the freed values that still have their names."""
         freed = [value for value in values if self.names.holds(value)]
         yield from let_go(self.names, freed)
         for value in freed:
@@ -393,7 +393,7 @@ def _frees(ops: Iterable[Operation]) -> bool:
 
 
 def read_by(op: Operation) -> Iterable[SSAValue]:
-    """The values whose memory `op` reads; what was started is read until it is over."""
+    """Return the values whose memory `op` reads; a wait reads the operands of its start."""
     match op:
         case WaitOp():
             return (op.token, *op.start.args)
@@ -408,10 +408,10 @@ def _axes(op: CollectiveOp) -> Iterator[str]:
 
 
 def how(op: FragmentOp, given: Sharding) -> str:
-    """What becomes of the parts of a value that a fragment yields: their reduction, or the list of them."""
+    """Return the treatment of the parts of a yielded value: their reduction, or `LISTED`."""
     axis = op.axis.data
     if axis in given.split_axes:
         return LISTED
     if (kind := dict(given.partial).get(axis)) is None:
-        raise EmitError(op, f'yields a value spread as {given}, which is not made part by part along "{axis}"')
+        raise EmitError(op, f'yields a value spread as {given}, expected a value that is micro-batched along "{axis}"')
     return kind.value

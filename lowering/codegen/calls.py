@@ -1,4 +1,4 @@
-"""Ops that compute, as calls of torch and the runtime on local tensors."""
+"""Write compute ops as calls of torch and the runtime on local tensors."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .where import Where
 
 _FACTORY_DEVICE = "device=comm.device"
 MADE_ON_DEVICE = frozenset(name for name, op in FUSED_OPS.items() if op.takes_device)
-"""Functions that need not have a tensor of the rank's device: the seed is in the memory of the host."""
+"""Functions that need a device argument: their only tensor may be the seed, which is in host memory."""
 
 
 class Calls:
-    """Writes ops that compute; the calls of equal uses of an op are worked out once."""
+    """A writer of compute ops, which computes the calls of equal uses of an op once."""
 
     def __init__(self, where: Where, names: Names, sizes: Sizes) -> None:
         self._where, self._names, self._sizes = where, names, sizes
         self._made: dict[tuple[object, ...], tuple[Call, ...]] = {}
         self.streams: dict[ComputeOp, str] = {}
-        """The names of the streams of random ops in a function that is called for several of them."""
+        """Random op -> name of its stream, in a function whose calls differ in the stream."""
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
-        """The call of `op`; `key` names its sizes, `overwritten` are operands whose memory it takes."""
+        """Write the call of `op`; `key` names its sizes, `overwritten` are the operands that it writes to."""
         try:
             return self._expression(op, key, overwritten)
         except VerifyException as error:
@@ -47,23 +47,25 @@ class Calls:
         calls, copied = self._calls(op), operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
-        arguments = [self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))]
+        arguments = [
+            self._argument(op, key, [variant.args[i] for variant in calls], copied) for i in range(len(first.args))
+        ]
         for i, (name, _) in enumerate(first.kwargs):
             stream = self.streams.get(op) if name == STREAM else None
-            value = stream or self._argument(op, key, [made.kwargs[i][1] for made in calls], copied)
+            value = stream or self._argument(op, key, [variant.kwargs[i][1] for variant in calls], copied)
             arguments.append(keyword(name, value))
         if target in MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
             arguments.append(_FACTORY_DEVICE)
         return replace(call(function_name(target), arguments), mixed=True)
 
     def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
-        """The call of `op`: one where all devices agree, else one per device of the grid."""
+        """Return the call of `op`: one call if all devices agree, else one per device of the grid."""
         use = (op.use_key(), op.signature)
-        if (made := self._made.get(use)) is None:
-            made = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
-            if any(other.target != made[0].target for other in made):
+        if (calls := self._made.get(use)) is None:
+            calls = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
+            if any(other.target != calls[0].target for other in calls):
                 raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
-        return made
+        return calls
 
     def _argument(self, op: ComputeOp, key: str, by_device: Sequence[Arg], copied: frozenset[int]) -> Doc:
         match by_device[0]:
@@ -81,18 +83,18 @@ class Calls:
 
 
 def _plain_operands(items: Sequence[Arg]) -> list[int]:
-    """The indices of operands that are passed as they are; none where other items are among them."""
-    found = [item.index for item in items if isinstance(item, Operand) and not item.ordered]
-    return found if len(found) == len(items) else []
+    """Return the operand indices of `items` if all are operands passed without conversion, else an empty list."""
+    indices = [item.index for item in items if isinstance(item, Operand) and not item.ordered]
+    return indices if len(indices) == len(items) else []
 
 
 def operands_to_copy(op: ComputeOp, overwritten: Collection[int]) -> frozenset[int]:
-    """The operands that `op` would write to although they, or views of them, are read again."""
+    """Return the operands that `op` would overwrite although they, or views of them, are read again."""
     return frozenset(operand for operand, _ in overwritten_by_update(op)) - frozenset(overwritten)
 
 
 def returns_list(op: ComputeOp) -> bool:
-    """Whether the call gives a list or tuple of tensors even where it is of one."""
+    """Return whether the call returns a list or tuple of tensors even for a single result."""
     if isinstance(op, ForeachOp):
         return True
     if isinstance(op, AtenOp):
@@ -104,32 +106,32 @@ def returns_list(op: ComputeOp) -> bool:
 
 
 def _calls_by_device(op: ComputeOp, mesh: Mesh) -> Iterator[Call]:
-    telling = _telling_axes(op, mesh)
-    made: dict[tuple[int, ...], Call] = {}
-    for rank in range(mesh.device_count if telling else 1):
+    axes = _telling_axes(op, mesh)
+    calls: dict[tuple[int, ...], Call] = {}
+    for rank in range(mesh.device_count if axes else 1):
         coordinates = mesh.coordinates(rank)
-        place = tuple(coordinates[axis] for axis in telling)
-        if place not in made:
-            made[place] = call_of(op, mesh, rank)
-        yield made[place]
+        place = tuple(coordinates[axis] for axis in axes)
+        if place not in calls:
+            calls[place] = call_of(op, mesh, rank)
+        yield calls[place]
 
 
 def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
-    """The axes along which the call differs: where a part starts, or local sizes that are not alike."""
-    given = op.signature
-    if given is None or not differs_by_rank(op):
+    """Return the axes along which the call differs, because it has offsets or unequal local sizes as arguments."""
+    signature = op.signature
+    if signature is None or not differs_by_rank(op):
         return ()
     places = op.spec.localize.values() if isinstance(op, AtenOp) and op.spec.localize else ()
     starts = bool(op.rule().indexed) or any(".start" in place for place in places)
-    values = zip((*op.args, *op.outs), (*given.operands, *given.results), strict=True)
+    values = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
     dims = [pair for value, spread in values for pair in zip(shape_of(value), spread.dims, strict=True)]
-    telling = (dim for size, dim in dims if starts or dim.offsets or size % mesh.parts(dim.axes))
-    split = {axis for dim in telling for axis in dim.axes}
+    uneven = (dim for size, dim in dims if starts or dim.offsets or size % mesh.parts(dim.axes))
+    split = {axis for dim in uneven for axis in dim.axes}
     return mesh.in_order(split)
 
 
 def function_name(target: str) -> str:
-    """How the program spells a target of `calls`; NotPythonError where that is a keyword."""
+    """Return the text of a target of `calls` in a program; raise NotPythonError if it is not a Python name."""
     if target.startswith("aten."):
         return dotted(target)
     return f"torch.ops.{dotted(target)}" if "." in target else f"rt.{checked_name(target)}"

@@ -1,9 +1,9 @@
 """
-Checking an emitted program: it is valid Python, with the kinds of statements that emission writes.
+Check that an emitted program is valid Python and has only the kinds of statements that emission writes.
 
-A program is data and straight-line calls: it assigns, calls, loops over the parts of a batch, deletes and returns. Its
-calls are of torch's ops, of the runtime and the communicator, of its own functions, and of a few methods of tensors.
-Text of the IR that had become code in spite of `python_text` would be something else, and the program is refused.
+A program is data and straight-line code: it assigns, calls, loops over the parts of a batch, deletes and returns. It
+calls torch ops, the runtime, the communicator, its own functions, and a few methods of tensors. If text of the IR
+became code in spite of `python_text`, the program would contain other code, and is refused.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _NODES = (
     *(ast.Tuple, ast.List, ast.Dict, ast.IfExp, ast.Compare, ast.NotIn, ast.UnaryOp, ast.USub, ast.BinOp, ast.Mult),
     *(ast.Module, ast.For, ast.If, ast.Eq, ast.Import, ast.ImportFrom, ast.alias),
 )
-"""What programs are made of; the last line of these is looked at closer."""
+"""The syntax nodes of programs; `_faults` restricts the nodes in the last line further."""
 
 _CALLED = re.compile(
     r"aten\.\w+\.\w+|torch\.ops\.\w+\.\w+\.\w+|torch\.(add|cat|full|maximum|minimum)|rt\.Mesh\.of|(rt|comm)\.[A-Za-z]\w*"
 )
-"""Ops, and functions of torch, the runtime and the communicator."""
+"""Allowed calls: ops, and functions of torch, the runtime and the communicator."""
 
 _ROOTS = frozenset({"aten", "torch", "rt", "comm"})
 
 _METHODS = frozenset({"add_", "clear", "clone", "contiguous", "over", "reshape"})
-"""What is called on tensors, lists of them, and a mesh."""
+"""Allowed methods of tensors, lists of tensors, and a mesh."""
 
 _FUNCTIONS = frozenset({"float", "range"})
 
@@ -38,7 +38,7 @@ _MAIN = frozenset({"rt.main(PLAN, step)", "rt.launch(STAGES)"})
 
 
 class ProgramTextError(ValueError):
-    """Text that is no program; the message says what is wrong with which line."""
+    """A text that is not a valid program; the message names the line and the fault."""
 
 
 def check_program(text: str) -> None:
@@ -46,7 +46,7 @@ def check_program(text: str) -> None:
     Check the text of a program.
 
     Raises:
-        ProgramTextError: it is not Python, or holds something that no program holds.
+        ProgramTextError: the text is not Python, or contains code that emission never writes.
     """
     try:
         tree = ast.parse(text, "<program>")
@@ -57,7 +57,7 @@ def check_program(text: str) -> None:
     for node in ast.walk(tree):
         if (fault := next(_faults(node, own), None)) is not None:
             line = f"line {node.lineno} " if isinstance(node, ast.expr | ast.stmt) else ""
-            raise ProgramTextError(f"{line}{fault}, which no program of shardwright does")
+            raise ProgramTextError(f"{line}{fault}, which is not allowed in a program of shardwright")
 
 
 def _faults(node: ast.AST, own: set[str]) -> Iterator[str]:
@@ -66,13 +66,13 @@ def _faults(node: ast.AST, own: set[str]) -> Iterator[str]:
             if ast.unparse(node) not in _IMPORTS:
                 yield f"says '{ast.unparse(node)[:60]}'"
         case ast.If():
-            body = [ast.unparse(each) for each in node.body]
+            body = [ast.unparse(statement) for statement in node.body]
             if ast.unparse(node.test) != "__name__ == '__main__'" or len(body) != 1 or body[0] not in _MAIN:
                 yield "branches"
         case ast.FunctionDef():
-            given = node.args
-            listed = given.vararg is not None and node.name != "step"
-            if node.decorator_list or given.defaults or listed or given.kwarg or given.kwonlyargs:
+            arguments = node.args
+            listed = arguments.vararg is not None and node.name != "step"
+            if node.decorator_list or arguments.defaults or listed or arguments.kwarg or arguments.kwonlyargs:
                 yield "has a function with more than names of arguments"
         case ast.For():
             if not (isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "range"):
@@ -93,16 +93,16 @@ def _faults_of_call(function: ast.expr, own: set[str]) -> Iterator[str]:
             yield f"calls '{function.id}'"
         return
     if not isinstance(function, ast.Attribute):
-        yield "calls what it computed"
+        yield "calls a computed value"
         return
     names = _chain(function)
-    known = _CALLED.fullmatch(".".join(names)) if names[0] in _ROOTS else len(names) == 2 and names[1] in _METHODS
-    if not known:
+    allowed = _CALLED.fullmatch(".".join(names)) if names[0] in _ROOTS else len(names) == 2 and names[1] in _METHODS
+    if not allowed:
         yield f"calls '{'.'.join(names)}'"
 
 
 def _chain(function: ast.expr) -> list[str]:
-    """`a.b.c` as its names; what is no name at its beginning is empty."""
+    """Split `a.b.c` into names; the first is empty if the expression does not begin with a name."""
     names: list[str] = []
     while isinstance(function, ast.Attribute):
         names.insert(0, function.attr)

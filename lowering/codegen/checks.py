@@ -1,4 +1,4 @@
-"""What emission requires of a module: one mesh, and one step that is fully lowered."""
+"""Check the requirements of emission: a module with one mesh and one fully lowered step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import EmitError
 
 
 def the_step(module: ModuleOp) -> FuncOp:
-    """The one function of the module."""
+    """Return the only function of the module."""
     functions = [op for op in module.ops if isinstance(op, FuncOp)]
     if len(functions) != 1:
         raise EmitError(module, f"has {len(functions)} functions, expected one")
@@ -24,7 +24,7 @@ def the_step(module: ModuleOp) -> FuncOp:
 
 
 def the_mesh(module: ModuleOp) -> Mesh:
-    """The one mesh of the module."""
+    """Return the only mesh of the module."""
     meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
     if len(meshes) != 1:
         raise EmitError(module, f"has {len(meshes)} meshes, expected one; run add-cluster")
@@ -33,10 +33,10 @@ def the_mesh(module: ModuleOp) -> Mesh:
 
 def check_lowered(func: FuncOp) -> None:
     """
-    Check that every op has what it demands, and that every change of sharding is a collective.
+    Check that every operand has the sharding that its op requires, and that every resharding is a collective.
 
     Raises:
-        EmitError: at the first op for which that is not so.
+        EmitError: an op violates this; the error names the first such op.
     """
     for op in func.body.walk():
         if isinstance(op, ReshardOp):
@@ -49,5 +49,5 @@ def _check_operands(op: ComputeOp) -> None:
     if op.signature is None:
         raise EmitError(op, "has no signature; run search-strategy")
     for name, value, demanded in zip(op.operand_names(), op.args, op.signature.operands, strict=True):
-        if (found := sharding_of(value)) != demanded:
-            raise EmitError(op, f"operand '{name}' is spread as {found}, expected {demanded}; run insert-resharding")
+        if (actual := sharding_of(value)) != demanded:
+            raise EmitError(op, f"operand '{name}' is spread as {actual}, expected {demanded}; run insert-resharding")

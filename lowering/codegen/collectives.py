@@ -1,4 +1,4 @@
-"""Collectives, as calls of the communicator on local tensors; over time, as what a rank does by itself."""
+"""Write collectives as calls of the communicator on local tensors, or as local calls if they are over time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .where import Where
 @dataclass(frozen=True)
 class _Parts:
     """
-    How a kind of collective takes the sizes of the parts of a dim.
+    An argument of a kind of collective that takes the sizes of the parts of a dim.
 
     keyword    the argument's name
-    made       whether they are the parts that it makes (of `Step.target`) or joins (of `Step.source`)
+    made       whether these are the parts that it creates (of `Step.target`) or joins (of `Step.source`)
     """
 
     keyword: str
@@ -46,36 +46,36 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 }
 
 _USUAL = "flat"
-"""The method that is not passed to the communicator: it takes its backend's default."""
+"""The method that is not passed to the communicator, which then uses its backend's default."""
 
 HIERARCHICAL = "hierarchical"
 
 
 class Collectives:
-    """Writes collectives; notes, in `groups`, the axes that they run along, in order of first use."""
+    """A writer of collectives, which records their axes in `groups`, in order of first use."""
 
     def __init__(self, where: Where, names: Names, sizes: Sizes, groups: dict[tuple[str, ...], None]) -> None:
         self._where, self._names, self._sizes, self._groups = where, names, sizes, groups
 
     def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
-        """`comm.all_reduce(x, axes=("dp",))` and its kin; with `donate` the operand's memory may be taken."""
+        """Write a collective, `comm.all_reduce(x, axes=("dp",))`; `donate` lets it reuse the operand's memory."""
         step = self._step(op, op.KIND, op.operand, op.sharding)
         self._note_levels(op, step)
         kind = op.KIND
         if self._where.temporal.issuperset(step.axes):
             return self._over_time(op, step, key)
         keywords = self._keywords(op, [(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
-        made = call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
-        # Some of torch's kernels read statistics as if they were contiguous, which an inner part is not.
+        text = call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
+        # Some torch kernels read statistics as if they were contiguous, but a slice of an inner dim is not.
         inner = step.kind is CollectiveKind.SLICE and step.dim
-        return replace(made, closing=").contiguous()") if inner else made
+        return replace(text, closing=").contiguous()") if inner else text
 
     def start(self, op: StartOp, key: str, *, donate: Collection[int]) -> Group:
         """
-        `comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple.
+        Write `comm.start("all_reduce", (g, h), axes=("dp",))`, with a tuple for an argument that differs by operand.
 
         Args:
-            donate: the operands whose memory may be taken.
+            donate: the operands whose memory the collective may reuse.
         """
         steps = [
             (self._step(op, op.collective, arg, out.sharding), shape_of(arg))
@@ -91,7 +91,7 @@ class Collectives:
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
 
     def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
-        """A part of a value that has all parts, `rt.part_of(x, 0, part, 4)`; or a loop's results, concatenated."""
+        """Write the slice of a value for one part, `rt.part_of(x, 0, part, 4)`, or the concatenation of all parts."""
         source = self._names[op.operand]
         if step.kind is CollectiveKind.ALL_GATHER:
             return call("torch.cat", [source, literal(step.dim)])
@@ -112,12 +112,12 @@ class Collectives:
         return step
 
     def _note_levels(self, op: CollectiveOp | StartOp, step: Step) -> None:
-        """A hierarchical collective runs along its last axis, and along the others."""
+        """Record the groups of a hierarchical collective, which runs along its last axis and along the others."""
         if op.method is not None and op.method.data == HIERARCHICAL:
             self._groups |= {step.axes[:-1]: None, step.axes[-1:]: None}
 
     def _keywords(self, op: Operation, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
-        """The arguments beside the operands, for steps of one kind on operands of the given shapes."""
+        """Return the keyword arguments of steps of one kind, given with the shapes of their operands."""
         kind = steps[0][0].kind
         keywords: dict[str, Doc] = {}
         if kind is CollectiveKind.ALL_TO_ALL:
@@ -135,7 +135,7 @@ class Collectives:
         return keywords
 
     def _parts(self, op: Operation, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
-        """The sizes of the parts that a step makes or joins; None where the communicator assumes them."""
+        """Return the sizes of the parts that a step creates or joins; "None" if the communicator's default is right."""
         dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
         assert dim is not None, f"{step.kind} is along a dim"
         if step.dim == step.to_dim:
@@ -149,7 +149,7 @@ class Collectives:
 def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool | tuple[int, ...]) -> dict[str, Doc]:
     named: dict[str, Doc] = {}
     method = _USUAL if op.method is None else op.method.data
-    # Unequal parts go through an all-to-all as equal ones do.
+    # An all-to-all handles unequal parts in the same way as equal parts.
     if method != _USUAL and (kind is not CollectiveKind.ALL_TO_ALL or method == HIERARCHICAL):
         named["method"] = f'"{method}"'
     return named | ({"donate": literal(donate)} if donate else {})
@@ -160,7 +160,7 @@ def _listed(keywords: Mapping[str, Doc]) -> list[Doc]:
 
 
 def _joint(docs: Iterable[Doc]) -> Doc:
-    """One item where all agree, else the tuple of them."""
+    """Return the common item if all items are equal, else a tuple of the items."""
     listed = list(docs)
     return listed[0] if all(doc == listed[0] for doc in listed) else tuple_of(listed)
 
@@ -170,11 +170,11 @@ def _part_sizes(
     size: int, dim: DimSharding, axes: tuple[str, ...], mesh: Mesh, *, made: bool
 ) -> tuple[tuple[int, ...], ...] | None:
     """
-    Per device, what the members of its group along `axes` hold of a dim of `size`.
+    Return, for each device, the sizes that the members of its group along `axes` hold in a dim of `size`.
 
-    None where the communicator assumes just that: parts that are `made` by an even split, or joined and equal.
+    The result is None if it equals the communicator's default: an even split if `made`, else equal parts.
     """
-    sizes = [after - before for before, after in pairwise(dim.boundaries(size, mesh))]
+    sizes = [end - begin for begin, end in pairwise(dim.boundaries(size, mesh))]
     by_rank: dict[int, tuple[int, ...]] = {}
     for group in mesh.groups(axes):
         row = tuple(sizes[mesh.part(rank, dim.axes)] for rank in group)
@@ -186,8 +186,9 @@ def _part_sizes(
 
 def _moved_sizes(step: Step, size: int, mesh: Mesh, *, made: bool) -> list[tuple[int, ...]]:
     """
-    Per device, where the boundaries of a dim of `size` move: what of its part goes to the members of its group, or, not
-    `made`, what of theirs comes to it.
+    Return, for each device, the elements that move to the members of its group (`made`) or from them (not `made`).
+
+    The source and target shardings split a dim of `size` at different boundaries.
     """
     assert step.dim is not None
     sides = [step.source.dims[step.dim], step.target.dims[step.dim]]

@@ -1,11 +1,10 @@
 """
-Emission: from a lowered step to the text of one Python file that reads as a person would write it.
+Emit a lowered step as the text of one readable Python file.
 
-The module holds one function whose ops all carry a signature, with collectives in the place of reshards. The
-text imports torch and the runtime alone: a step function on local tensors, and the plan that the runtime
-prepares the step from. A fragment of the step is a function of its own. All ranks run the same text; what differs
-between them stands in one table of sizes. Updates, and sums of values that nothing else reads, are written into the
-memory of an operand where the IR says so (`spmd.reuses`).
+The module holds one function whose ops all have a signature, with collectives in place of reshards. The text imports
+only torch and the runtime; it defines a step function on local tensors, and a plan that tells the runtime how to set
+up the step. Each fragment of the step becomes a separate function. All ranks run the same text; one table of sizes
+holds the differences between ranks. Updates and sums overwrite an operand if the IR says so (`spmd.reuses`).
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ def emit_python(
     ticks: dict[Operation, int] | None = None,
 ) -> str:
     """
-    The program of a lowered step.
+    Return the program of a lowered step.
 
     Args:
-        name: what the program is called in its docstring and plan.
-        step_spec: where the runtime finds the model, as `package.module:function`, if anywhere.
-        versions: the versions of what made the program, by package.
-        ticks: if given, the program says before each op that it comes next, as `comm.tick(number)`, and `comm.tick()`
-            where what comes is no op of the step. The numbers of the ops are put here.
+        name: name of the program in its docstring and plan.
+        step_spec: `package.module:function` that builds the model at run time, if any.
+        versions: package -> version, for the packages that created the program.
+        ticks: if given, the program announces each op with `comm.tick(number)`, and other code with `comm.tick()`;
+            the numbers of the ops are stored here.
 
     Raises:
-        EmitError: something is left to decide, or the step does what a program cannot; the message says what.
+        EmitError: a decision is missing, or the step cannot be written as a program; the message names the op.
     """
     func = the_step(module)
     check_lowered(func)
@@ -76,12 +75,11 @@ def emit_python(
     try:
         check_program(program)
     except ProgramTextError as error:
-        raise EmitError(func, f"the program that it becomes {error}") from error
+        raise EmitError(func, f"the emitted program {error}") from error
     return program
 
 
 def _single(func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
-    """What a program of one stage has below its imports."""
     program = Program(mesh, ticks=ticks)
     step = list(step_function(program, func))
     yield from lines(mesh_doc(mesh))
@@ -96,14 +94,14 @@ def _single(func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, i
 
 
 def step_function(program: Program, func: FuncOp) -> Iterator[str]:
-    """The function `step`, of the communicator and the step's arguments; those of its fragments join the program."""
+    """Write the function `step` of the communicator and the arguments, and add the functions of fragments."""
     block = func.body.block
     ops, done = list(block.ops), block.last_op
     assert done is not None, "a step returns"
     overwritten = overwritten_operands(ops)
     body = Body(program, Where(program.mesh), ops, overwritten, frees=any(isinstance(op, FreeOp) for op in ops))
     layered = layered_arguments(func)
-    layers = body.layers(ops[:-1], [values for each in layered for values in each.lists])
+    layers = body.layers(ops[:-1], [values for layer in layered for values in layer.lists])
     arguments = NamedArguments(func, body.names, layered if layers.functions else ())
     statements = list(body.statements(ops[:-1], layers))
     yield from body.head("step", arguments.parameters)

@@ -1,4 +1,4 @@
-"""The equal layers of a step: the ranges of ops of which its program has one function."""
+"""Find the equal layers of a step: ranges of equal ops that the program writes as one function."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class LayerCall:
     One of several equal ranges of ops.
 
     Args:
-        ops: with their frees.
-        given: the values that it takes, in order of first use.
-        left: the values that it makes for others, in order.
-        lists: those of them that are freed together.
+        ops: ops of the range, including frees.
+        given: values from before the range that it reads, in order of first use.
+        left: results that ops outside the range use, in order.
+        lists: groups of results in `left` that are freed together.
     """
 
     ops: Sequence[Operation]
@@ -36,45 +36,44 @@ class LayerCall:
     lists: list[Sequence[SSAValue]] = field(default_factory=list[Sequence[SSAValue]])
 
     def is_list(self, values: Sequence[SSAValue]) -> bool:
-        """Whether some of what it makes stays in one list until all of it is freed at once."""
-        return any(list(values) == list(each) for each in self.lists)
+        """Return whether these results stay in one list until they are freed together."""
+        return any(list(values) == list(group) for group in self.lists)
 
     @property
     def freed(self) -> frozenset[SSAValue]:
-        """The values that are not held on to any longer than in here."""
+        """The values and tokens that the range frees."""
         frees = (value for op in self.ops if isinstance(op, FreeOp) for value in op.args)
         return frozenset((*frees, *(op.token for op in self.ops if isinstance(op, WaitOp))))
 
     @property
     def streams(self) -> Sequence[ComputeOp]:
-        """The ops that draw random numbers."""
+        """The ops of the range that draw random numbers."""
         return [op for op in self.ops if isinstance(op, ComputeOp) and STREAM in op.attributes]
 
     @property
     def block(self) -> str:
-        """The numbered layer of the model that most of its ops are of: `h.3`."""
+        """The numbered layer of the model, such as `h.3`, that most ops of the range belong to."""
         return _most_frequent(numbered_layer(op) for op in self.ops)
 
     @property
     def phase(self) -> str:
-        """What it does for that layer."""
+        """The phase of most ops of the range: forward, backward or update."""
         computed = [_phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
         return _most_frequent(computed or map(_phase_of, self.ops))
 
 
 def _phase_of(op: Operation) -> str:
-    """The part of a step that an op belongs to."""
     return "backward" if BACKWARD in op.attributes else "update" if is_update(op) else "forward"
 
 
 def _most_frequent(items: Iterable[str]) -> str:
-    """The most frequent of some words that are not empty."""
+    """Return the most frequent nonempty item, or an empty string."""
     counts = Counter(item for item in items if item)
     return counts.most_common(1)[0][0] if counts else ""
 
 
 def find_calls(ops: Sequence[Operation], flow: ValueUses) -> list[list[LayerCall]]:
-    """The ranges of equal ops that are worth a function."""
+    """Return the groups of equal ranges of ops that are worth a function."""
     steps = _with_frees(ops)
     heads = [step[0] for step in steps]
     classes = Classes()
@@ -96,18 +95,18 @@ def find_calls(ops: Sequence[Operation], flow: ValueUses) -> list[list[LayerCall
 
 
 _Place = tuple[str, str]
-"""A layer, and the part of a step that is done for it."""
+"""A layer and a phase."""
 
 
 def _place(op: Operation) -> _Place | None:
-    """The layer and phase that an op says that it is of; what communicates, or has no layer, may stand in any."""
+    """Return the layer and phase of an op, or None for an op that may be in any range (a collective, for example)."""
     if not isinstance(op, ComputeOp) or not isinstance(op.location, NameLoc):
         return None
     return numbered_layer(op), _phase_of(op)
 
 
 def _ends(places: Sequence[_Place | None]) -> list[int]:
-    """By op, where a range that begins there ends at the latest: after the last op of its layer, or of the next one."""
+    """Return, for each op, the latest end of a range that begins there: after the last op of its or the next layer."""
     ends: list[int] = []
     end, last = len(places), None
     for at in reversed(range(len(places))):
@@ -123,7 +122,7 @@ def _call(ops: Sequence[Operation], flow: ValueUses) -> LayerCall:
 
 
 def _with_frees(ops: Sequence[Operation]) -> list[list[Operation]]:
-    """Each op with the frees that follow it."""
+    """Group each op with the frees that follow it."""
     steps: list[list[Operation]] = []
     for op in ops:
         if isinstance(op, FreeOp) and steps:
@@ -134,7 +133,7 @@ def _with_frees(ops: Sequence[Operation]) -> list[list[Operation]]:
 
 
 def _item(classes: Classes, step: Sequence[Operation]) -> int | None:
-    """The class of an op and of how many values are freed after it."""
+    """Combine the class of an op with the number of values that are freed after it."""
     number = classes.of(step[0])
     freed = sum(len(op.operands) for op in step[1:])
     return None if number is None else (number << 8) + min(freed, 255)

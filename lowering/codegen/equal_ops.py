@@ -1,9 +1,9 @@
 """
-Which ops of a function would be written alike, and which ranges of them, but for the names of values.
+Find ops, and ranges of ops, whose program text is equal except for the names of values.
 
-Two ops are of one class where their text differs in nothing but names, layers and the streams of random numbers, which
-a function takes as arguments. Two ranges are equal where their ops are of the same classes and pass on their values in
-the same way: in the function that is written for one of them, each value of the other has its place.
+Two ops are in one class if their texts differ only in names, layers and the streams of random numbers, which are
+parameters of a function. Two ranges are equal if their ops are in the same classes and pass on values in the same
+way, so that one function serves both.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ...dialects.train import is_update
 from .overwritten import Overwritten
 
 STREAM = "stream"
-"""The argument that is different for each random op."""
+"""The argument that differs between random ops."""
 
 MOST_VALUES = 24
-"""Operands or results of an op of a layer; what has more is of several layers: buckets, joined updates."""
+"""The most operands or results of an op in a layer; an op with more spans layers, such as a bucket or joined update."""
 
 
 @dataclass(eq=False)
 class Classes:
-    """The classes of ops, as numbers in order of first use."""
+    """The classes of ops, numbered in order of first use."""
 
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
 
     def of(self, op: Operation) -> int | None:
-        """The class of an op; None of one that is in no function of a layer."""
+        """Return the class of an op, or None if the op must stay outside the functions of layers."""
         if max(len(op.operands), len(op.results)) > MOST_VALUES or (key := _class_of(op)) is None:
             return None
         return self._numbers.setdefault(key, len(self._numbers))
@@ -61,48 +61,48 @@ def _class_of(op: Operation) -> tuple[object, ...] | None:
 @dataclass(frozen=True)
 class ValueUses:
     """
-    How the values of a function are passed on.
+    The uses of the values of a function.
 
     Args:
-        last_use: by value, the last op that reads it.
+        last_use: value -> last op that reads it.
     """
 
     overwritten: Overwritten
     last_use: Mapping[SSAValue, Operation]
 
     def key(self, ops: Sequence[Operation]) -> tuple[object, ...]:
-        """What equal ranges of ops have in common, given that their ops are of the same classes."""
+        """Return a key that is equal for equal ranges, if their ops are in the same classes."""
         places: dict[SSAValue, int] = {}
         within = set(ops)
-        found: list[object] = []
+        parts: list[object] = []
         for op in ops:
-            found.append(tuple(places.setdefault(value, len(places)) for value in self.needs(op)))
+            parts.append(tuple(places.setdefault(value, len(places)) for value in self.needs(op)))
             if isinstance(op, FreeOp):
                 continue
-            found.append(tuple(sorted(self.overwritten[op].items())))
+            parts.append(tuple(sorted(self.overwritten[op].items())))
             if isinstance(op, CollectiveOp):
-                found.append(self.last_use[op.operand] is op)
+                parts.append(self.last_use[op.operand] is op)
             for value in op.results:
                 users = {use.operation for use in value.uses}
                 places[value] = len(places)
-                found.append((all(isinstance(user, FreeOp) for user in users), users <= within))
-        return tuple(found)
+                parts.append((all(isinstance(user, FreeOp) for user in users), users <= within))
+        return tuple(parts)
 
     def needs(self, op: Operation) -> Iterator[SSAValue]:
-        """The values whose names the text of `op` may use; those that a wait gives back are its operands too."""
+        """Yield the values whose names the text of `op` may use, including operands that a wait gives back."""
         yield from op.operands
         if isinstance(op, WaitOp):
             yield from (value for value in op.start.args if self.last_use[value] is op)
 
     def given(self, ops: Sequence[Operation]) -> list[SSAValue]:
-        """The values that a range takes from before it, in order of first use."""
-        made = {value for op in ops for value in op.results}
+        """Return the values from before a range that the range reads, in order of first use."""
+        own = {value for op in ops for value in op.results}
         needed = dict.fromkeys(value for op in ops for value in self.needs(op))
-        return [value for value in needed if value not in made]
+        return [value for value in needed if value not in own]
 
     @staticmethod
     def left(ops: Sequence[Operation]) -> list[SSAValue]:
-        """The values that a range makes and that others use, in order."""
+        """Return the results of a range that ops outside the range use, in order."""
         within = set(ops)
         values = (value for op in ops for value in op.results)
         return [value for value in values if any(use.operation not in within for use in value.uses)]

@@ -13,11 +13,11 @@ from ...dialects.train import is_update
 from .python_text import remark
 
 _MOST_CHARACTERS = 500
-"""Of a place in a message: a layer may be called anything."""
+"""The most characters of a place in a message, since the name of a layer may be arbitrarily long."""
 
 
 class EmitError(DiagnosticException):
-    """IR that cannot be written as a program; the message names the op, its place and what to run."""
+    """An error for IR that cannot be written as a program; the message names the op, its place and the remedy."""
 
     def __init__(self, op: Operation, message: str) -> None:
         names = ", ".join(f"%{result.name_hint}" for result in op.results if result.name_hint)
@@ -28,13 +28,13 @@ class EmitError(DiagnosticException):
 
 def place(op: Operation, most: int | None = None) -> str:
     """
-    Where in the user's model an op comes from: `fc1  (models/mlp.py:12), backward`; empty if unknown.
+    Return the place of an op in the user's model, `fc1  (models/mlp.py:12), backward`, or an empty string if unknown.
 
-    Of the path the last two parts are given, so that the text does not depend on the machine. A layer's name has no
-    spaces, which distinguishes these from other comments of a program (`runtime.layer_ranges`).
+    The text has only the last two parts of the path, so that it does not depend on the machine. A layer's name has no
+    spaces, which distinguishes places from other comments in a program (`runtime.layer_ranges`).
 
     Args:
-        most: columns, beyond which the line of a layer is left out.
+        most: maximum width in columns; a longer text omits the line of the layer.
     """
     layer, file = "", op.location
     if isinstance(file, NameLoc):
@@ -53,8 +53,8 @@ def place(op: Operation, most: int | None = None) -> str:
 
 
 _ROOT = "model"
-"""What the update of a parameter is said to be of that no layer has but the model itself."""
+"""The layer that programs name for the update of a parameter that belongs to the model itself."""
 
 
 UPDATE = "update"
-"""What programs call the part of a step that changes parameters."""
+"""The name that programs use for the phase of a step that updates parameters."""

@@ -1,12 +1,12 @@
 """
-The calls of a layer's function, and the first and last lines of that function.
+Write the calls of a layer's function, and the first and last lines of the function.
 
     # h.3, backward
     moved = [h_2_add_1, h_4_ln_1_add_grad]
     del h_2_add_1, h_4_ln_1_add_grad
     h_3_ln_1_add_grad, h_3_grads = h_backward(comm, h[3], h_3_saved, moved)
 
-`h[3]` is a list that the caller keeps; the function empties the others when it has their values.
+`h[3]` is a list that the caller keeps; the function clears all other lists after it has unpacked them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .names import Named, Names
 _UNUSED = "_"
 _MOVED = "moved"
 _LISTS = {"forward": "saved", "backward": "grads", "update": "updated"}
-"""What the lists of results are called, by phase."""
+"""Phase -> label of the lists of results."""
 
 
 def call_of_layer(function: LayerFunction, each: LayerCall, names: Names, first: Sequence[str]) -> Iterator[str]:
     """
-    The lines of a call.
+    Write the lines of a call.
 
     Args:
-        names: of the caller.
-        first: the arguments that all functions have.
+        names: names in the caller.
+        first: arguments common to all functions.
     """
     args = [*first, *(names[each.given[index]] for index in function.named)]
     args += [str(python_value(op.attributes[STREAM])) for op in each.streams]
@@ -69,7 +69,7 @@ def call_of_layer(function: LayerFunction, each: LayerCall, names: Names, first:
 
 
 def _target(each: LayerCall, values: Sequence[SSAValue], names: Names) -> str:
-    """The name of a value, or of a list of values, from which those that are not freed together are taken."""
+    """Name the target of a result: a value, or a list, which is kept if its values are freed together."""
     if len(values) == 1:
         return names.new(values[0], "token")
     if each.is_list(values):
@@ -79,11 +79,11 @@ def _target(each: LayerCall, values: Sequence[SSAValue], names: Names) -> str:
 
 def parameters_of(function: LayerFunction, names: Names, caller: Names) -> tuple[list[str], list[str], list[str]]:
     """
-    The parameters of a function, those of them that are streams of random numbers, and the lines that unpack lists.
+    Return the parameters of a function, its stream parameters, and the lines that unpack lists.
 
     Args:
-        names: of the function; they are given to what it takes.
-        caller: those at its first call.
+        names: names in the function, which receive the parameters.
+        caller: names in the caller at the first call.
     """
     first = function.calls[0]
     named = [names.new(first.given[index]) for index in function.named]
@@ -108,7 +108,7 @@ def parameters_of(function: LayerFunction, names: Names, caller: Names) -> tuple
 
 
 def return_of(function: LayerFunction, names: Names) -> Iterator[str]:
-    """The last lines of a function: it returns values, and lists of them."""
+    """Write the last lines of a function, which return values and lists of values."""
     left = function.calls[0].left
     groups = [[names[left[index]] for index in group] for group in function.returned]
     docs = [group[0] if len(group) == 1 else _list_of(group) for group in groups]
@@ -129,7 +129,7 @@ def _list_of(items: Sequence[str], prefix: str = "") -> Group:
 
 
 def let_go(names: Names, values: Iterable[Named]) -> Iterator[str]:
-    """Yield statements that delete values; one that took the place of an argument in a list is overwritten there."""
+    """Write statements that delete values; an element of a list of arguments is overwritten with None instead."""
     variables: dict[str, None] = {}
     for value in values:
         if names.is_argument(value):

@@ -1,10 +1,10 @@
 """
-The parameters and results of the functions of equal layers.
+Choose the parameters and results of the functions of equal layers.
 
-What a layer frees has to be free at once, so nobody but the function may hold on to it: a caller's variable would. So
-values that a call frees are handed over in lists, which the function unpacks and clears, and values that a function
-returns and that are freed together, such as what forward keeps for backward, are made as such a list from the outset.
-What the caller keeps is passed by name, or as the list that it is in.
+A value that a layer frees must be released at once, so only the function may hold a reference; a variable of the caller
+would keep it alive. Values that a call frees are therefore passed in lists, which the function unpacks and clears.
+Results that are freed together, such as the values that forward saves for backward, are returned as such a list.
+Values that the caller keeps are passed by name, or as the list that holds them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .equal_ops import ValueUses
 from .overwritten import Overwritten
 
 SHORTEST_LIST = 3
-"""Values that are passed as a list."""
+"""The least number of values that are passed as a list."""
 
 _MANY = 8
-"""Results or operands of one op for which lists of values are worth while."""
+"""An op with more results or operands than this gets lists of values."""
 
 _Place = tuple[int, int]
-"""A list of values, by its number, and an index of it."""
+"""The number of a list of values, and an index in this list."""
 
 _Partition = tuple[tuple[int, ...], ...]
 """The indices of values, by group."""
@@ -37,15 +37,14 @@ _Partition = tuple[tuple[int, ...], ...]
 @dataclass(eq=False)
 class LayerFunction:
     """
-    A function that is called for equal layers. Values are given by their index in `given` and `left` of its calls.
+    A function that is called for equal layers. Values are identified by their index in `given` or `left` of the calls.
 
     Args:
-        named: those that are passed by name.
-        lists: those that are passed in a list that the caller keeps, each with its index there.
-        taken: the lists of those that are handed over.
-        returned: the results, of which those of several values are lists; what is written in the place of an
-            argument is none.
-        replaced: results -> the arguments in whose place they are written.
+        named: arguments passed by name.
+        lists: arguments passed in lists that the caller keeps: argument -> index in the list.
+        taken: groups of arguments passed in lists that the function clears.
+        returned: groups of results; a group of several values is a list. Results in `replaced` are not returned.
+        replaced: result -> argument that it overwrites.
     """
 
     calls: Sequence[LayerCall]
@@ -58,17 +57,17 @@ class LayerFunction:
 
 
 Items = Sequence["Operation | LayerCall"]
-"""A function, op by op and call by call."""
+"""The ops and calls of a function, in order."""
 
 
 class _Interfaces:
     """
-    How values come to calls and go from them, in all of a function.
+    The parameters and results of all layer functions that a function calls.
 
     Args:
-        items: of the function.
-        functions: by function, its calls among the items.
-        lists: of values that no op of the function makes.
+        items: ops and calls of the caller.
+        functions: calls of each function among the items.
+        lists: lists of arguments of the caller.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class _Interfaces:
             self._set_arguments(function)
 
     def _split(self, item: Operation) -> list[Sequence[SSAValue]] | None:
-        """The results of one op of many, by what frees them; None where they are written in the place of arguments."""
+        """Group the results of an op with many results by the item that frees them; return None for other ops."""
         if not isinstance(item, WaitOp | ForeachOp) or len(item.results) <= _MANY or is_update(item):
             return None
         values = tuple(item.results)
@@ -106,7 +105,6 @@ class _Interfaces:
         return [*groups]
 
     def _enter(self, values: Sequence[SSAValue]) -> None:
-        """Note that values are in a list."""
         self._places.update((value, (len(self._sizes), index)) for index, value in enumerate(values))
         self._sizes.append(len(values))
 
@@ -128,7 +126,7 @@ class _Interfaces:
                     self._enter(values)
 
     def _fate(self, value: SSAValue) -> Hashable:
-        """What frees a value; each token by itself that an op of the caller waits for."""
+        """Return a key for the item that frees a value; each token that the caller waits for has a separate key."""
         end = self._freed_at.get(value)
         return value if isinstance(value.type, TokenType) and not isinstance(end, LayerCall) else id(end)
 
@@ -140,16 +138,16 @@ class _Interfaces:
         def numbers(index: int) -> Hashable:
             return tuple(place[0] if place is not None else None for place in places[index])
 
-        kept = [index for index in indices if calls[0].given[index] not in freed]
-        fixed = _grouped(filter(self._is_fixed(places), kept), numbers)
+        remaining = [index for index in indices if calls[0].given[index] not in freed]
+        fixed = _grouped(filter(self._is_fixed(places), remaining), numbers)
         groups = [group for group in fixed if len(group) >= SHORTEST_LIST]
         listed = {index for group in groups for index in group}
-        function.named = [index for index in kept if index not in listed]
+        function.named = [index for index in remaining if index not in listed]
         function.lists = [{index: _index(places[index]) for index in group} for group in groups]
-        function.taken = self._taken([index for index in indices if index not in kept], places)
+        function.taken = self._taken([index for index in indices if index not in remaining], places)
 
     def _taken(self, taken: Sequence[int], places: Sequence[Sequence[_Place | None]]) -> list[Sequence[int]]:
-        """The values that are handed over, by the lists that most calls have them in; then those in none."""
+        """Group the arguments that the function frees by the lists that hold them in most calls; lists come first."""
 
         def lists(call: int) -> list[Hashable]:
             found = [(place[0] if (place := places[index][call]) is not None else None) for index in taken]
@@ -166,17 +164,16 @@ class _Interfaces:
         return [*whole, *named]
 
     def _is_fixed(self, places: Sequence[Sequence[_Place | None]]) -> Callable[[int], bool]:
-        """Whether a value is in all calls at the same place of a list of the same size."""
+        """Return whether a value has, in all calls, the same index in a list of the same size."""
 
         def fixed(index: int) -> bool:
-            found = {(place[1], self._sizes[place[0]]) if place is not None else None for place in places[index]}
-            return len(found) == 1 and None not in found
+            places_found = {(place[1], self._sizes[place[0]]) if place is not None else None for place in places[index]}
+            return len(places_found) == 1 and None not in places_found
 
         return fixed
 
 
 def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:
-    """The values, and tokens, that an op of the caller or a call lets go of."""
     match item:
         case LayerCall():
             return item.freed
@@ -189,7 +186,7 @@ def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:
 
 
 def _order_of(call: LayerCall) -> Callable[[int], tuple[int, int]]:
-    """The order of results in a list: that in which one op takes many of them, a bucket above all."""
+    """Return a sort key for results in a list: their order as operands of an op with many, such as a bucket."""
 
     def order(index: int) -> tuple[int, int]:
         value = call.left[index]
@@ -200,32 +197,32 @@ def _order_of(call: LayerCall) -> Callable[[int], tuple[int, int]]:
 
 
 def _partition(keys: Sequence[Hashable]) -> _Partition:
-    """The indices of equal keys, in order of the first of each."""
+    """Group the indices of equal keys, in order of first occurrence."""
     return tuple(map(tuple, _grouped(range(len(keys)), keys.__getitem__)))
 
 
 def _most_frequent(partitions: Sequence[_Partition]) -> _Partition:
-    """The most frequent of some partitions, and of those the one with the fewest groups."""
+    """Return the most frequent partition; of equally frequent partitions, one with the fewest groups."""
     counts = Counter(partitions)
     return max(counts, key=lambda each: (counts[each], -len(each)), default=())
 
 
 def _index(places: Sequence[_Place | None]) -> int:
-    """An index in the first list that there is."""
+    """Return the index in the first list, or 0."""
     return next((place[1] for place in places if place is not None), 0)
 
 
 def _replaced(call: LayerCall, overwritten: Overwritten) -> dict[int, int]:
-    """The results of updates that are written in the place of arguments that the caller keeps."""
+    """Return the results of updates that overwrite arguments that the caller keeps, as result -> argument."""
     given = {value: index for index, value in enumerate(call.given)}
     left = {value: index for index, value in enumerate(call.left)}
-    kept, origin = given.keys() - call.freed, dict[SSAValue, SSAValue]()
+    caller_values, origin = given.keys() - call.freed, dict[SSAValue, SSAValue]()
     for op in call.ops:
         if isinstance(op, TrainOp):
             for operand, result in overwritten[op].items():
                 source = op.operands[operand]
                 origin[op.results[result]] = origin.get(source, source)
-    return {left[new]: given[old] for new, old in origin.items() if new in left and old in kept}
+    return {left[new]: given[old] for new, old in origin.items() if new in left and old in caller_values}
 
 
 def _grouped(indices: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
@@ -236,22 +233,22 @@ def _grouped(indices: Iterable[int], key: Callable[[int], Hashable]) -> list[lis
 
 
 def _ungrouped(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
-    """Groups that are worth a list, and the members of the others one by one; in order of their first members."""
-    found: list[Sequence[int]] = []
+    """Split groups that are too short for a list into single members; sort all groups by first member."""
+    result: list[Sequence[int]] = []
     for group in groups:
-        found += [group] if len(group) >= SHORTEST_LIST else [[index] for index in group]
-    return sorted(found, key=lambda group: group[0])
+        result += [group] if len(group) >= SHORTEST_LIST else [[index] for index in group]
+    return sorted(result, key=lambda group: group[0])
 
 
 @dataclass(frozen=True)
 class LayeredOps:
     """
-    A function of the program with calls for its equal layers.
+    The ops of a function, with calls in place of its equal layers.
 
     Args:
-        items: its ops and calls, in order.
-        functions: what each call calls.
-        splits: the ops of many results -> the lists that these become.
+        items: ops and calls, in order.
+        functions: call -> function.
+        splits: op with many results -> lists of its results.
     """
 
     items: Items
@@ -263,19 +260,19 @@ class LayeredOps:
 
 def find_layers(ops: Sequence[Operation], flow: ValueUses, lists: Sequence[Sequence[SSAValue]]) -> LayeredOps:
     """
-    The equal layers of the ops of a function.
+    Find the equal layers among the ops of a function.
 
     Args:
-        lists: of values that no op makes.
+        lists: lists of arguments of the function.
     """
     functions = find_calls(ops, flow)
     if not functions:
         return LayeredOps(ops)
-    calls = {op: each for calls in functions for each in calls for op in each.ops}
+    calls = {op: call for calls in functions for call in calls for op in call.ops}
     items: list[Operation | LayerCall] = []
     for op in ops:
         item = calls.get(op, op)
         if item is op or not items or items[-1] is not item:
             items.append(item)
     faces = _Interfaces(items, functions, flow.overwritten, lists)
-    return LayeredOps(items, {each: function for function in faces.functions for each in function.calls}, faces.splits)
+    return LayeredOps(items, {call: function for function in faces.functions for call in function.calls}, faces.splits)

@@ -1,5 +1,5 @@
 """
-The arguments of a step that belong to equal layers, as lists: `h[3]` are the parameters of layer 3.
+Write the arguments of a step that belong to equal layers as lists: `h[3]` holds the parameters of layer 3.
 
     def step(comm, *given):
         wte_weight, wte_weight_exp_avg = given[:2]
@@ -22,19 +22,19 @@ from .plan import argument_name, role_of_argument
 from .roles import roles_of_arguments
 
 _LEAST = 3
-"""Arguments of a layer that are worth a list."""
+"""The least number of arguments of a layer that are worth a list."""
 
 
 @dataclass(frozen=True)
 class LayeredArguments:
     """
-    Neighbouring arguments of equal layers, in the order of the layers.
+    Consecutive arguments of equal layers, in the order of the layers.
 
     Args:
-        family: what the layers are called but for their number.
-        layers: the arguments of each.
-        kinds: of each argument of a layer its kind: empty for a parameter, else the name of a state or role.
-        first: the number of the first layer.
+        family: name of the layers without their number.
+        layers: arguments of each layer.
+        kinds: kind of each argument of a layer: empty for a parameter, else the name of a state or role.
+        first: number of the first layer.
     """
 
     family: str
@@ -44,7 +44,7 @@ class LayeredArguments:
 
     @property
     def lists(self) -> list[list[SSAValue]]:
-        """The arguments of one kind and layer, kind by kind."""
+        """The arguments as one list per kind and layer, sorted by kind."""
         return [
             [value for value, each in zip(layer, self.kinds, strict=True) if each == kind]
             for kind in dict.fromkeys(self.kinds)
@@ -53,21 +53,21 @@ class LayeredArguments:
 
     @property
     def arguments(self) -> list[BlockArgument]:
-        """All, in order."""
+        """All arguments, in order."""
         return [value for layer in self.layers for value in layer]
 
     def pattern(self) -> Doc:
-        """The kind of each argument of a layer, by number: `(0, 1, 2) * 16`."""
+        """Return the number of the kind of each argument of a layer: `(0, 1, 2) * 16`."""
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(self.kinds))}
         return repeated_tuple([numbers[kind] for kind in self.kinds])
 
 
 def layered_arguments(func: FuncOp) -> list[LayeredArguments]:
-    """The arguments of a step that are of equal layers: of the same names, but for the number, in the same order."""
+    """Return the arguments of equal layers, which have equal names, except for the number, in the same order."""
     described = [_describe(roles) for roles in roles_of_arguments(func)]
     values = list(zip(func.body.block.args, described, strict=True))
     layers = [(key, list(members)) for key, members in groupby(values, lambda each: each[1][:2])]
-    found: list[LayeredArguments] = []
+    result: list[LayeredArguments] = []
     at = 0
     while at < len(layers):
         (family, number), members = layers[at]
@@ -76,16 +76,16 @@ def layered_arguments(func: FuncOp) -> list[LayeredArguments]:
             end += 1
         if family and end > at + 1 and len(members) >= _LEAST:
             arguments = [[value for value, _ in each] for _, each in layers[at:end]]
-            found.append(LayeredArguments(family, arguments, [kind for kind, _ in form], number))
+            result.append(LayeredArguments(family, arguments, [kind for kind, _ in form], number))
         at = end
-    return found
+    return result
 
 
 _Described = tuple[str, int, str, str]
 
 
 def _describe(roles: Mapping[str, Attribute]) -> _Described:
-    """The layers' name, the number, the kind and the name within the layer of an argument."""
+    """Return the family and number of an argument's layer, its kind, and its name within the layer."""
     kind, name = role_of_argument(roles)
     family, number = numbered(name)
     if number is None:
@@ -98,39 +98,43 @@ def _form(members: Sequence[tuple[BlockArgument, _Described]]) -> list[tuple[str
 
 
 class NamedArguments:
-    """Names the arguments of a step, those of layers as elements of lists, and writes what belongs to that."""
+    """The names of a step's arguments; arguments of layers are elements of lists."""
 
     def __init__(self, func: FuncOp, names: Names, layered: Sequence[LayeredArguments]) -> None:
         self._layered, self._lists = layered, list[tuple[LayeredArguments, list[str]]]()
         self._args = func.body.block.args
-        inside = {value for each in layered for value in each.arguments}
+        inside = {value for layered_group in layered for value in layered_group.arguments}
         self._names: dict[SSAValue, str] = {}
         for value, roles in zip(self._args, roles_of_arguments(func), strict=True):
             if value not in inside:
                 self._names[value] = names.new(value, argument_name(roles))
-        for each in layered:
-            base = each.family if not each.first else f"{each.family}.from.{each.first}"
-            kinds = dict.fromkeys(each.kinds)
+        for layered_group in layered:
+            base = (
+                layered_group.family
+                if not layered_group.first
+                else f"{layered_group.family}.from.{layered_group.first}"
+            )
+            kinds = dict.fromkeys(layered_group.kinds)
             variables = {kind: names.beside(f"{base}.{kind}" if kind else base) for kind in kinds}
-            places = [(variables[kind], number) for kind in kinds for number in range(len(each.layers))]
-            for (variable, number), values in zip(places, each.lists, strict=True):
+            places = [(variables[kind], number) for kind in kinds for number in range(len(layered_group.layers))]
+            for (variable, number), values in zip(places, layered_group.lists, strict=True):
                 names.enter_list(NamedList(f"{variable}[{number}]", list(values), variable, variable=False))
-            self._lists.append((each, list(variables.values())))
+            self._lists.append((layered_group, list(variables.values())))
 
     @property
     def parameters(self) -> list[str]:
-        """Of the function."""
+        """The parameters of the function."""
         return ["*given"] if self._layered else list(self._names.values())
 
     def head(self) -> Iterator[str]:
-        """The lines that give what is given its names."""
+        """Write the lines that assign the arguments to their names."""
         at = 0
-        for each, variables in self._lists:
-            arguments = each.arguments
+        for group, variables in self._lists:
+            arguments = group.arguments
             yield from self._plain(at, arguments[0].index)
             at = arguments[-1].index + 1
             given = f"given[{arguments[0].index}:{at}]"
-            made = call("rt.by_layer", [given, str(len(each.layers)), each.pattern()])
+            made = call("rt.by_layer", [given, str(len(group.layers)), group.pattern()])
             yield from assignment(variables, made, INDENT, unpacked=True)
         if self._layered:
             yield from self._plain(at, len(self._args))
@@ -142,35 +146,35 @@ class NamedArguments:
             yield from assignment(names, place, INDENT, unpacked=True)
 
     def returned(self, names: Names, values: Sequence[SSAValue]) -> list[str]:
-        """What is returned for some values: lists of layers in the order of the arguments that they stand in for."""
-        found: list[str] = []
+        """Return the texts of returned values, with the lists of layers in the order of their arguments."""
+        texts_returned: list[str] = []
         at = 0
         while at < len(values):
-            for each, variables in self._lists:
-                texts = self._texts(each, variables)
+            for group, variables in self._lists:
+                texts = self._texts(group, variables)
                 if [names[value] for value in values[at : at + len(texts)]] == texts:
                     joined = tuple_of(variables)
-                    found.append("*" + flat(call("rt.in_order", [joined, each.pattern()])))
+                    texts_returned.append("*" + flat(call("rt.in_order", [joined, group.pattern()])))
                     at += len(texts)
                     break
             else:
                 end = next((i for i in range(at + 1, len(values)) if self._begins(names, values[i])), len(values))
-                found += names.listed(values[at:end])
+                texts_returned += names.listed(values[at:end])
                 at = end
-        return found
+        return texts_returned
 
     def _begins(self, names: Names, value: SSAValue) -> bool:
-        """Whether a value is called as the first argument of some layers."""
+        """Return whether a value has the name of the first argument of some layers."""
         return any(names[value] == f"{variables[0]}[0][0]" for _, variables in self._lists)
 
     @staticmethod
     def _texts(each: LayeredArguments, variables: Sequence[str]) -> list[str]:
-        """The elements of the lists of some layers, in the order of the arguments."""
+        """Return the elements of the lists of some layers, in the order of the arguments."""
         kinds = dict(zip(dict.fromkeys(each.kinds), variables, strict=True))
-        found: list[str] = []
+        texts: list[str] = []
         for number in range(len(each.layers)):
             counts = dict.fromkeys(kinds, 0)
             for kind in each.kinds:
-                found.append(f"{kinds[kind]}[{number}][{counts[kind]}]")
+                texts.append(f"{kinds[kind]}[{number}][{counts[kind]}]")
                 counts[kind] += 1
-        return found
+        return texts

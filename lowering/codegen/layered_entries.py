@@ -1,5 +1,5 @@
 """
-The entries of a plan's inputs and outputs, those of equal layers written once.
+Write the entries of a plan's inputs and outputs, with one entry for equal layers.
 
     *rt.per_layer(range(12), (rt.Value(role="param", name="h.{}.mlp.up.weight", ...), ...)),
     *rt.updated(0, ("param", "state", "state") * 196),
@@ -15,16 +15,16 @@ from .layout import Doc, Group, call, flat, keyword, literal, repeated_tuple, tu
 from .numbered_layers import numbered
 
 _LEAST = 12
-"""Entries that are worth being written as one."""
+"""The least number of entries that are worth a combined entry."""
 
 _NUMBER = "{}"
-"""Stands for the number of a layer in a name."""
+"""The placeholder for the number of a layer in a name."""
 
 _Entry = Mapping[str, Any]
 
 
 def layered_entries(function: str, entries: Sequence[_Entry]) -> Iterator[Doc]:
-    """The entries in order; `function` makes one."""
+    """Write the entries in order, each as a call of `function` or as a combined entry."""
     at = 0
     while at < len(entries):
         if (count := _updates(entries[at:])) >= _LEAST:
@@ -49,7 +49,7 @@ def _call(function: str, entry: _Entry) -> Group:
 
 
 def _updates(entries: Sequence[_Entry]) -> int:
-    """How many entries say but that they update one input after the other."""
+    """Count the leading entries that only update consecutive inputs."""
     count = 0
     for entry in entries:
         if entry.keys() != {"role", "updates"} or entry["updates"] != entries[0]["updates"] + count:
@@ -59,7 +59,7 @@ def _updates(entries: Sequence[_Entry]) -> int:
 
 
 def _layers(entries: Sequence[_Entry], at: int) -> tuple[int, int]:
-    """How many entries there are of the layer that begins at `at`, and how many layers of just such entries."""
+    """Return the number of entries of the layer that begins at `at`, and the number of equal layers from there."""
     groups = [(key, list(members)) for key, members in groupby(entries[at:], _layer)]
     (family, number), first = groups[0]
     if not family or number is None or (at > 0 and _layer(entries[at - 1]) == (family, number)):
@@ -74,13 +74,13 @@ def _layers(entries: Sequence[_Entry], at: int) -> tuple[int, int]:
 
 
 def _layer(entry: _Entry) -> tuple[str, int | None]:
-    """The layer that an entry is of; none of one that names others too."""
+    """Return the layer that an entry belongs to; an entry that names several layers belongs to none."""
     name = str(entry.get("name", ""))
     return ("", None) if "tied" in entry or _NUMBER in name else numbered(name)
 
 
 def _form(entry: _Entry) -> _Entry:
-    """An entry with a place for the number in its name."""
+    """Replace the layer's number in the name of an entry by a placeholder."""
     name = entry["name"]
     family, number = numbered(name)
     return {**entry, "name": f"{family}.{_NUMBER}{name.removeprefix(f'{family}.{number}')}"}

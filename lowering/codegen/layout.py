@@ -1,4 +1,4 @@
-"""The layout of emitted Python: brackets on one line where they fit, else filled or one item to a line."""
+"""Lay out emitted Python: brackets on one line if they fit, else filled lines or one item per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeAlias
 from .python_text import checked_name, quoted
 
 WIDTH = 110
-"""Columns of a line of the program."""
+"""The maximum width of a line of the program, in columns."""
 
 INDENT = "    "
 
@@ -19,10 +19,10 @@ INDENT = "    "
 @dataclass(frozen=True)
 class Group:
     """
-    Items in brackets; `opening` ends in the bracket and may start with more: `inputs=(`.
+    Items in brackets; `opening` ends in the bracket and may start with more text: `inputs=(`.
 
-    `fill` puts as many items on a line as fit where they do not fit on one; otherwise each has its own line.
-    `mixed` does so although some are longer than a line.
+    If the items do not fit on one line, `fill` puts as many on each line as fit; otherwise each item has a line.
+    `mixed` fills lines even if some items are longer than a line.
     `comma` is False for the pieces of a string.
     """
 
@@ -36,18 +36,18 @@ class Group:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A tuple of one item many times."""
+    """A tuple that repeats one item `count` times."""
 
     item: object
     count: int
 
 
 Doc: TypeAlias = "str | Group"
-"""A piece of program text: an atom, or a group of them."""
+"""A piece of program text: an atom, or a group of pieces."""
 
 
 def flat(doc: Doc) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     if isinstance(doc, str):
         return doc
     separator = ", " if doc.comma else " "
@@ -55,7 +55,7 @@ def flat(doc: Doc) -> str:
 
 
 def lines(doc: Doc, indent: str = "", suffix: str = "") -> Iterator[str]:
-    """The text on as many lines as it takes to stay within the width."""
+    """Yield the text on as many lines as the width requires."""
     text = indent + flat(doc) + suffix
     if isinstance(doc, str) or len(text) <= WIDTH or not doc.items:
         yield text
@@ -75,10 +75,10 @@ def lines(doc: Doc, indent: str = "", suffix: str = "") -> Iterator[str]:
 
 def assignment(targets: Sequence[str], value: Group, indent: str, *, unpacked: bool = False) -> Iterator[str]:
     """
-    `targets = value`.
+    Yield the lines of `targets = value`.
 
     Args:
-        unpacked: whether the value is a sequence even where there is one target.
+        unpacked: whether the value is a sequence even for a single target.
     """
     left = ", ".join(targets)
     left = f"({left},)" if unpacked and len(targets) == 1 else left
@@ -95,11 +95,11 @@ def assignment(targets: Sequence[str], value: Group, indent: str, *, unpacked: b
 
 def filled(atoms: Sequence[str], indent: int, end: str = "") -> Iterator[str]:
     """
-    Lines of as many atoms, separated by commas, as fit beside an indent.
+    Yield lines with as many comma-separated atoms as fit.
 
     Args:
-        indent: the columns that each line has besides.
-        end: what ends the last line.
+        indent: number of columns to reserve in each line.
+        end: end of the last line.
     """
     line = ""
     for position, atom in enumerate(atoms):
@@ -114,18 +114,18 @@ def filled(atoms: Sequence[str], indent: int, end: str = "") -> Iterator[str]:
 
 
 def call(function: str, items: Iterable[Doc], *, fill: bool = True) -> Group:
-    """`function(items)`."""
+    """Return `function(items)`."""
     return Group(function + "(", tuple(items), ")", fill)
 
 
 def tuple_of(items: Iterable[Doc], prefix: str = "", *, fill: bool = True) -> Group:
-    """`(items)`, with the comma that a tuple of one needs."""
+    """Return `(items)`, with a trailing comma for a single item."""
     listed = tuple(items)
     return Group(prefix + "(", listed, ",)" if len(listed) == 1 else ")", fill)
 
 
 def keyword(name: str, doc: Doc) -> Doc:
-    """`name=doc`; NotPythonError if `name` is not a Python name."""
+    """Return `name=doc`; raise NotPythonError if `name` is not a Python name."""
     name = checked_name(name)
     if isinstance(doc, str):
         return f"{name}={doc}"
@@ -133,7 +133,7 @@ def keyword(name: str, doc: Doc) -> Doc:
 
 
 def literal(value: object) -> Doc:
-    """A plain value as Python text: numbers, strings, None and sequences and mappings of them."""
+    """Return the Python text of a number, a string, None, or a sequence or mapping of plain values."""
     match value:
         case float() if not math.isfinite(value):
             return f'float("{value}")'
@@ -152,7 +152,7 @@ def literal(value: object) -> Doc:
 
 
 def repeated_tuple(items: Sequence[int | str]) -> Doc:
-    """A tuple, written as its shortest period times a number if it repeats one."""
+    """Return the text of a tuple; a periodic tuple is written as its shortest period times a number."""
     sizes = (size for size in range(1, len(items)) if len(items) % size == 0)
     size = next((size for size in sizes if list(items) == list(items[:size]) * (len(items) // size)), len(items))
     doc = literal(tuple(items[:size]))
@@ -166,7 +166,7 @@ def _entry(key: str, value: object) -> Doc:
 
 
 def string(text: str) -> Doc:
-    """A string in double quotes, or in single quotes where it holds double ones; a long one in pieces."""
+    """Return a string literal, in double quotes if possible; a long string is split into pieces."""
     if len(text) <= WIDTH - 30:
         return quoted(text)
     words = text.split(" ")

@@ -1,4 +1,4 @@
-"""Loading an emitted program: running its text as a module."""
+"""Load an emitted program by running its text as a module."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any, TypeAlias
 from ...ir.text_file import read_text
 
 PARTS = {"PLAN": "the plan", "step": "the step function"}
-"""What a program of one stage has; one of several has all of theirs in `STAGES`."""
+"""Names that a single-stage program defines; a program of several stages defines `STAGES` instead."""
 
 STAGES = "STAGES"
 
 Stages: TypeAlias = "Sequence[tuple[Any, Callable[..., Any]]]"
-"""Of each stage its plan and its step function."""
+"""The plan and the step function of each stage."""
 
 
 class ProgramError(ValueError):
-    """A file that is not a program; the message says where and why."""
+    """An error for a file that is not a program; the message names the line and the reason."""
 
 
 def load_program(path: str | Path) -> Stages:
     """
-    Run the file at `path` and return its stages, of which most programs have one.
+    Run the file at `path` and return its stages; most programs have one.
 
     Raises:
-        ProgramError: there is no such file, it does not run, or it is no program.
+        ProgramError: the file is missing, fails to run, or is not a program.
     """
     file = Path(path).resolve()
     try:
@@ -43,12 +43,12 @@ def load_text(text: str, name: str) -> Stages:
     Run the text of a program and return its stages.
 
     Args:
-        name: what tracebacks call the file; they show its lines, whether or not there is such a file.
+        name: name of the file in tracebacks, which show its lines even if the file does not exist.
 
     Raises:
-        ProgramError: it does not run, or it is no program.
+        ProgramError: the text fails to run, or is not a program.
     """
-    # A size and time of None: the lines stay, even if a file of that name changes later.
+    # With None as modification time, the cached lines stay even if a file of this name changes later.
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module = ModuleType(f"shardwright_program_{Path(name).stem}")
     module.__file__ = name
@@ -67,7 +67,7 @@ def load_text(text: str, name: str) -> Stages:
 
 
 def _line(error: Exception, name: str) -> int:
-    """The last line of the program that the error passed through."""
+    """Return the innermost line of the program in the traceback of an error."""
     line, trace = 1, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == name:

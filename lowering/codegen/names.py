@@ -1,4 +1,4 @@
-"""Python names for the values of a program: valid, unique, and as close as can be to the names in the IR."""
+"""Choose Python names for the values of a program: valid, unique, and close to the names in the IR."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from xdsl.ir import SSAValue
 from ...ir.collectives import CollectiveKind
 
 _MOST = 200
-"""Characters of a name."""
+"""The most characters of a name."""
 
 _SHORTEST_SLICE = 3
-"""Elements of a list that are written as a slice."""
+"""The least number of list elements that are written as a slice."""
 
 _AMBIGUOUS = {"l", "O", "I"}
 _PROGRAM = {"LAYER", "MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
@@ -27,14 +27,14 @@ _RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
 
 @dataclass(frozen=True)
 class PartOf:
-    """The name of a micro-batched value at one of its parts."""
+    """One part of a micro-batched value."""
 
     value: SSAValue
     part: int
 
     @property
     def name_hint(self) -> str:
-        """That of the value, with the part."""
+        """The hint of the value, followed by the number of the part."""
         return f"{self.value.name_hint or 'value'}.{self.part}"
 
 
@@ -47,10 +47,10 @@ class NamedList:
     A list of the program whose elements are values.
 
     Args:
-        text: what the program calls it: `h_3_saved`, `h[3]`.
-        values: which each of its elements stands for.
-        label: what it is called where it is clear of which layer it is: `saved`, `h`.
-        variable: whether `text` is a variable of its own.
+        text: expression for the list in the program: `h_3_saved`, `h[3]`.
+        values: value of each element.
+        label: name of the list inside the function of a layer: `saved`, `h`.
+        variable: whether `text` is a variable.
     """
 
     text: str
@@ -61,11 +61,11 @@ class NamedList:
 
 class Names:
     """
-    The names given so far, and which value each of them stands for at this point of the program.
+    The names in use, and the value that each name stands for at the current point of the program.
 
     Args:
-        reserved: names that no value may have.
-        rename: what a hint becomes before it is a name.
+        reserved: names that values must not have.
+        rename: function to apply to hints.
     """
 
     def __init__(self, reserved: Collection[str] = (), rename: Callable[[str], str] = str) -> None:
@@ -80,50 +80,50 @@ class Names:
         return self._names[value]
 
     def new(self, value: Named, default: str | None = None) -> str:
-        """Name `value` after its hint, or `default`, or by number."""
+        """Name `value` after its hint, else after `default`, else by a number."""
         hint = value.name_hint or default
         if hint is None:
             hint, self._unnamed = f"v{self._unnamed}", self._unnamed + 1
         return self._hold(value, self._unused(identifier(self._rename(hint))))
 
     def new_list(self, values: Sequence[Named], label: str, prefix: str = "") -> str:
-        """Name a list of values; each of them is called as its element."""
+        """Name a list of values, whose names become elements of the list."""
         name = self.beside(f"{prefix}.{label}" if prefix else label)
         self.enter_list(NamedList(name, list(values), label))
         return name
 
     def enter_list(self, named: NamedList) -> None:
-        """Call values by their places in a list."""
+        """Name values as elements of a list."""
         for index, value in enumerate(named.values):
             self._hold(value, f"{named.text}[{index}]")
             self._lists[value] = named, index
 
     def list_of(self, value: Named) -> NamedList | None:
-        """The list of which a value is called an element; None where it has a name of its own."""
+        """Return the list that a value is named as an element of, or None if it is a variable."""
         return self._lists[value][0] if value in self._lists else None
 
     def whole_list(self, values: Sequence[Named]) -> NamedList | None:
-        """The list of just these values, in this order."""
+        """Return the list that consists of exactly these values in this order, or None."""
         named = self.list_of(values[0]) if values else None
         return named if named is not None and named.values == list(values) else None
 
     def variable(self, value: Named) -> str:
-        """The variable that holds a value: its own, or that of a list."""
+        """Return the variable that holds a value, possibly as an element of a list."""
         named = self.list_of(value)
         return named.text if named is not None else self[value]
 
     def listed(self, values: Sequence[Named]) -> list[str]:
-        """The names of some values; neighbours in a list as a slice of it: `*h_3_saved[2:]`."""
-        found: list[str] = []
+        """Return the names of values; consecutive elements of a list become a slice, `*h_3_saved[2:]`."""
+        texts: list[str] = []
         at = 0
         while at < len(values):
             length = self._run(values, at)
-            found.append(self._slice(values[at], length) if length >= _SHORTEST_SLICE else self[values[at]])
+            texts.append(self._slice(values[at], length) if length >= _SHORTEST_SLICE else self[values[at]])
             at += length if length >= _SHORTEST_SLICE else 1
-        return found
+        return texts
 
     def _run(self, values: Sequence[Named], at: int) -> int:
-        """How many values from `at` on are neighbours in a list."""
+        """Return the number of values from `at` on that are consecutive elements of a list."""
         if (place := self._lists.get(values[at])) is None:
             return 1
         (named, index), length = place, 1
@@ -138,13 +138,13 @@ class Names:
         return f"*{named.text}[{begin}:{last}]" if begin or last else f"*{named.text}"
 
     def beside(self, hint: str) -> str:
-        """A name for what is no value of the IR."""
+        """Reserve a name for a variable that is not a value of the IR."""
         name = self._unused(identifier(hint))
         self._holders[name] = None
         return name
 
     def forget(self, names: Collection[str]) -> None:
-        """Let others have names that stand for nothing any more."""
+        """Make names available that no longer stand for anything."""
         for name in names:
             del self._holders[name]
             self._counts.pop(name, None)
@@ -157,18 +157,18 @@ class Names:
         return self._hold(value, self._names[other])
 
     def holds(self, value: Named) -> bool:
-        """Whether the name of `value` still stands for it."""
+        """Return whether the name of `value` still stands for it."""
         return (name := self._names.get(value)) is not None and self._holders.get(name) == value
 
     def release(self, value: Named) -> None:
-        """Let another value have the name of `value`, which is not read again."""
+        """Make the name of `value`, which is not read again, available."""
         if self.is_argument(value):
             del self._lists[value]
             del self._holders[self._names[value]]
         elif (named := self.list_of(value)) is not None:
-            for each in named.values:
-                self._lists.pop(each, None)
-                del self._holders[self._names[each]]
+            for element in named.values:
+                self._lists.pop(element, None)
+                del self._holders[self._names[element]]
             self.forget([named.text] if named.text in self._holders else [])
         elif self.holds(value):
             name = self._names[value]
@@ -176,7 +176,7 @@ class Names:
             self._counts.pop(name, None)
 
     def is_argument(self, value: Named) -> bool:
-        """Whether a value is called an element of a list of arguments, whose other elements may be read again."""
+        """Return whether a value is named as an element of a list of arguments, whose other elements may stay alive."""
         return (named := self.list_of(value)) is not None and not named.variable
 
     def _hold(self, value: Named, name: str) -> str:
@@ -193,12 +193,12 @@ class Names:
 
 
 def identifier(hint: str) -> str:
-    """`hint` as a Python identifier that hides nothing the program needs."""
+    """Return `hint` as a Python identifier that does not shadow a name that the program uses."""
     name = re.sub(r"\W", "_", hint[:_MOST], flags=re.ASCII)
     name = name if not name[:1].isdigit() else f"v_{name}"
     return f"{name}_" if name in _RESERVED else name
 
 
 def base_name(value: SSAValue) -> str | None:
-    """The hint of `value` without the suffixes of its earlier versions: numbers and collectives."""
+    """Return the hint of `value` without the suffixes of its versions: numbers and collectives."""
     return None if value.name_hint is None else _FORM.sub("", value.name_hint)

@@ -1,4 +1,4 @@
-"""Layers of the user's model that have a number, such as `h.3`, and what is in them."""
+"""Parse names in numbered layers of the user's model, such as `h.3`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _NUMBERED_PLACE = re.compile(r"((?:[^\W\d]\w*\.)*)\d+(?=[.,\s]|$)", re.ASCII)
 
 
 def numbered_layer(op: Operation) -> str:
-    """The layer that an op is of, up to its number: `h.3` for `h.3.attn.q`; empty where it has none."""
-    found = _NUMBERED.match(op.location.desc.data) if isinstance(op.location, NameLoc) else None
-    return found[0] if found is not None else ""
+    """Return the numbered layer of an op, `h.3` for `h.3.attn.q`, or an empty string."""
+    match = _NUMBERED.match(op.location.desc.data) if isinstance(op.location, NameLoc) else None
+    return match[0] if match is not None else ""
 
 
 def numbered(name: str) -> tuple[str, int | None]:
-    """What a numbered layer is called, and its number, for the name of something in it: `h`, 3 for `h.3.attn.q`."""
-    if (found := _NUMBERED.match(name)) is None:
+    """Split the layer off a name and return its family and number: `h`, 3 for `h.3.attn.q`."""
+    if (match := _NUMBERED.match(name)) is None:
         return "", None
-    family, _, number = found[0].rpartition(".")
+    family, _, number = match[0].rpartition(".")
     return family, int(number)
 
 
 def without_number(hint: str) -> str:
-    """The name of a value within its layer: `attn.q.weight` for `h.3.attn.q.weight`."""
-    return hint[found.end() + 1 :] if (found := _NUMBERED.match(hint)) is not None and found.end() < len(hint) else hint
+    """Return the name of a value within its layer: `attn.q.weight` for `h.3.attn.q.weight`."""
+    return hint[match.end() + 1 :] if (match := _NUMBERED.match(hint)) is not None and match.end() < len(hint) else hint
 
 
 def any_number(place: str) -> str:
-    """A place in the model (`errors.place`) that stands for that of all layers: `h.*.attn.q` for `h.3.attn.q`."""
-    if (found := _NUMBERED_PLACE.match(place)) is None:
+    """Replace the layer's number in a place (`errors.place`) by a star: `h.*.attn.q` for `h.3.attn.q`."""
+    if (match := _NUMBERED_PLACE.match(place)) is None:
         return place
-    return f"{found[1]}*{place[found.end() :]}"
+    return f"{match[1]}*{place[match.end() :]}"

@@ -1,4 +1,4 @@
-"""Which operands the ops of a program write over (`spmd.reuses`)."""
+"""Find the operands that the ops of a program overwrite (`spmd.reuses`)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...dialects.train import overwritten_by_update
 from .errors import EmitError
 
 Overwritten: TypeAlias = Mapping[Operation, Mapping[int, int]]
-"""By op the operands whose memory it takes over, each with the result that takes it."""
+"""Op -> operand that it overwrites -> result in the memory of this operand."""
 
 IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "foreach": "foreach_"}
-"""Calls that can write into their first operand -> those that do."""
+"""Call -> its in-place form, which writes to the first operand."""
 
 
 def overwritten_operands(ops: Iterable[Operation]) -> Overwritten:
     """
-    What each op of a function takes over.
+    Return the operands that each op of a function overwrites.
 
     Raises:
-        EmitError: an update does not say whether it writes over its parameter.
+        EmitError: an update lacks `spmd.reuses`.
     """
     return {op: _overwritten(op) for op in ops}
 
@@ -33,18 +33,18 @@ def _overwritten(op: Operation) -> Mapping[int, int]:
     if isinstance(op, FragmentOp):
         return {}
     if REUSES not in op.attributes and overwritten_by_update(op):
-        raise EmitError(op, f"does not say what it writes over ({REUSES}); run reuse-buffers")
+        raise EmitError(op, f"lacks the operands that it overwrites ({REUSES}); run reuse-buffers")
     return results_by_reused(op)
 
 
 def summed_in_place(fragment: FragmentOp) -> Sequence[bool]:
     """
-    Per result of a fragment, whether the parts after the first are added to the memory of what the first yields.
+    Return, for each result of a fragment, whether later parts are added to the memory of the first part.
 
     Raises:
-        EmitError: the fragment does not say it.
+        EmitError: the fragment lacks `spmd.reuses`.
     """
     reused = reused_by_result(fragment)
     if reused is None and fragment.outs:
-        raise EmitError(fragment, f"does not say where its parts are summed ({REUSES}); run reuse-buffers")
+        raise EmitError(fragment, f"lacks the buffers that its parts are summed in ({REUSES}); run reuse-buffers")
     return [operand >= 0 for operand in reused or ()]

@@ -1,4 +1,4 @@
-"""The head of an emitted program: what it is, and the plan that the runtime sets it up from."""
+"""Write the head of an emitted program: its docstring, and the plan for the runtime."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _ARGUMENT_ROLES = {
     train.SEED: "seed",
 }
 _SPREAD_ROLES = {train.GRAD: "grad", train.OUTPUT: "output"}
-"""The roles of results that are given as they are spread."""
+"""The roles of results that are returned as shards."""
 
 TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 
 
 def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
-    """The docstring of the program of `func`; it has a stage on each of `meshes`."""
+    """Write the docstring of the program of `func`, which has a stage on each of `meshes`."""
     version = versions.get("shardwright")
     planner = f"shardwright {remark(version)}" if version else "shardwright"
     idle = sum(mesh.device_count for mesh in meshes if mesh.name == IDLE)
     used = [mesh for mesh in meshes if mesh.name != IDLE]
     stages = f"in {len(used)} stages " if len(used) > 1 else ""
     others = f" ({idle} ranks idle)" if idle else ""
-    what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
+    content = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
     where = " and ".join(map(_mesh_text, used))
-    text = f"{remark(name)} {stages}on {where}{others}: {what}, as planned by {planner}."
+    text = f"{remark(name)} {stages}on {where}{others}: {content}, as planned by {planner}."
     ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -63,19 +63,19 @@ def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping
 
 
 def _mesh_text(mesh: Mesh) -> str:
-    """A mesh for a docstring; only what quotes the names of axes may be a double quote."""
+    """Return the text of a mesh for a docstring; only the names of axes are in double quotes."""
     axes = (f'"{remark(axis.name)}"={axis.size}' for axis in mesh.axes)
     kinds = (" temporal" if axis.kind is AxisKind.TEMPORAL else "" for axis in mesh.axes)
     return f"<[{', '.join(axis + kind for axis, kind in zip(axes, kinds, strict=True))}]>"
 
 
 def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
-    """`MESH = rt.Mesh.of(dp=2, tp=2)`: the axes whose parts are devices."""
+    """Return `MESH = rt.Mesh.of(dp=2, tp=2)` with the spatial axes of a mesh."""
     return axes_doc(f"{name} = rt.Mesh.of", mesh.spatial)
 
 
 def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
-    """`function(dp=2, tp=2)`."""
+    """Return `function(dp=2, tp=2)`."""
     names, sizes = [axis.name for axis in axes], [str(axis.size) for axis in axes]
     if all(map(is_name, names)):
         return call(function, map(keyword, names, sizes))
@@ -86,11 +86,11 @@ def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
 @dataclass(frozen=True)
 class ProgramSignature:
     """
-    What a program, or a stage of one, takes and gives.
+    The arguments and results of a program or of one of its stages.
 
     Args:
-        arguments: of the step.
-        results: the indices of those of the step.
+        arguments: arguments of the step.
+        results: indices of results of the step.
     """
 
     func: FuncOp
@@ -99,12 +99,12 @@ class ProgramSignature:
 
     @staticmethod
     def of(func: FuncOp) -> ProgramSignature:
-        """All of a step."""
+        """Return the signature of the whole step."""
         return ProgramSignature(func, func.body.block.args, range(len(func.function_type.outputs)))
 
 
 class PlanFacts(TypedDict):
-    """What all plans of a program have in common."""
+    """The entries that all plans of a program share."""
 
     name: str
     step_spec: str | None
@@ -122,10 +122,10 @@ def plan_doc(
     more: Mapping[str, Doc] = MappingProxyType({}),
 ) -> Group:
     """
-    `PLAN = rt.Plan(...)`.
+    Return `PLAN = rt.Plan(...)`.
 
     Args:
-        suffix: of the names of plan and mesh.
+        suffix: suffix of the names of plan and mesh.
         more: further entries.
     """
     optimizer = given.func.attributes.get(OPTIMIZER)
@@ -148,10 +148,10 @@ def _values(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
     func, roles = given.func, roles_of_arguments(given.func)
     for argument in given.arguments:
         attributes = roles[argument.index]
-        if (found := _argument_role(attributes)) is None:
+        if (role := _argument_role(attributes)) is None:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
-        entries: dict[str, object] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
+        entries: dict[str, object] = {"role": role[0], **_argument_name(*role), "shape": shape_of(argument)}
         entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
@@ -165,41 +165,41 @@ def _values(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
 
 
 def spread_text(func: FuncOp, spread: Sharding) -> str:
-    """A sharding as the runtime reads it; EmitError where the name of an axis would make it another one."""
+    """Return a sharding as text for the runtime; raise EmitError if the name of an axis prevents a round trip."""
     text = str(spread)
     try:
-        found = parse_sharding(text)
+        parsed = parse_sharding(text)
     except ValueError:
-        found = None
-    if found != spread:
-        what = f"a value is spread as {text[:200]!r}, which is read as something else because of the name of an axis"
-        raise EmitError(func, f"{what}; call axes by letters, digits and _")
+        parsed = None
+    if parsed != spread:
+        problem = f"a value is spread as {text[:200]!r}, which is read as something else because of the name of an axis"
+        raise EmitError(func, f"{problem}; call axes by letters, digits and _")
     return text
 
 
 def argument_name(attributes: Mapping[str, Attribute]) -> str:
-    """What an argument is called whose value has no name: after its role."""
-    found = _argument_role(attributes)
-    return "_".join((*_argument_name(*found).values(),)) or found[0] if found is not None else "argument"
+    """Return the name of an argument whose value has no hint, derived from its role."""
+    role = _argument_role(attributes)
+    return "_".join((*_argument_name(*role).values(),)) or role[0] if role is not None else "argument"
 
 
 def role_of_argument(attributes: Mapping[str, Attribute]) -> tuple[str, str]:
-    """What an argument is, empty for a parameter and the name of a state, and the name that it has in the model."""
-    found = _argument_role(attributes)
-    if found is None:
+    """Return an argument's kind (empty for a parameter, the name of a state, or a role) and its name in the model."""
+    role = _argument_role(attributes)
+    if role is None:
         return "", ""
-    named = _argument_name(*found)
-    kind = named.get("state", "" if found[0] == "param" else found[0])
+    named = _argument_name(*role)
+    kind = named.get("state", "" if role[0] == "param" else role[0])
     return kind, named.get("name", "")
 
 
 def _argument_role(attributes: Mapping[str, Attribute]) -> tuple[str, Attribute] | None:
-    """An argument's role and the attribute that says so."""
+    """Return an argument's role and the attribute that marks it."""
     return next(((role, attributes[key]) for key, role in _ARGUMENT_ROLES.items() if key in attributes), None)
 
 
 def _argument_name(role: str, value: Attribute) -> dict[str, str]:
-    """The fields that a role's attribute holds: a name, or a parameter's name and that of its state."""
+    """Return the fields in a role's attribute: a name, or the names of a parameter and its state."""
     if role == "state":
         name, state = python_value(value)
         return {"name": name, "state": state}
@@ -232,7 +232,7 @@ def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
                 )
             role = _argument_role(inputs[argument.index])
             yield {"role": role[0] if role else "", "updates": places[argument]}
-        elif (role := next((each for each in _SPREAD_ROLES if each in attributes), None)) is not None:
+        elif (role := next((attribute for attribute in _SPREAD_ROLES if attribute in attributes), None)) is not None:
             name = python_value(attributes[role])
             yield {"role": _SPREAD_ROLES[role], "name": name, **spread}
         else:
@@ -240,15 +240,15 @@ def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
 
 
 def _check_result(func: FuncOp, result: SSAValue, expected: Sharding, why: str) -> None:
-    if (found := sharding_of(result)) != expected:
+    if (actual := sharding_of(result)) != expected:
         raise EmitError(
             func,
-            f"result %{result.name_hint} {why} and is spread as {found}, expected {expected}; run insert-resharding",
+            f"result %{result.name_hint} {why} and is spread as {actual}, expected {expected}; run insert-resharding",
         )
 
 
 def _numbers(value: Attribute) -> object:
-    """The elements of a constant in row-major order."""
+    """Return the elements of a constant in row-major order."""
     if not isinstance(value, DenseIntOrFPElementsAttr):
         return python_value(value)
     element = value.get_element_type()
@@ -258,7 +258,6 @@ def _numbers(value: Attribute) -> object:
 
 
 def _python(attribute: Attribute) -> object:
-    """A plain value, with dictionaries."""
     if isinstance(attribute, DictionaryAttr):
         return {key: _python(item) for key, item in attribute.data.items()}
     if isinstance(attribute, ArrayAttr):

@@ -1,10 +1,10 @@
 """
-Ranges of a sequence that occur again and again, such as the equal layers of a step: those that are worth a function.
+Find repeated ranges of a sequence, such as the equal layers of a step, that are worth a function.
 
 A range of `length` items that occurs `count` times saves `(count - 1) * length` items when it is written once, and
-costs `count` calls and a head. The greedy search takes the range that saves most (`_ranked`), then the best in what is
-left, as long as any saves enough. Equal ranges are found by polynomial hashes of all windows of one length, those of
-the next length coming from those of this one: `h' = h * base + next item` (Karp and Rabin, 1987).
+costs `count` calls and a head. The greedy search takes the range that saves most (`_ranked`), and repeats this on the
+remaining items while a range saves enough. Equal ranges have equal polynomial hashes. The hashes of all windows of one
+length give the hashes of the next length: `h' = h * base + next item` (Karp and Rabin, 1987).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import numpy.typing as npt
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _CALL, _HEAD = 4, 10
-"""What a call, and what begins and ends a function, cost, in items."""
+"""The cost of a call, and of the head and end of a function, in items."""
 
 _WHOLE = 1.5
-"""How many times the items that it saves a full layer counts: what is left of it otherwise takes calls too."""
+"""The factor on the savings of a full layer, since the rest of a partial layer would need further calls."""
 
 _SHORTEST, _LEAST = 6, 8
-"""Items of a function, and items that it has to save."""
+"""The least number of items of a function, and the least number of items that it must save."""
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
 _Rank = tuple[float, int, int, int]
-"""Minus what windows are worth, minus whether they begin well, the first start, and the length."""
+"""The negated worth of windows, the negated flag of a preferred begin, the first start, and the length."""
 
 _NOTHING: _Rank = (-float(_LEAST), 0, 0, 0)
-"""What is not worth a function."""
+"""The rank of windows that are barely worth a function."""
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """Ranges of one length that look equal and do not overlap; `key` is their hash."""
+    """Disjoint ranges of one length with the same hash `key`."""
 
     length: int
     starts: tuple[int, ...]
@@ -61,33 +61,33 @@ def repeated_ranges(
     alike: Callable[[Sequence[range]], Sequence[range]],
 ) -> list[Sequence[range]]:
     """
-    The ranges that are worth a function, each with all its occurrences in order; none of them overlap.
+    Return the disjoint ranges that are worth a function, each with all its occurrences in order.
 
     Args:
-        items: of the sequence, by the class of items that are alike; None for what can be in no range.
-        begins: whether a range should rather begin here than elsewhere, where both save as much.
-        ends: for each item, up to where a range may go that begins there.
-        alike: of ranges of items that are alike, those that are equal in every item.
+        items: class of each item of the sequence, or None for an item that must be outside of all ranges.
+        begins: for each item, whether a range preferably begins there, among ranges with equal savings.
+        ends: for each item, the latest end of a range that begins there.
+        alike: function that selects equal ranges from ranges whose items have the same classes.
     """
     left = np.array([_alone(i) if item is None else item for i, item in enumerate(items)], dtype=np.uint64)
     lengths = np.array(ends) - np.arange(len(items))
-    found: list[Sequence[range]] = []
+    result: list[Sequence[range]] = []
     refused = set[tuple[int, int]]()
     while (equal := _taken(_ranked(left, begins, lengths), alike, refused)) is not None:
-        found.append(equal)
+        result.append(equal)
         for each in equal:
             left[each.start : each.stop] = [_alone(i) for i in each]
-    return found
+    return result
 
 
 def _taken(
     ranked: Iterator[_Windows], alike: Callable[[Sequence[range]], Sequence[range]], refused: set[tuple[int, int]]
 ) -> Sequence[range] | None:
     """
-    The equal ranges of the first windows that have enough of them.
+    Return the equal ranges of the first windows that save enough.
 
     Args:
-        refused: lengths and keys of windows that have not; these are added to it.
+        refused: (length, key) of windows that do not save enough; further such windows are added.
     """
     for windows in ranked:
         if (windows.length, windows.key) in refused:
@@ -100,17 +100,17 @@ def _taken(
 
 
 def _alone(index: int) -> int:
-    """An item that is like no other; classes are small numbers."""
+    """Return a unique item; classes are smaller numbers."""
     return (1 << 32) + index
 
 
 def _ranked(items: Hashes, begins: Sequence[bool], lengths: Places) -> Iterator[_Windows]:
     """
-    Yield the windows that are worth most first; of those that are worth as much, such as begin well, then the first,
-    then the shortest.
+    Yield windows in order of decreasing worth; ties go to a preferred begin, then to the first start, then to the
+    shortest windows.
     """
     groups = list(_alike(items, lengths))
-    # How far windows overlap is looked at only when none is left that could save more.
+    # The exact rank, which excludes overlapping windows, is computed only when the bound of a group is the best left.
     heap = [(_bound(group), index, False) for index, group in enumerate(groups)]
     heapq.heapify(heap)
     while heap:
@@ -123,7 +123,7 @@ def _ranked(items: Hashes, begins: Sequence[bool], lengths: Places) -> Iterator[
 
 @dataclass(frozen=True)
 class _Alike:
-    """All ranges of one length that look equal, overlapping ones too."""
+    """All ranges of one length with the same hash, including overlapping ranges."""
 
     length: int
     starts: Places
@@ -131,12 +131,12 @@ class _Alike:
 
     @cached_property
     def apart(self) -> _Windows:
-        """Those that do not overlap with the one before."""
+        """The ranges that do not overlap with the previous range."""
         return _Windows(self.length, _apart(self.starts.tolist(), self.length), self.key)
 
 
 def _alike(items: Hashes, lengths: Places) -> Iterator[_Alike]:
-    """Yield the ranges that look equal, length by length, that may save enough."""
+    """Yield groups of ranges with the same hash that may save enough, by increasing length."""
     hashes = np.zeros(len(items) + 1, dtype=np.uint64)
     for length in range(1, int(lengths.max(initial=0)) + 1):
         hashes = hashes[:-1] * _BASE + items[length - 1 :]
@@ -155,14 +155,13 @@ def _alike(items: Hashes, lengths: Places) -> Iterator[_Alike]:
 
 
 def _bound(group: _Alike) -> _Rank:
-    """A rank that is no worse than that of the windows of a group that do not overlap."""
+    """Return a lower bound on the rank of the disjoint windows of a group."""
     return -_saved(group.length, len(group.starts)) * _WHOLE, -1, 0, group.length
 
 
 def _rank(windows: _Windows, begins: Sequence[bool], lengths: Places) -> _Rank:
-    """What comes first is worth most."""
     start, *others = windows.starts
-    # What comes before the first layer may be of none, so that it begins there.
+    # Ops before the first layer may have no layer, so the first range may begin there; the second then begins well.
     well = begins[start] or any(begins[other] for other in others[:1])
     whole = well and windows.length == lengths[start]
     return -(windows.saved * _WHOLE if whole else windows.saved), -int(well), start, windows.length
@@ -173,9 +172,9 @@ def _saved_each(length: int, counts: Places) -> Places:
 
 
 def _apart(starts: Iterable[int], length: int) -> tuple[int, ...]:
-    """The first of some windows, and then each that does not overlap with the one before."""
-    found: list[int] = []
+    """Return the starts of the windows that do not overlap with the previous one, beginning with the first."""
+    disjoint: list[int] = []
     for start in starts:
-        if not found or start >= found[-1] + length:
-            found.append(start)
-    return tuple(found)
+        if not disjoint or start >= disjoint[-1] + length:
+            disjoint.append(start)
+    return tuple(disjoint)

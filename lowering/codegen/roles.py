@@ -1,4 +1,4 @@
-"""The roles of a step's arguments and results, from their attributes."""
+"""Read the attributes that hold the roles of a step's arguments and results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xdsl.ir import Attribute
 
 
 def roles_of_arguments(func: FuncOp) -> Sequence[Mapping[str, Attribute]]:
-    """The attributes of each argument."""
+    """Return the attributes of each argument."""
     return _dictionaries(func.arg_attrs, len(func.body.block.args))
 
 
 def roles_of_results(func: FuncOp) -> Sequence[Mapping[str, Attribute]]:
-    """The attributes of each result."""
+    """Return the attributes of each result."""
     return _dictionaries(func.res_attrs, len(func.function_type.outputs))
 
 

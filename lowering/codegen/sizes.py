@@ -1,4 +1,4 @@
-"""The one table in which ranks, and the parts of a loop, differ: local sizes, one row per rank."""
+"""The table of values that differ between ranks or parts of a loop, such as local sizes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .where import Devices
 TABLE = "SIZES"
 RANK = "n"
 PART = "part"
-"""The names of the table, of the rank and of the part of a loop in the program."""
+"""The program's names for the table, the rank, and the part of a loop."""
 
 
 class Table:
-    """The rows entered so far; equal rows are entered once, under the name of their first use."""
+    """The rows of the table; equal rows are stored once, under the name of their first use."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[object, ...]] = {}
@@ -24,14 +24,14 @@ class Table:
         return bool(self._rows)
 
     def enter(self, key: str, row: tuple[object, ...]) -> str:
-        """The name of a row, which is `key` where that is not taken."""
-        if (known := self._keys.get(row)) is None:
-            known = self._keys[row] = self._unused(key)
-            self._rows[known] = row
-        return f"{TABLE}[{flat(string(known))}]"
+        """Store a row under `key`, or a similar name if it is taken, and return the expression for the row."""
+        if (name := self._keys.get(row)) is None:
+            name = self._keys[row] = self._unused(key)
+            self._rows[name] = row
+        return f"{TABLE}[{flat(string(name))}]"
 
     def table(self) -> Group:
-        """`SIZES = {...}`, a line or more per row."""
+        """Return `SIZES = {...}`."""
         rows = (self._row(key, row) for key, row in self._rows.items())
         return Group(f"{TABLE} = {{", tuple(rows), "}")
 
@@ -48,7 +48,7 @@ class Table:
 
 
 class Sizes:
-    """The entries of one function of the program in the table that all share."""
+    """The entries of one function in the table of the program."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -56,12 +56,11 @@ class Sizes:
 
     def entry(self, key: str, values: Sequence[object], devices: Devices) -> Doc:
         """
-        A value that may differ: as a literal where it does not, else as `SIZES[key][n]`, `SIZES[key][part]` or
-        `SIZES[key][n][part]`.
+        Return a literal if all values are equal, else `SIZES[key][n]`, `SIZES[key][part]` or `SIZES[key][n][part]`.
 
         Args:
-            values: one item, or one per device of the grid.
-            devices: those on which it is needed.
+            values: one value, or one per device of the grid.
+            devices: devices that need the value.
         """
         if len(values) == 1:
             return literal(values[0])
@@ -78,7 +77,7 @@ class Sizes:
         return f"{self._table.enter(key, tuple(by_rank))}[{RANK}][{PART}]"
 
     def outside(self, excluded: Collection[int], devices: Devices) -> str | None:
-        """The condition that this rank, at this part, is none of the `excluded` devices; None where none is."""
+        """Return the condition that this rank and part is outside the `excluded` devices, or None if it always is."""
         places = [(n, part) for n, parts in enumerate(devices) for part, d in enumerate(parts) if d in excluded]
         if not places:
             return None

@@ -1,4 +1,4 @@
-"""A step of several stages, seen from each: its mesh and ranks, its program, and what it takes and gives."""
+"""Describe each stage of a step: its mesh, ranks and program, its arguments and results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StageOps:
     One stage of a step.
 
     Args:
-        index: its number.
-        mesh: its own.
-        ranks: of the job, in the order of the mesh's own.
-        program: what it runs, in order.
+        index: number of the stage.
+        mesh: mesh of the stage.
+        ranks: ranks of the job, in the order of the ranks of `mesh`.
+        program: ops of the stage, in order.
     """
 
     func: FuncOp
@@ -37,37 +37,37 @@ class StageOps:
 
     @property
     def arguments(self) -> Sequence[BlockArgument]:
-        """The arguments of the step that this stage has."""
+        """The arguments of the step that are on this stage."""
         stages = Stages(self.func)
         return [value for value in self.func.body.block.args if stages.of_value(value) == self.index]
 
     @property
     def results(self) -> Sequence[int]:
-        """The indices of the results of the step that this stage makes."""
+        """The indices of the step's results that this stage produces."""
         stages, done = Stages(self.func), self.func.body.block.last_op
         assert isinstance(done, ReturnOp)
         return [i for i, value in enumerate(done.arguments) if stages.of_value(value) == self.index]
 
     def sends(self, op: TransferOp) -> bool:
-        """Whether this stage is the source of a transfer that it takes part in."""
+        """Return whether this stage is the source of a transfer, given that it is the source or the target."""
         return Stages(self.func).of_value(op.operand) == self.index
 
 
 def stages_of(module: ModuleOp, func: FuncOp) -> list[StageOps]:
     """
-    The stages of a lowered step.
+    Return the stages of a lowered step.
 
     Raises:
-        EmitError: a part of the batch is worked on outside of the schedule.
+        EmitError: a fragment is outside the schedule.
     """
     stages = Stages(func)
     if not stages.names:
         return []
     meshes = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
-    found: list[StageOps] = []
+    result: list[StageOps] = []
     for index, (name, program) in enumerate(zip(stages.names, stage_programs(func), strict=True)):
         if stray := next((e.op for e in program.entries if isinstance(e.op, FragmentOp) and e.part is None), None):
-            raise EmitError(stray, "is in no schedule; run schedule-pipeline")
+            raise EmitError(stray, "is outside of the schedule; run schedule-pipeline")
         mesh = meshes[name]
-        found.append(StageOps(func, index, mesh.mesh, mesh.ranks, program))
-    return found
+        result.append(StageOps(func, index, mesh.mesh, mesh.ranks, program))
+    return result

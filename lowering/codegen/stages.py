@@ -1,10 +1,10 @@
 """
-Programs of several stages: one file, of which each rank runs the stage that it is a rank of.
+Write programs of several stages as one file; each rank runs the step of its stage.
 
-Every stage has a plan, the functions of its fragments, and a step that runs the stage's program entry by entry: what
-comes before the loop over the parts of the batch, the slots of its schedule, what comes after. What a fragment hands on
-is a variable per part, dropped after its last use; what is summed over the parts is summed as they come. A value that
-goes to another stage is sent where the program says so.
+Every stage has a plan, the functions of its fragments, and a step function that runs the stage's program entry by
+entry: the ops before the loop over the parts of the batch, the slots of its schedule, and the ops after the loop. A
+value between fragments is a variable per part, deleted after its last use. A sum over parts is accumulated as the parts
+are produced. The step sends values to other stages in the order of the program.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _UNUSED = "_"
 
 def staged(stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, int] | None = None) -> Iterator[str]:
     """
-    What a program of several stages has below its imports.
+    Write the text of a program of several stages after the imports.
 
     Args:
-        about: what all plans have in common.
-        ticks: as `emit_python` has them.
+        about: entries that all plans share.
+        ticks: numbers of the ops, as in `emit_python`.
     """
     table, functions = Table(), dict[str, list[str]]()
     programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
@@ -57,10 +57,10 @@ def staged(stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, 
     if transfers:
         yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
     for stage, program in zip(stages, programs, strict=True):
-        given = ProgramSignature(stage.func, stage.arguments, stage.results)
+        signature = ProgramSignature(stage.func, stage.arguments, stage.results)
         more: dict[str, Doc] = {"ranks": literal(stage.ranks)} | ({"transfers": "TRANSFERS"} if transfers else {})
         yield ""
-        yield from lines(plan_doc(given, tuple(program.groups), **about, suffix=str(stage.index), more=more))
+        yield from lines(plan_doc(signature, tuple(program.groups), **about, suffix=str(stage.index), more=more))
     if table:
         yield from ("", "# What differs between the ranks of a stage: an entry per rank.", *lines(table.table()))
     for function in (*functions.values(), *steps):
@@ -78,23 +78,22 @@ def _mesh(stage: StageOps) -> Iterator[str]:
 
 
 def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
-    """The transfers of the step as literals."""
     func = stages[0].func
-    found, by_value = Stages(func), {stage.index: stage for stage in stages}
+    stage_map, by_value = Stages(func), {stage.index: stage for stage in stages}
 
     def holders(op: TransferOp, value: SSAValue) -> Doc:
-        if (number := found.of_value(value)) is None:
-            raise EmitError(op, f"is from or to @{op.mesh.data}, which is no stage of the function")
-        stage, given = by_value[number], sharding_of(value)
+        if (number := stage_map.of_value(value)) is None:
+            raise EmitError(op, f"is from or to @{op.mesh.data}, which is not a stage of the function")
+        stage, sharding = by_value[number], sharding_of(value)
         mesh = f"MESH{number}" if stage.mesh.axes == stage.mesh.spatial else f"TIMED{number}"
-        text = [] if given.is_replicated else [literal(spread_text(func, given))]
+        text = [] if sharding.is_replicated else [literal(spread_text(func, sharding))]
         return call("rt.Holders", [mesh, literal(stage.ranks), *text])
 
     for op in func.body.block.ops:
         if not isinstance(op, TransferOp):
             continue
         if (tasks := op.tasks_in_turn) is None:
-            raise EmitError(op, "does not say who sends what to whom; run plan-transfers")
+            raise EmitError(op, "has no unit tasks yet; run plan-transfers")
         entries: dict[str, Doc] = {
             "label": literal(op.label.data),
             "shape": literal(shape_of(op.operand)),
@@ -112,7 +111,7 @@ def _task(task: Task) -> Doc:
 
 @dataclass
 class _Sums:
-    """What a fragment gives that is summed over the parts: the name of the sums so far, and which results they are."""
+    """The results of a fragment that are summed over parts: the variable of the sums, and the results' indices."""
 
     name: str
     indices: list[int]
@@ -121,7 +120,7 @@ class _Sums:
 
 @dataclass
 class _Fragment:
-    """A fragment as the step calls it: its function, the results of which it keeps every part, and its sums."""
+    """The call of a fragment: its function, the results whose parts are all kept, the kinds of sums, and the sums."""
 
     function: str
     kept: list[int]
@@ -130,7 +129,7 @@ class _Fragment:
 
 
 class _StepWriter:
-    """The step function of one stage while it is written."""
+    """A writer of the step function of one stage."""
 
     def __init__(self, stage: StageOps, program: Program) -> None:
         self.stage, self.program = stage, program
@@ -156,25 +155,23 @@ class _StepWriter:
         return [self._done.operands[index] for index in self.stage.results]
 
     def _is_read_by_part(self, value: SSAValue) -> bool:
-        """Whether every part of a value is a variable of its own: what comes to the stage, or its loop reads."""
+        """Return whether every part of a value needs a variable: the stage receives it, or the loop reads it."""
         return isinstance(value.owner, TransferOp) or any(self._is_looped(use.operation) for use in value.uses)
 
     def _is_looped(self, op: Operation) -> bool:
-        """Whether an op is in the loop, or in a fragment that is."""
+        """Return whether an op is in the loop or in a fragment of the loop."""
         parent = op.parent_op()
         return op in self.loop or parent in self.loop
 
     def _is_read_whole(self, value: SSAValue) -> bool:
-        """Whether what comes after the loop reads a value."""
+        """Return whether an op after the loop reads a value."""
         users = (use.operation for use in value.uses)
         return any(not self._is_looped(user) and not isinstance(user, FreeOp) for user in users)
 
     def _at(self, value: SSAValue, part: int | None) -> Named:
-        """What stands for a value at a part."""
         return PartOf(value, part) if part is not None and value in self.by_part else value
 
     def _reads(self, entry: ScheduledOp) -> Iterator[Named]:
-        """What an entry of the program reads."""
         if not isinstance(entry.op, TransferOp):
             yield from (self._at(value, entry.part) for value in read_by(entry.op))
         elif self.stage.sends(entry.op):
@@ -183,7 +180,7 @@ class _StepWriter:
             yield PartOf(entry.op.result, entry.part)
 
     def _ends(self) -> Mapping[int, list[Named]]:
-        """By entry, what nothing reads after it; arguments are the caller's."""
+        """Return, by entry, the values whose last use it is, except arguments and results of the step."""
         lasting = {*self.stage.arguments, *self._returned}
         last: dict[Named, int] = {}
         for index, entry in enumerate(self.entries):
@@ -196,9 +193,9 @@ class _StepWriter:
         return ends
 
     def lines(self) -> Iterator[str]:
-        """The text of the function."""
+        """Write the text of the function."""
         roles = roles_of_arguments(self.func)
-        names = [self.names.new(each, argument_name(roles[each.index])) for each in self.stage.arguments]
+        names = [self.names.new(argument, argument_name(roles[argument.index])) for argument in self.stage.arguments]
         text = [line for index in range(len(self.entries)) for line in self._entry(index)]
         text += self.program.tick()
         yield from self.body.head(f"step{self.stage.index}", names)
@@ -215,7 +212,7 @@ class _StepWriter:
         if isinstance(op, TransferOp):
             yield from self._transfer(op, entry)
         elif isinstance(op, FragmentOp):
-            assert entry.part is not None, "looked for before"
+            assert entry.part is not None, "checked in `stages_of`"
             yield from self._run(op, entry.part)
         else:
             yield from self.body.statement(op)
@@ -224,7 +221,7 @@ class _StepWriter:
             yield from self._sums()
 
     def _transfer(self, op: TransferOp, entry: ScheduledOp) -> Iterator[str]:
-        """An end of a transfer; outside of the loop what is received is awaited at once."""
+        """Write one side of a transfer; outside of the loop, a received value is awaited at once."""
         if entry.part is None and entry.action is Action.START:
             yield from self.body.comment(op)
         if self.stage.sends(op):
@@ -248,49 +245,49 @@ class _StepWriter:
         return call("comm.receive", [literal(op.label.data), literal(self._number(op, op.result, part))])
 
     def _number(self, op: TransferOp, value: SSAValue, part: int | None) -> int:
-        """The part of a value that is meant, counted over all axes of time."""
+        """Return the number of the value's part, counted over all temporal axes."""
         places = dict(parts_of(op))
         if part is not None and self.axis is not None:
             places[self.axis] = part
-        given, number = sharding_of(value), 0
+        sharding, number = sharding_of(value), 0
         for axis in self.program.mesh.axes:
             if axis not in self.program.mesh.spatial:
-                spoken_of = axis.name in (*given.split_axes, *given.partial_axes)
-                number = number * axis.size + (places.get(axis.name, 0) if spoken_of else 0)
+                is_varying = axis.name in (*sharding.split_axes, *sharding.partial_axes)
+                number = number * axis.size + (places.get(axis.name, 0) if is_varying else 0)
         return number
 
     def _run(self, op: FragmentOp, part: int) -> Iterator[str]:
         fragment = self._fragment(op)
         arguments = [self.names[self._at(value, part)] for value in op.captured]
-        made = call(fragment.function, ["comm", literal(part), *arguments])
-        kept = [self._kept(op, index, part) for index in fragment.kept]
+        results = call(fragment.function, ["comm", literal(part), *arguments])
+        targets = [self._kept(op, index, part) for index in fragment.kept]
         sums = fragment.sums
         if sums is None:
-            yield from assignment(kept, made, INDENT, unpacked=True)
+            yield from assignment(targets, results, INDENT, unpacked=True)
             return
-        parts: Doc = made
-        if kept:
-            yield from assignment([*kept, "*parts"], made, INDENT)
+        parts: Doc = results
+        if targets:
+            yield from assignment([*targets, "*parts"], results, INDENT)
             parts = "parts"
         options = [] if set(fragment.kinds) <= {Reduction.SUM.value} else [keyword("how", literal(fragment.kinds))]
         total = sums.name if sums.begun else "[]"
         yield from assignment([sums.name], call("rt.accumulate", [total, parts, *options]), INDENT)
-        if kept:
+        if targets:
             yield f"{INDENT}del parts"
         sums.begun = True
 
     def _fragment(self, op: FragmentOp) -> _Fragment:
-        """The function of a fragment, which is written when it is first run."""
+        """Return the function of a fragment; the first call writes it."""
         if op not in self.fragments:
             kept = [index for index, out in enumerate(op.outs) if out in self.by_part]
             summed = [index for index, out in enumerate(op.outs) if self._is_read_whole(out)]
-            # What the loop alone reads may be the same for all parts: the statistics of a batch-norm in eval mode, say.
+            # A value that only the loop reads may be equal for all parts (statistics of a batch-norm in eval mode).
             kinds = [how(op, sharding_of(op.terminator.args[index])) for index in summed]
             if LISTED in kinds:
                 stray = op.outs[summed[kinds.index(LISTED)]]
-                raise EmitError(op, f"gives parts of %{stray.name_hint}, which are read outside of the loop")
-            given = [*((index, False) for index in kept), *((index, True) for index in summed)]
-            function = fragment_function(self.program, op, given)
+                raise EmitError(op, f"yields parts of %{stray.name_hint}, which an op outside of the loop reads")
+            order = [*((index, False) for index in kept), *((index, True) for index in summed)]
+            function = fragment_function(self.program, op, order)
             sums = _Sums(self.names.beside(f"{function}_sums"), summed) if summed else None
             self.fragments[op] = _Fragment(function, kept, kinds, sums)
         return self.fragments[op]
@@ -300,7 +297,7 @@ class _StepWriter:
         return self.names.new(value) if value in self.read else _UNUSED
 
     def _sums(self) -> Iterator[str]:
-        """The sums over all parts, under their own names."""
+        """Assign the sums over all parts to the names of the results."""
         for op, fragment in self.fragments.items():
             if fragment.sums is not None:
                 targets = [self._summed(op.outs[index]) for index in fragment.sums.indices]

@@ -1,8 +1,8 @@
 """
-The mesh and the temporal axes that the ops of an emitted function run for.
+The mesh and the parts of temporal axes that the ops of an emitted function run for.
 
-A *grid* is the mesh with devices on all axes, temporal ones too: what differs between the parts of an axis is worked
-out as what differs between ranks is. A rank is then several devices of the grid, one per part.
+A *grid* is the mesh with devices on all axes, including temporal axes, so that differences between parts of an axis are
+computed in the same way as differences between ranks. A rank is several devices of the grid, one per part.
 """
 
 from __future__ import annotations
@@ -18,41 +18,39 @@ from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding
 
 Devices = tuple[tuple[int, ...], ...]
-"""The devices of a grid on which an op runs: by rank, by part of the loop that it is in (one where it is in none)."""
+"""The grid devices that an op runs on: for each rank, for each part of the enclosing loop (one part without a loop)."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """
-    The mesh of a function, and the temporal axis whose parts it is called for, one by one, if it is a loop's body.
-    """
+    """The mesh of a function, and for a loop body the temporal axis of the loop, which calls it once per part."""
 
     mesh: Mesh
     loop: str | None = None
 
     @cached_property
     def grid(self) -> Mesh:
-        """The mesh with devices on all axes."""
+        """The grid of the mesh."""
         return grid_of(self.mesh)
 
     @cached_property
     def temporal(self) -> frozenset[str]:
-        """The temporal axes."""
+        """The names of the temporal axes."""
         return frozenset(axis.name for axis in self.mesh.axes if axis.kind is AxisKind.TEMPORAL)
 
     def devices(self, op: Operation) -> Devices:
-        """Those on which `op` runs."""
+        """Return the grid devices that `op` runs on."""
         return _devices(self.mesh, self.loop, tuple(parts_of(op).items()))
 
     def unsettled(self, op: Operation, sharding: Sharding) -> frozenset[str]:
-        """The temporal axes of which a value spread so has several parts at `op`, and nothing says which is meant."""
+        """Return the temporal axes along which a value with this sharding has several parts and `op` selects none."""
         settled = {*parts_of(op), self.loop}
         return self.temporal.intersection((*sharding.split_axes, *sharding.partial_axes)) - settled
 
 
 @lru_cache(maxsize=256)
 def grid_of(mesh: Mesh) -> Mesh:
-    """`mesh` with devices on all axes."""
+    """Return `mesh` with devices on all axes."""
     return Mesh(tuple(Axis(axis.name, axis.size) for axis in mesh.axes), mesh.name)
 
 

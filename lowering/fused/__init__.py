@@ -1,1 +1,1 @@
-"""Fused ops: what each means in plain torch, and the calls that stand for it."""
+"""Fused ops: their definitions in plain torch, and the torch ops that they replace."""

@@ -1,14 +1,13 @@
 """
-Fused attention as two functions that stand for every device's kernel.
+Define fused attention as two functions that stand for the kernels of all devices.
 
-Capture replaces torch's device-specific ops by these, so that one program serves CPU and GPU. They are
-written in plain tensor arithmetic: the definition that an interpreter runs and the fast kernels are tested
-against.
+Capture replaces torch's device-specific ops by these functions, so that one program serves CPU and GPU. They are
+definitions in plain tensor arithmetic: the interpreter runs them, and the fast kernels are tested against them.
 
-Shapes: query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]`` (or fewer heads, each of
-which several neighbouring ones of the query share); `attn_mask` is
-added to the scores and broadcasts to ``[batch, heads, length, keys]``; `out` is as `query` and `logsumexp`
-``[batch, heads, length]``, in float64 for float64 inputs and in float32 for all others.
+Shapes: query ``[batch, heads, length, width]``; key and value ``[batch, heads, keys, width]``, or fewer heads, which
+groups of consecutive query heads share; `attn_mask` is added to the scores and broadcasts to
+``[batch, heads, length, keys]``; `out` has the shape and dtype of `query`; `logsumexp` is ``[batch, heads, length]``,
+in float64 for float64 inputs and in float32 for all others.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ def attention(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Softmax attention and the logsumexp of its scores, from which backward recomputes the weights.
+    Compute softmax attention and the logsumexp of its scores, which backward needs to recompute the weights.
 
     Args:
-        is_causal: whether position i sees only the keys up to i.
-        scale: what the scores are multiplied by; None is ``1 / sqrt(width)``.
+        is_causal: whether position i attends only to the keys up to i.
+        scale: factor of the scores, by default ``1 / sqrt(width)``.
 
     Returns:
         ``(out, logsumexp)``.
@@ -56,11 +55,11 @@ def attention_backward(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    The gradients of `attention` with respect to query, key and value.
+    Compute the gradients of `attention` with respect to query, key and value.
 
     Args:
         out: the first result of `attention` on the same arguments.
-        logsumexp: the second.
+        logsumexp: the second result.
 
     Returns:
         ``(grad_query, grad_key, grad_value)``.
@@ -90,12 +89,12 @@ OPS = (
 
 
 def _for_heads(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Keys or values once for each head of the query."""
+    """Repeat the heads of keys or values for each head of the query."""
     return shared.repeat_interleave(query.size(1) // shared.size(1), 1) if shared.size(1) else shared
 
 
 def _of_heads(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """The gradient of keys or values: the sum over the heads that share them."""
+    """Sum the gradient of keys or values over the query heads that share them."""
     return grad.unflatten(1, (shared.size(1), -1)).sum(2) if shared.size(1) else grad
 
 
@@ -104,7 +103,7 @@ def _scale_of(query: torch.Tensor, scale: float | None) -> float:
 
 
 def _weights(scores: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
-    """The softmax; all zero, as in torch, for a query that sees no key."""
+    """Return the softmax, which is all zero, as in torch, for a query that attends to no key."""
     return torch.exp(scores - logsumexp.masked_fill(logsumexp == -torch.inf, 0).unsqueeze(-1))
 
 

@@ -1,10 +1,10 @@
 """
-The pieces of a cross-entropy over classes that may be split, as functions that stand for the runtime's.
+Define the ops of a cross-entropy whose classes may be split.
 
-They are what `decompose-cross-entropy` makes of torch's log-softmax and negative log-likelihood: definitions in plain
-arithmetic, which an interpreter runs and the runtime's are tested against.
+The pass `decompose-cross-entropy` replaces torch's log-softmax and negative log-likelihood by these ops. They are
+definitions in plain arithmetic: the interpreter runs them, and the runtime's functions are tested against them.
 
-Shapes: scores ``[rows, classes]``; everything else is one number per row.
+Shapes: scores ``[rows, classes]``; all other tensors have one number per row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .fused_op import FusedOp
 
 
 def sum_exp(scores: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """The sum over classes of ``exp(scores - shift)``."""
+    """Return the sum over classes of ``exp(scores - shift)``."""
     return (scores - shift.unsqueeze(1)).exp().sum(1)
 
 
@@ -28,11 +28,11 @@ def cross_entropy_backward(
     part: tuple[int, int, int] | None = None,
 ) -> torch.Tensor:
     """
-    The gradient with respect to the scores of ``logsumexp(scores) - scores[target]``, times `grad` of each row.
+    Return the gradient of ``logsumexp(scores) - scores[target]`` with respect to the scores, times `grad` of each row.
 
     Args:
-        target: the class of each row; one that is none of all classes counts as none.
-        part: where these classes start and stop among how many; None where they are all.
+        target: the class of each row; a target outside all classes is ignored.
+        part: (start, stop, all classes) of the shard of classes, or None if the classes are not split.
     """
     start = 0 if part is None else part[0]
     classes = torch.arange(start, start + scores.shape[1], device=scores.device)

@@ -1,7 +1,7 @@
 """
-What a fused op is to the lowering: one descriptor, in the file that defines the op.
+The descriptor of a fused op, which the file that defines the op creates.
 
-`docs/adding-a-fused-op.md` goes through all that a new one needs.
+`docs/adding-a-fused-op.md` explains how to add a fused op.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import TypeAlias
 import torch
 
 Definition: TypeAlias = Callable[..., torch.Tensor | tuple[torch.Tensor | None, ...] | list[torch.Tensor]]
-"""What an op or a function of the runtime computes, in plain arithmetic."""
+"""The definition of an op or of a function of the runtime, in plain arithmetic."""
 
 
 @dataclass(frozen=True)
 class FusedOp:
     """
-    An op that the runtime computes in one call, where torch has several or one for each device.
+    An op that the runtime computes in one call, whereas torch needs several ops, or one op for each device.
 
-    The name of its definition is that of its op in the IR (a row of `ir/ops`), and of the runtime's fast function
-    (`runtime.__init__`).
+    The definition, the op in the IR (a row of `ir/ops`) and the runtime's fast function (`runtime.__init__`) share one
+    name.
 
     Args:
-        definition: what it computes, in plain arithmetic on tensors: what the interpreter runs and the runtime's
-            function is tested against. Parameters without a default, and not annotated as ``| None``, are required.
-        stands_for: the ops of torch that capture replaces by it, by full name, each with the names under which its
-            schema has the definition's arguments; none where it has the same arguments in the same order.
-        told_device: whether a call takes the device of its result as an argument.
+        definition: the definition in plain arithmetic on tensors, which the interpreter runs and the runtime's function
+            is tested against. A parameter is required if it lacks both a default and ``| None`` in its annotation.
+        stands_for: full name of a torch op that capture replaces by this op -> names of the definition's arguments in
+            the schema of the torch op, or an empty tuple if the arguments are the same.
+        takes_device: whether a call takes the device of its result as an argument.
     """
 
     definition: Definition
@@ -39,7 +39,7 @@ class FusedOp:
 
     @property
     def name(self) -> str:
-        """The name that it has everywhere."""
+        """The name of the op."""
         return self.definition.__name__
 
     @property
@@ -50,7 +50,7 @@ class FusedOp:
 
 @dataclass(frozen=True)
 class FusedParameter:
-    """A parameter of a fused op; `default` is its value where a call omits it."""
+    """A parameter of a fused op; `default` is its value if a call omits it."""
 
     name: str
     default: object

@@ -1,14 +1,13 @@
 """
-Products of grouped rows as two functions that stand for every library's op of that kind.
+Define grouped matrix products as functions that stand for the ops of several libraries.
 
-Rows come sorted by group, and each group has a matrix of its own: the experts of a mixture and their tokens. A device
-may hold some of the rows, some of the groups, or both. These are the definitions that an interpreter runs and that the
-runtime's kernels are tested against.
+Rows are sorted by group, and each group has a separate matrix, as tokens and experts in a mixture of experts. A device
+may hold a shard of the rows, of the groups, or of both. The interpreter runs these definitions, and the runtime's
+kernels are tested against them.
 
-Shapes: rows ``[s, k]``, the rows from `start` on; matrices ``[e, k, n]``, those of the groups from `first` on; `ends`
-``[all groups]`` is where each group ends among all rows, so that rows beyond the last end are in none. The functions of
-several lists have rows ``[p, s, k]`` and ends ``[p, all groups]``: each list is sorted by itself, the matrices are the
-same for all.
+Shapes: rows ``[s, k]``, a shard that begins at row `start`; matrices ``[e, k, n]``, a shard that begins at group
+`first`; `ends` ``[all groups]``, the end of each group among all rows; rows after the last end belong to no group.
+Several lists have rows ``[p, s, k]`` and ends ``[p, all groups]``: each is sorted separately, and all share matrices.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BOTH = (True, True)
 def grouped_mm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
 ) -> torch.Tensor:
-    """Each row times the matrix of its group, ``[s, n]``; zero for a row of a group that is not here."""
+    """Return each row times the matrix of its group, ``[s, n]``, or zero if the group's matrix is on another device."""
     group, here = _groups(rows.size(-2), len(matrices), ends, start, first)
     products = torch.einsum("...sk,...skn->...sn", rows, matrices[group])
     return torch.where(here.unsqueeze(-1), products, 0)
@@ -42,10 +41,10 @@ def grouped_mm_backward(
     output_mask: Sequence[bool] = BOTH,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """
-    The gradients of `grouped_mm` with respect to rows and matrices; None is one that `output_mask` does not ask for.
+    Return the gradients of `grouped_mm` with respect to rows and matrices, each None unless `output_mask` asks for it.
 
     Args:
-        grad: that of its result, ``[s, n]``.
+        grad: gradient of the result, ``[s, n]``.
     """
     of_rows = grouped_mm(grad, matrices.transpose(1, 2), ends, start, first) if output_mask[0] else None
     if not output_mask[1]:
@@ -58,7 +57,7 @@ def grouped_mm_backward(
 def grouped_bmm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
 ) -> torch.Tensor:
-    """`grouped_mm` of several lists of rows, ``[p, s, n]``."""
+    """Return `grouped_mm` of several lists of rows, ``[p, s, n]``."""
     return grouped_mm(rows, matrices, ends, start, first)
 
 
@@ -71,7 +70,7 @@ def grouped_bmm_backward(
     first: int = 0,
     output_mask: Sequence[bool] = BOTH,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of `grouped_bmm` with respect to rows and matrices, those that `output_mask` asks for."""
+    """Return the gradients of `grouped_bmm` with respect to rows and matrices, as selected by `output_mask`."""
     return grouped_mm_backward(rows, matrices, ends, grad, start, first, output_mask)
 
 
@@ -87,7 +86,7 @@ OPS = (
 
 
 def _groups(rows: int, matrices: int, ends: torch.Tensor, start: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The local group of each row, and whether it is on this rank: if not, the number is another row's."""
+    """Return the local group of each row, and whether the group is on this rank (if not, the number is arbitrary)."""
     places = torch.arange(start, start + rows, device=ends.device).expand(*ends.shape[:-1], rows).contiguous()
     group = torch.searchsorted(ends.long(), places, right=True) - first
     return group.clamp(0, matrices - 1), (group >= 0) & (group < matrices)

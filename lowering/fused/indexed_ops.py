@@ -1,10 +1,10 @@
 """
-Ops that look something up by index, on a part of what is looked up: definitions by torch's ops on the full tensor.
+Define lookups by index in one shard of a tensor, by torch's ops on the full tensor.
 
-`part` is ``(start, stop, size)``: the first operand holds the positions from `start` to `stop` of a dim that has `size`
-of them on all devices together. Looking up gives zero for what another part holds, so that the results of all parts add
-up to the op's; writing leaves out what goes to another part. Everything else is as in torch's op of that name. These
-are what the interpreter runs and what the runtime's fast functions of the same names are tested against.
+`part` is ``(start, stop, size)``: the first operand holds the positions from `start` to `stop` of a dim with `size`
+positions on all devices together. A lookup in another shard gives zero, so that the results of all shards add up to the
+op's result; a write to another shard is skipped. All else is as in the torch op of the same name. The interpreter runs
+these definitions, and the runtime's fast functions of the same names are tested against them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Part = tuple[int, int, int]
 
 
 def _whole(x: torch.Tensor, dim: int, part: Part) -> torch.Tensor:
-    """`x` among zeros for all other parts."""
+    """Return the full tensor with `x` in its place and zeros for all other shards."""
     start, stop, size = part
     shape = list(x.shape)
     shape[dim] = size
@@ -44,7 +44,7 @@ def embedding_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.embedding` with some rows of the weight."""
+    """Compute `aten.embedding` with some rows of the weight."""
     return aten.embedding(_whole(weight, 0, part), indices, padding_idx, scale_grad_by_freq, sparse)
 
 
@@ -57,7 +57,7 @@ def embedding_dense_backward_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.embedding_dense_backward`, some rows of its result; `num_weights` are all."""
+    """Compute some rows of `aten.embedding_dense_backward`; `num_weights` is the number of all rows."""
     grad = aten.embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
     return _cut(grad, 0, part)
 
@@ -65,39 +65,39 @@ def embedding_dense_backward_part(
 def gather_part(
     x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, part: Part
 ) -> torch.Tensor:
-    """`aten.gather` from a part along `dim`."""
+    """Compute `aten.gather` from a shard along `dim`."""
     return aten.gather(_whole(x, dim, part), dim, index, sparse_grad=sparse_grad)
 
 
 def scatter_value_part(x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, part: Part) -> torch.Tensor:
-    """`aten.scatter.value` to a part along `dim`."""
+    """Compute `aten.scatter.value` to a shard along `dim`."""
     return _cut(aten.scatter.value(_whole(x, dim, part), dim, index, value), dim, part)
 
 
 def scatter_src_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
-    """`aten.scatter.src` to a part along `dim`."""
+    """Compute `aten.scatter.src` to a shard along `dim`."""
     return _cut(aten.scatter.src(_whole(x, dim, part), dim, index, src), dim, part)
 
 
 def scatter_add_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
-    """`aten.scatter_add` to a part along `dim`."""
+    """Compute `aten.scatter_add` to a shard along `dim`."""
     return _cut(aten.scatter_add(_whole(x, dim, part), dim, index, src), dim, part)
 
 
 def index_select_part(x: torch.Tensor, dim: int, index: torch.Tensor, *, part: Part) -> torch.Tensor:
-    """`aten.index_select` from a part along `dim`."""
+    """Compute `aten.index_select` from a shard along `dim`."""
     return aten.index_select(_whole(x, dim, part), dim, index)
 
 
 def index_add_part(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1, part: Part
 ) -> torch.Tensor:
-    """`aten.index_add` to a part along `dim`."""
+    """Compute `aten.index_add` to a shard along `dim`."""
     return _cut(aten.index_add(_whole(x, dim, part), dim, index, source, alpha=alpha), dim, part)
 
 
 def index_tensor_part(x: torch.Tensor, indices: Sequence[torch.Tensor], *, part: Part) -> torch.Tensor:
-    """`aten.index.Tensor` of one index, from a part along the first dim."""
+    """Compute `aten.index.Tensor` with one index, from a shard along the first dim."""
     return aten.index.Tensor(_whole(x, 0, part), indices)
 
 
@@ -109,7 +109,7 @@ def index_put_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.index_put` of one index, to a part along the first dim."""
+    """Compute `aten.index_put` with one index, to a shard along the first dim."""
     return _cut(aten.index_put(_whole(x, 0, part), indices, values, accumulate), 0, part)
 
 
@@ -122,7 +122,7 @@ def nll_loss_forward_part(
     *,
     part: Part,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`aten.nll_loss_forward`, reduced by sum or not at all, with some classes; it counts the labels of those."""
+    """Compute `aten.nll_loss_forward` (sum or no reduction) with some classes; it counts the labels in them."""
     counted = _whole(scores.new_ones(scores.shape[-1]) if weight is None else weight, 0, part)
     return aten.nll_loss_forward(_whole(scores, -1, part), target, counted, reduction, ignore_index)
 
@@ -138,7 +138,7 @@ def nll_loss_backward_part(
     *,
     part: Part,
 ) -> torch.Tensor:
-    """`aten.nll_loss_backward` with some classes."""
+    """Compute `aten.nll_loss_backward` with some classes."""
     whole = None if weight is None else _whole(weight, 0, part)
     scores = _whole(scores, -1, part)
     grad = aten.nll_loss_backward(grad_output, scores, target, whole, reduction, ignore_index, total_weight)
@@ -162,4 +162,4 @@ FUNCTIONS: dict[str, Definition] = {
         nll_loss_backward_part,
     )
 }
-"""The runtime's functions of the same names do the same without making the full tensor."""
+"""Name -> definition; the runtime's functions of the same names avoid the full tensor."""

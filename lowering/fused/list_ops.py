@@ -1,10 +1,10 @@
 """
-Rows of lists by their places: ops that stand for the runtime's functions of the same names.
+Define reads and sums of rows in several lists by index.
 
-Several lists of rows, ``[p, t, f]``, are looked up each by itself: places ``[p, n]`` count from the begin of their own
-list. These are the definitions that an interpreter runs and that the runtime's functions are tested against.
+There are several lists of rows, ``[p, t, f]``; the indices `places`, ``[p, n]``, count from the begin of their list.
+The interpreter runs these definitions, and the runtime's functions of the same names are tested against them.
 
-`part` is where the rows of the lists that are here start and stop among how many; None where they are all.
+`part` is (start, stop, all rows) of the shard of each list, or None if the rows are not split.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Part = tuple[int, int, int]
 
 
 def take_rows(rows: torch.Tensor, places: torch.Tensor, *, part: Part | None = None) -> torch.Tensor:
-    """The row of its list at each place, ``[p, n, f]``; zero for one that is not here."""
+    """Return the row of its list at each place, ``[p, n, f]``, or zero for a row in another shard."""
     local, here = _local(places, rows.shape[1], part)
-    found = rows[torch.arange(len(rows), device=rows.device).unsqueeze(1), local]
-    return torch.where(here.unsqueeze(2), found, 0)
+    taken = rows[torch.arange(len(rows), device=rows.device).unsqueeze(1), local]
+    return torch.where(here.unsqueeze(2), taken, 0)
 
 
 def add_rows(values: torch.Tensor, places: torch.Tensor, size: int, *, part: Part | None = None) -> torch.Tensor:
-    """Lists of `size` rows, ``[p, size, f]``, each the sum of the values ``[p, n, f]`` at its place."""
+    """Return lists of `size` rows, ``[p, size, f]``, each the sum of the values ``[p, n, f]`` with its place."""
     length = size if part is None else part[1] - part[0]
     local, here = _local(places, length, part)
     sums = values.new_zeros(len(values), length, values.shape[2])
@@ -36,7 +36,7 @@ OPS = (FusedOp(take_rows), FusedOp(add_rows))
 
 
 def _local(places: torch.Tensor, length: int, part: Part | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places among the rows that are here, and whether each is: if not, the place is another's."""
+    """Return the local places, and whether each is in this shard (if not, the place is arbitrary)."""
     local = places if part is None else places - part[0]
     here = (local >= 0) & (local < length)
     return torch.where(here, local, 0) if part is not None else local, here

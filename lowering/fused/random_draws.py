@@ -1,7 +1,7 @@
 """
-Which function of `random_ops` each of torch's random ops stands for, and with which arguments.
+Map each of torch's random ops to a function of `random_ops` and its arguments.
 
-Capture rewrites graphs by this table, and `counter_random` draws by it in eager PyTorch: so both draw the same.
+Capture rewrites graphs by this table, and `counter_random` draws by it in eager PyTorch, so both draw the same numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ aten = torch.ops.aten
 @dataclass(frozen=True)
 class Draw:
     """
-    What a random op draws.
+    The draw of a random op.
 
     Args:
-        function: of `random_ops`.
-        arguments: the arguments that say what is drawn: a number, or the name of one of the op's own.
-        like: the op's argument whose shape the result has, if it has one.
+        function: name of the function in `random_ops`.
+        arguments: argument of the function -> number, or name of the op's argument with the value.
+        like: name of the op's argument that has the shape of the result, if any.
     """
 
     function: str
@@ -60,13 +60,13 @@ DRAWS: dict[OpOverload, Draw] = {
     aten.random.to: Draw("random_integers", {"low": 0, "high": "to"}, "self"),
     aten.random_.to: Draw("random_integers", {"low": 0, "high": "to"}, "self"),
 }
-"""The random ops that can be drawn by place; those in place are met in eager PyTorch alone."""
+"""The random ops that can be drawn shard by shard; in-place ops occur only in eager PyTorch."""
 
 
 def arguments_by_name(
     target: OpOverload, args: Sequence[Argument], kwargs: Mapping[str, Argument]
 ) -> dict[str, Argument]:
-    """A call's arguments under the names of its schema, defaults included."""
+    """Return a call's arguments by schema name, including defaults."""
     schema = target._schema.arguments
     named = {argument.name: argument.default_value for argument in schema}
     named |= dict(zip((argument.name for argument in schema), args, strict=False))
@@ -77,12 +77,12 @@ def draw_arguments(
     draw: Draw, given: Mapping[str, Argument], dtype: torch.dtype, size: Sequence[int]
 ) -> dict[str, Argument]:
     """
-    The arguments of the function of a draw, but for seed and stream.
+    Return the arguments of a draw's function, without seed and stream.
 
     Args:
-        given: those of torch's op, by name.
-        dtype: of the result.
-        size: of the result.
+        given: arguments of the torch op, by name.
+        dtype: dtype of the result.
+        size: shape of the result.
     """
     chosen = {name: given[value] if isinstance(value, str) else value for name, value in draw.arguments.items()}
     if draw.function == "random_dropout":
@@ -91,5 +91,5 @@ def draw_arguments(
 
 
 def draws_nothing(target: object, given: Mapping[str, object]) -> bool:
-    """Whether a call of a random op needs no random number: a dropout of nothing or of all, as in eager PyTorch."""
+    """Return whether a call of a random op draws nothing: a dropout with probability 0 or 1, or in eval mode."""
     return target is aten.native_dropout.default and (given["p"] in (0, 1) or given["train"] is False)

@@ -1,14 +1,14 @@
 """
-Random tensors as pure functions of a seed, a stream and a place, in plain tensor arithmetic.
+Define random tensors as pure functions of a seed, a stream and a place, in plain tensor arithmetic.
 
-Capture replaces torch's random ops by them, an interpreter runs them, and what the runtime's fast
-ones of the same names are tested against: bit for bit, but for the last bit of normal and exponential numbers. What
-they have in common:
+Capture replaces torch's random ops by these functions, and the interpreter runs them. The runtime's fast functions of
+the same names are tested against them: bit for bit, except for the last bit of normal and exponential numbers. Common
+arguments:
 
-- `seed`: of the step, an int64 of no dims; `stream`: which of its streams;
-- `size`: the shape of the part to draw; `start`: the index of its first element in the tensor of shape `whole`.
-  Without them the part is the full tensor;
-- `like`: a tensor of the shape of the part, whose numbers do not matter: it says how the result is best spread;
+- `seed`: the seed of the step, a 0-d int64; `stream`: the number of the stream;
+- `size`: the shape of the shard to draw; `start`: the index of its first element in the tensor of shape `whole`;
+  by default the shard is the full tensor;
+- `like`: a tensor of the shape of the shard, whose values are not read; its sharding is preferred for the result;
 - `independent`: draw from torch's own generator, seeded by seed, stream and start.
 """
 
@@ -37,7 +37,7 @@ def random_dropout(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The input with each element zero with probability `p`, else divided by ``1 - p``; and which are kept."""
+    """Set each element to zero with probability `p`, else divide it by ``1 - p``; also return the mask of kept ones."""
     kept = random_bernoulli(
         1 - p,
         None,
@@ -64,7 +64,7 @@ def random_bernoulli(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> torch.Tensor:
-    """One with probability `p`, which may be a tensor of probabilities, else zero."""
+    """Draw 1 with probability `p`, which may be a tensor of probabilities, else 0."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
         if isinstance(p, torch.Tensor):
@@ -87,7 +87,7 @@ def random_uniform(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> torch.Tensor:
-    """Numbers from `low` up to `high`."""
+    """Draw uniform numbers from `low` up to `high`."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
         return torch.empty(tuple(size), dtype=dtype).uniform_(low, high, generator=generator)
@@ -107,11 +107,11 @@ def random_normal(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> torch.Tensor:
-    """Normal numbers."""
+    """Draw normal numbers."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
         return torch.empty(tuple(size), dtype=dtype).normal_(mean, std, generator=generator)
-    # Half way between two numbers, and so never one, of which the inverse is infinite.
+    # The offset of half a step excludes 1 and -1, where erfinv is infinite.
     between = ((_numbers(seed, stream, size, start, whole, 1) >> 12).double() + 0.5) * 2.0**-51
     return (torch.erfinv(between) * (math.sqrt(2) * std) + mean).to(dtype)
 
@@ -128,7 +128,7 @@ def random_exponential(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> torch.Tensor:
-    """Exponential numbers of rate `lambd`."""
+    """Draw exponential numbers of rate `lambd`."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
         return torch.empty(tuple(size), dtype=dtype).exponential_(lambd, generator=generator)
@@ -149,7 +149,7 @@ def random_integers(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> torch.Tensor:
-    """Integers from `low` to below `high`."""
+    """Draw integers from `low` to below `high`."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
         return torch.empty(tuple(size), dtype=dtype).random_(low, high, generator=generator)
@@ -163,13 +163,13 @@ OPS = (
         for drawn in (random_bernoulli, random_uniform, random_normal, random_exponential, random_integers)
     ),
 )
-"""Capture finds them by a table of their own (`random_draws`): they take a seed, which the model's call does not."""
+"""The random ops. Capture uses the table in `random_draws` for them, since the model's calls have no seed argument."""
 
 
 def _unit(
     seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Numbers from zero up to one, of all digits that the dtype has below one."""
+    """Return numbers from 0 up to 1, with all binary digits that the dtype has below 1."""
     digits = _DIGITS[dtype]
     lanes = 1 if digits > 32 else 2
     numbers = _numbers(seed, stream, size, start, whole, lanes) >> 64 // lanes - digits
@@ -179,7 +179,7 @@ def _unit(
 def _numbers(
     seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None, lanes: int
 ) -> torch.Tensor:
-    """`ir.counter.Stream.number` of every element of a part."""
+    """Return `ir.counter.Stream.number` of every element of a shard."""
     generator, shape = Stream.of(int(seed), stream), tuple(size)
     whole, start = tuple(whole or shape), tuple(start or (0,) * len(shape))
     row = torch.zeros((), dtype=torch.int64)
@@ -200,13 +200,12 @@ def _mix(state: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(state: torch.Tensor, shift: int) -> torch.Tensor:
-    """Shifted down, with zeros for the sign that torch repeats."""
+    """Shift right logically; torch's shift would repeat the sign bit."""
     return state >> shift & (1 << 64 - shift) - 1
 
 
 def _generator(
     seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None
 ) -> torch.Generator:
-    """Torch's generator for a part."""
     part = Stream.of(int(seed), stream).seed_of_part(whole or size, start or (0,) * len(size))
     return torch.Generator().manual_seed(part)

@@ -1,4 +1,4 @@
-"""All fused ops by name, and all functions that stand for the runtime's."""
+"""Tables of all fused ops, and of all definitions of the runtime's functions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BY_DEFINITION: Mapping[Definition, FusedOp] = {op.definition: op for op in FUSED
 STANDING_FOR: Mapping[str, tuple[FusedOp, tuple[str, ...]]] = {
     theirs: (op, names) for op in FUSED_OPS.values() for theirs, names in op.stands_for.items()
 }
-"""Ops of torch by full name, to the fused op in their place and the names of their arguments."""
+"""Full name of a torch op -> the fused op that replaces it, and the names of the op's arguments."""
 
 FUNCTIONS: Mapping[str, Definition] = {
     **{name: op.definition for name, op in FUSED_OPS.items()},
     **indexed_ops.FUNCTIONS,
     **update_ops.FUNCTIONS,
 }
-"""By the name of a function of the runtime, the definition of what it computes."""
+"""Name of a function of the runtime -> its definition."""

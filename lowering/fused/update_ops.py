@@ -1,9 +1,9 @@
 """
-The optimizer's updates of one parameter as pure functions: what the runtime's in-place ones compute.
+Define the optimizer's updates of one parameter as pure functions; the runtime has in-place versions.
 
-The formulas are those of `torch.optim.Adam`, `AdamW` and `SGD` for a single tensor. `param`, `grad` and
-the states are of one shape; `step` counts from 1 and is, like `lr`, a tensor of no dims. Where `found_inf` is above 0
-everything stays as it was.
+The formulas are the single-tensor versions of `torch.optim.Adam`, `AdamW` and `SGD`. `param`, `grad` and the states
+have the same shape; `step` counts from 1; `step` and `lr` are 0-d tensors. If `found_inf` is above 0, all values stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def adam(
     maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum if it is tracked."""
     grad = (-grad if maximize else grad) + weight_decay * param
     states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr.double())
     return _adam(param, param, grad, states, numbers, betas, eps, found_inf)
@@ -53,7 +53,7 @@ def adamw(
     maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum if it is tracked."""
     grad, lr = -grad if maximize else grad, lr.double()
     decayed = param * (1 - lr * weight_decay)
     states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr)
@@ -71,13 +71,12 @@ def _adam(
     found_inf: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
     """
-    Both kinds of Adam after their weight decay.
+    Compute both kinds of Adam after their weight decay.
 
-    Powers of the betas are near 1: in the count's float32 they would be 1e-7 off, so `numbers`, step and rate, are of
-    float64.
+    Powers of the betas are near 1, and float32 would lose 1e-7 of precision, so `numbers` (step and rate) are float64.
     """
     if param.is_complex():
-        # The squares are of real and imaginary parts by themselves.
+        # Real and imaginary parts are squared separately.
         param, decayed, grad = (torch.view_as_real(value) for value in (param, decayed, grad.resolve_conj()))
         one, two, three = states
         largest = torch.view_as_real(three) if three is not None else None
@@ -110,11 +109,11 @@ def sgd(
     maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the new ``(param,)``, or ``(param, momentum_buffer)`` where there is a buffer."""
+    """Return the new ``(param,)``, or ``(param, momentum_buffer)`` if a buffer is given."""
     grad = (-grad if maximize else grad) + weight_decay * param
     if momentum_buffer is None:
         return (_unless(found_inf, param, (param - lr * grad).to(param.dtype)),)
-    # torch's buffer begins as the first gradient, without dampening.
+    # torch initializes the buffer with the first gradient, without dampening.
     buffer = torch.where(step <= 1, grad, momentum * momentum_buffer + (1 - dampening) * grad)
     direction = grad + momentum * buffer if nesterov else buffer
     new = _unless(found_inf, param, (param - lr * direction).to(param.dtype))
@@ -122,7 +121,7 @@ def sgd(
 
 
 def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the count of this step from that of the last."""
+    """Return the count of this step, given the count of the previous step."""
     return _unless(found_inf, step, step + 1)
 
 
@@ -132,38 +131,38 @@ def assign(old: torch.Tensor, new: torch.Tensor, *, found_inf: torch.Tensor | No
 
 
 def _unless(found_inf: torch.Tensor | None, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """The new value, or where the update is skipped a copy of the old one."""
+    """Return the new value, or a copy of the old value if the update is skipped."""
     return new if found_inf is None else torch.where(found_inf > 0, old, new)
 
 
 def foreach(function: str, first: Sequence[torch.Tensor], *others: object, **options: object) -> list[torch.Tensor]:
-    """Return what `function` gives for each of several tensors, one after the other."""
+    """Return the result of `function` for each of several tensors, in order."""
     call: Callable[..., torch.Tensor] = assign if function == "copy" else getattr(torch, function)
-    given = ([_of_member(each, number) for each in others] for number in range(len(first)))
+    given = ([_of_member(value, number) for value in others] for number in range(len(first)))
     return [call(tensor, *arguments, **options) for tensor, arguments in zip(first, given, strict=True)]
 
 
 def _of_member(given: object, number: int) -> object:
-    """The tensor of one member, where there is one for each; `betas` are numbers."""
+    """Return a member of a list of tensors; return other arguments, such as `betas`, unchanged."""
     return given[number] if isinstance(given, list) and isinstance(given[0], torch.Tensor) else given
 
 
 def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum of the squares of all elements, of narrow dtypes in float32."""
+    """Return the sum of the squares of all elements; narrow dtypes are summed in float32."""
     wide = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor for tensor in tensors)
     return torch.stack([tensor.square().sum() for tensor in wide]).sum()
 
 
 def joined(update: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., list[torch.Tensor]]:
-    """Return the update of several parameters, given that of one: all of them, then all of each kind of state."""
+    """Return the update of several parameters, given the update of one; it returns parameters, then kinds of states."""
 
     def of_all(params: Sequence[torch.Tensor], *others: object, **settings: object) -> list[torch.Tensor]:
-        found: list[tuple[torch.Tensor, ...]] = []
+        updated: list[tuple[torch.Tensor, ...]] = []
         for number, param in enumerate(params):
             positional = (_of_member(each, number) for each in others)
             named = {name: _of_member(each, number) for name, each in settings.items()}
-            found.append(update(param, *positional, **named))
-        return [value for kind in zip(*found, strict=True) for value in kind]
+            updated.append(update(param, *positional, **named))
+        return [value for kind in zip(*updated, strict=True) for value in kind]
 
     return of_all
 
@@ -181,4 +180,4 @@ FUNCTIONS: dict[str, Definition] = {
     "increment": increment,
     "assign_": assign,
 }
-"""By the name of the runtime's function: those with a trailing underscore write into their first operands there."""
+"""Name of the runtime's function -> definition; a trailing underscore marks functions that write to their operands."""

@@ -1,1 +1,1 @@
-"""From an fx graph to a step function in the IR."""
+"""Import an fx graph as a step function in the IR."""

@@ -1,4 +1,4 @@
-"""The nodes of an fx graph as ops: one op a node, with the layer and line that it comes from."""
+"""Import each node of an fx graph as one op, with the layer and line that it comes from."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ aten = torch.ops.aten
 
 class NodeImporter:
     """
-    Makes ops of nodes, at the end of a block.
+    An importer of nodes, which appends their ops to a block.
 
-    Args:
-        values: what each node became; the caller puts the placeholders in.
+    The caller puts the values of placeholders into `values`.
     """
 
     def __init__(self, block: Block, rules: UnknownOps) -> None:
@@ -48,7 +47,7 @@ class NodeImporter:
         self.values: dict[Node, SSAValue | tuple[SSAValue, ...]] = {}
 
     def add(self, node: Node) -> None:
-        """Add the op that `node` calls; CaptureError where it has no form in the IR."""
+        """Add the op that `node` calls; raise CaptureError if the IR cannot represent the op."""
         if node.target is operator.getitem:
             source, index = node.args
             assert isinstance(source, Node)
@@ -73,11 +72,11 @@ class NodeImporter:
         self.values[node] = tuple(op.results) if multiple else op.results[0]
 
     def type_of(self, node: Node) -> TensorType[Attribute]:
-        """The type of the one tensor that a node gives."""
+        """Return the type of the only result of `node`."""
         return _result_type(node.meta["val"])
 
     def operand(self, node: Node) -> SSAValue:
-        """The one value that `node` became."""
+        """Return the value of `node`, which has one result."""
         value = self.values[node]
         assert isinstance(value, SSAValue)
         return value
@@ -106,7 +105,7 @@ class NodeImporter:
 
 
 _BY_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
-"""Ops that read where elements lie in memory, which is in order for inputs alone."""
+"""Ops that depend on the memory layout of their operand, which is known only for inputs."""
 
 
 def _refuse_memory(node: Node, origin: Origin) -> None:
@@ -119,15 +118,15 @@ def _refuse_memory(node: Node, origin: Origin) -> None:
 
 
 _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
-"""The names of torch's attention kernels: which one runs is the runtime's business, not the program's."""
+"""The names of torch's attention kernels; the runtime chooses the kernel, so the program does not name one."""
 
 
 _MOST_CHARACTERS = 200
-"""Of a value's name: the full name of what it holds is in its role."""
+"""The most characters of a value's name; the role of an argument holds its full name."""
 
 
 def value_name(text: str) -> str:
-    """A value name that xDSL prints unchanged: ASCII letters, digits, dots, underscores, not ending in `_<digits>`."""
+    """Return a name that xDSL prints unchanged: ASCII letters, digits, dots, underscores, not ending in `_<digits>`."""
     name = "".join(c if (c.isascii() and c.isalnum()) or c in "._" else "_" for c in text[:_MOST_CHARACTERS])
     stem, _, tail = name.rpartition("_")
     name = f"{stem}.{tail}" if stem and tail.isdigit() else name
@@ -135,7 +134,7 @@ def value_name(text: str) -> str:
 
 
 def _result_type(value: torch.Tensor | None) -> TensorType[Attribute]:
-    """The type of a result; one that the op need not compute is an empty placeholder."""
+    """Return the type of a result; a result that the op does not compute is a 0-d placeholder."""
     if value is None:
         return TensorType(element_type(torch.float32), [])
     return TensorType(element_type(value.dtype), [int(size) for size in value.shape])

@@ -1,4 +1,4 @@
-"""How the IR names the files of a user's code: alike on every machine."""
+"""Name the files of the user's code in the same way on every machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 @cache
 def source_path(file: str) -> str:
     """
-    A file as its module is imported, such as ``torch/nn/functional.py``, wherever that is installed; a script by its
-    path below the working directory, or else by its name.
+    Return the path of a file relative to its import root, such as ``torch/nn/functional.py``.
+
+    A script has its path relative to the working directory, or its name if it is outside of it.
     """
     name = next((name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file), "")
     if name in ("", "__main__", "__mp_main__"):

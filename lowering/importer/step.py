@@ -1,11 +1,11 @@
 """
-Import: from a captured step (an fx graph of forward and backward) to one IR function with the update.
+Import a captured step (an fx graph of forward and backward) as one IR function that includes the update.
 
 The function is `@step(parameters, states, buffers, batch, constants, seed, step count, learning rate) -> (loss, new
 parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
-results (`dialects.train`). Of a forward pass alone it is `@step(parameters, buffers, batch, constants, seed) -> (loss,
-metrics)`, or `-> (outputs)`, of those that are used. Every op keeps the layer and source line of the model's code as
-its location, backward ops those of the forward op that they differentiate, marked `train.backward`.
+results (`dialects.train`). For a forward pass alone it is `@step(parameters, buffers, batch, constants, seed) -> (loss,
+metrics)` or `-> (outputs)`, with the used inputs only. The location of an op is its layer and line in the model; a
+backward op has the location of the forward op that it differentiates, and the mark `train.backward`.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def import_step(
     Convert a captured step to IR with global shapes and no decisions.
 
     Args:
-        batch: the example batch by item name; integer items then carry their range, for random inputs.
-        gradients: whether the gradients become results of the function too, after all others.
-        probe: whether the rules of ops that the table lacks are inferred from what they compute (`probe`).
+        batch: the example batch by item name, which gives integer arguments their range for random inputs.
+        gradients: whether to append the gradients to the results of the function.
+        probe: whether to infer rules by running an op, for ops that the table lacks (`probe`).
         no_rows: the batch items whose first dim does not count the rows of the batch.
 
     Raises:
-        CaptureError: a value in the graph has no place in the IR; the message names node, layer and line.
+        CaptureError: the IR cannot represent a value of the graph; the message names node, layer and line.
     """
     return _Importer(step, batch or {}, probe, no_rows).run(name, gradients)
 
 
 class _Importer:
-    """One conversion: the block that is being filled and what each node became."""
+    """The import of one step: the block of the function, and the values of nodes."""
 
     def __init__(self, step: CapturedStep, batch: Mapping[str, object], probe: bool, no_rows: Collection[str]) -> None:
         self.step, self.batch, self.no_rows = step, batch, no_rows
@@ -83,10 +83,10 @@ class _Importer:
         self.roles: list[dict[str, Attribute]] = []
 
     def run(self, name: str, gradients: bool) -> ModuleOp:
-        for each in (*self.step.inputs, *self.step.outputs):
-            if not is_text(each.name):
-                what = f"the {each.role} {each.name!r} has a name that UTF-8 cannot write"
-                raise CaptureError(f"{what}, so a plan cannot contain it; rename it")
+        for named in (*self.step.inputs, *self.step.outputs):
+            if not is_text(named.name):
+                problem = f"the {named.role} {named.name!r} has a name that UTF-8 cannot write"
+                raise CaptureError(f"{problem}, so a plan cannot contain it; rename it")
         placeholders = [node for node in self.step.graph.nodes if node.op == "placeholder"]
         arguments = dict(zip(self.step.inputs, placeholders, strict=True)) if placeholders else {}
         grads = {o.name for o in self.step.outputs if o.role == "grad"}
@@ -120,7 +120,7 @@ class _Importer:
         return value
 
     def _arguments(self, inputs: Mapping[StepInput, Node], grads: set[str]) -> dict[tuple[str, str], SSAValue]:
-        """Make the function's arguments; the states that updates need are returned by (parameter, state)."""
+        """Create the function's arguments; return optimizer states, count and rates by (parameter, state)."""
         states: dict[tuple[str, str], SSAValue] = {}
         spec = self.step.optimizer
         for given, node in inputs.items():
@@ -146,7 +146,7 @@ class _Importer:
             return states
         count, rate = (TensorType(element_type(dtype), []) for dtype in (torch.float32, torch.float64))
         states["", "step"] = self._argument("step_count", count, {train.STEP_COUNT: UnitAttr()})
-        # A learning rate is a Python number: rounded to float32, it would be 1e-8 off in a float64 model.
+        # A learning rate is a Python number; float32 would add an error of 1e-8 in a float64 model.
         one = len(spec.groups) == 1
         for number in range(len(spec.groups)):
             hint, group = ("lr", UnitAttr()) if one else (f"lr.{number}", Integer(number, i64))
@@ -224,7 +224,6 @@ class _Importer:
 
 
 def _forward_role(output: StepOutput) -> dict[str, Attribute]:
-    """The role of a result of the forward pass."""
     if output.role == "loss":
         return {train.LOSS: UnitAttr()}
     return {{"metric": train.METRIC, "output": train.OUTPUT}[output.role]: StringAttr(output.name)}
@@ -236,17 +235,16 @@ def _updates(argument: SSAValue) -> dict[str, Attribute]:
 
 
 def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
-    """Its kind, and the settings of its group, or those of all its groups in order and which parameters they have."""
+    """Return the optimizer's kind with the settings of its group, or with all groups and their parameters."""
     groups = [{"lr": group.lr, **group.hyper} for group in spec.groups]
     members = [[name for name, group in spec.members.items() if group == number] for number in range(len(groups))]
     settings = groups[0] if len(groups) == 1 else {"groups": groups, "members": members}
-    made = plain_attribute({"kind": spec.kind, **settings})
-    assert isinstance(made, DictionaryAttr)
-    return made
+    attribute = plain_attribute({"kind": spec.kind, **settings})
+    assert isinstance(attribute, DictionaryAttr)
+    return attribute
 
 
 def _range(item: object) -> tuple[int, int] | None:
-    """The half-open range of an integer batch item."""
     if (
         not isinstance(item, torch.Tensor)
         or item.dtype.is_floating_point

@@ -1,4 +1,4 @@
-"""Ops that the table lacks: where their rules come from, and what is reported to the user."""
+"""Find rules for ops that the table lacks, and report them to the user."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger("shardwright")
 
 class UnknownOps:
     """
-    Finds a rule for each use of an op without a row: the one that was registered for it, else an inferred one.
+    The sharding rules for uses of ops that the op table lacks: registered rules, else inferred rules.
 
     Args:
-        probe: whether rules are inferred.
+        probe: whether to infer rules.
     """
 
     def __init__(self, probe: bool) -> None:
@@ -35,7 +35,7 @@ class UnknownOps:
         self._found: dict[tuple[object, ...], str | None] = {}
 
     def attributes_of(self, op: OpaqueOp, node: Node) -> dict[str, Attribute]:
-        """The attributes that carry the rule of `op`, which `node` becomes; none where it runs replicated."""
+        """Return the attributes with the rule of `op`, the import of `node`, or no attributes if it runs replicated."""
         if known := registered_rules(op.overload):
             return {RULE: RuleAttr(_fitting(op, known, node.meta[ORIGIN]).text)}
         if (text := self._inferred_rule(op)) is None:
@@ -45,7 +45,7 @@ class UnknownOps:
         return {RULE: RuleAttr(text), INFERRED: UnitAttr()}
 
     def warn(self) -> None:
-        """Say, once each, which ops run replicated and which rules were inferred."""
+        """Warn once about all ops that run replicated, and once about all inferred rules."""
         if self._replicated:
             names = ", ".join(sorted(self._replicated))
             log.warning("no sharding rule for %s: they run replicated on every device", names)
@@ -55,7 +55,7 @@ class UnknownOps:
             log.warning("sharding rules inferred by probing, which register_rule replaces: %s", rules)
 
     def _inferred_rule(self, op: OpaqueOp) -> str | None:
-        """The rule that probing finds for this use; None where it finds none, or is off."""
+        """Return the rule that probing infers for this use, or None if it infers none or is off."""
         if not self._probe:
             return None
         key = op.use_key()
@@ -71,12 +71,12 @@ class UnknownOps:
 
 
 def _fitting(op: OpaqueOp, known: dict[Ranks, Notation], origin: Origin) -> Notation:
-    """The registered rule for this use; CaptureError where it does not fit the shapes."""
+    """Return the registered rule for this use; raise CaptureError if no rule fits the shapes."""
     operands, results = ([shape_of(value) for value in values] for values in (op.args, op.outs))
     ranks = tuple(map(len, operands)), tuple(map(len, results))
     where = f"{origin.file}:{origin.line} (layer '{origin.layer}'): {op.overload}"
     if (notation := known.get(ranks)) is None:
-        rules = ", ".join(f"'{each.text}'" for each in known.values())
+        rules = ", ".join(f"'{candidate.text}'" for candidate in known.values())
         uses = f"{_shapes(operands)} -> {_shapes(results)}"
         raise CaptureError(
             f"{where} is called with {uses}, but only {rules} are registered; register a rule for it too"

@@ -1,4 +1,4 @@
-"""Captured updates as ops: the graph of an update, once for each parameter that it is of."""
+"""Import the graph of a captured update once for each of its parameters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .unknown_ops import UnknownOps
 
 class UpdateImporter:
     """
-    Adds updates at the end of a block.
+    An importer of updates, which appends them to a block.
 
-    A graph is imported once, for the first of its parameters; for others its ops are copied. What does not depend on
-    a parameter (powers of the betas, say) is there once for all of those that share a graph and a learning rate.
+    A graph is imported once, as a template; each parameter gets a copy of its ops. Ops that are independent of the
+    parameter (powers of the betas, for example) are shared by all parameters with the same graph and learning rate.
     """
 
     def __init__(self, block: Block, rules: UnknownOps) -> None:
@@ -37,31 +37,31 @@ class UpdateImporter:
         rate: SSAValue,
     ) -> list[SSAValue]:
         """
-        The new parameter and states.
+        Add the update of a parameter and return its new value and states.
 
         Args:
             old: the parameter and its states.
-            count: of the steps before this one.
+            count: the number of previous steps.
         """
         if id(update) not in self._templates:
             self._templates[id(update)] = _Template(update, self.rules)
         template = self._templates[id(update)]
         inputs = [old[0], gradient, *old[1:], count, rate]
-        made = dict(zip(template.inputs, inputs, strict=True))
+        own = dict(zip(template.inputs, inputs, strict=True))
         shared = self._shared.setdefault((id(update), rate), {})
         for op in template.ops:
             if op.results[0] in template.of_all:
                 if op.results[0] not in shared:
-                    self._copy(op, None, {**made, **shared}, shared)
+                    self._copy(op, None, {**own, **shared}, shared)
             else:
-                self._copy(op, parameter, {**made, **shared}, made)
-        new = ({**made, **shared}[value] for value in template.outputs)
+                self._copy(op, parameter, {**own, **shared}, own)
+        new = ({**own, **shared}[value] for value in template.outputs)
         return [self._assign(parameter, before, after) for before, after in zip(old, new, strict=True)]
 
     def _copy(
         self, op: Operation, parameter: str | None, values: dict[SSAValue, SSAValue], made: dict[SSAValue, SSAValue]
     ) -> None:
-        """Add a copy of an op, of the update of one parameter or of several."""
+        """Append a copy of an op, for one parameter or, if `parameter` is None, shared by several."""
         copy = op.clone(dict(values))
         copy.attributes[train.UPDATE] = UnitAttr() if parameter is None else StringAttr(parameter)
         copy.location = _location(parameter)
@@ -80,9 +80,9 @@ class UpdateImporter:
 
 class _Template:
     """
-    The ops of an update, in a block of their own whose arguments are the inputs.
+    The ops of an update, in a separate block whose arguments are the inputs.
 
-    The count and the rate are the same for all parameters; `of_all` is these and what is computed from them.
+    `of_all` holds the count and the rate, which all parameters share, and the values computed from them only.
     """
 
     def __init__(self, update: CapturedUpdate, rules: UnknownOps) -> None:

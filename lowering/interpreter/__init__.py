@@ -1,1 +1,1 @@
-"""Running a step, lowered or not, on one process that holds the shards of all devices."""
+"""Run a step, lowered or not, in one process that holds the shards of all devices."""

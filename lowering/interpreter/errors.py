@@ -9,7 +9,7 @@ from ..codegen.errors import place
 
 
 class InterpreterError(DiagnosticException):
-    """IR that cannot be run; the message names the op, its values and where it comes from."""
+    """An error for IR that cannot be run; the message names the op, its results and its place in the model."""
 
     def __init__(self, op: Operation, message: str) -> None:
         names = ", ".join(map(value_text, op.results))
@@ -18,5 +18,5 @@ class InterpreterError(DiagnosticException):
 
 
 def value_text(value: SSAValue) -> str:
-    """What to call a value in a message."""
+    """Return the text for a value in a message."""
     return f"%{value.name_hint}" if value.name_hint else "a value without a name"

@@ -1,15 +1,15 @@
 """
-An interpreter of step functions: all ranks of a mesh in one process, on numbers.
+An interpreter of step functions, which simulates all ranks of a mesh in one process and computes real numbers.
 
-It runs the IR at every stage of the pipeline. An op without a signature runs once, on full values; one
-with a signature runs on every rank, on the parts that the signature demands. Before `insert-resharding` a
-value may be spread otherwise than its consumer demands; the interpreter then changes the sharding itself.
-Collectives work on what the ranks of a group hold (`local_values`), so wrong ones give wrong numbers.
+It runs the IR after every pass of the pipeline. An op without a signature runs once, on full values; an op with a
+signature runs on every rank, on the shards that the signature requires. Before `insert-resharding`, the sharding of a
+value may differ from its consumer's requirement; the interpreter then reshards the value itself. Collectives use only
+the shards of the ranks in a group (`local_values`), so a wrong collective gives wrong numbers.
 
-Every value lives on the mesh that its sharding refers to, undecided values on a mesh of one
-device. A temporal axis runs as if its parts were devices beside one another: the mathematics is the same. So a
-fragment runs once, for all parts, and an op at one part of an unrolled axis on the devices of that part. Of a step
-with a schedule the order in which stages run it is followed before, without numbers (`stage_order`).
+Every value is on the mesh that its sharding refers to; values without a sharding are on a mesh of one device. The
+interpreter treats the parts of a temporal axis as devices, which gives the same results. A fragment therefore runs once
+for all parts, and an op at one part of an unrolled axis runs on the devices of that part. If a step has a schedule,
+`stage_order` first checks the order of the stages without numbers.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def interpret(
     Run a function of `module` on global inputs and return its global results.
 
     Args:
-        inputs: one tensor per argument, none of which is changed.
-        function: its name; needed where the module has several.
-        check_replicas: whether ranks that hold the same part of a result must agree.
-        explicit: whether every change of sharding must be an op, as after `insert-resharding`.
-        precision: a dtype in which all floating-point values are computed instead of their own.
+        inputs: one tensor per argument; inputs are not modified.
+        function: name of the function, required if the module has several.
+        check_replicas: whether to check that ranks with the same shard of a result agree.
+        explicit: whether every resharding must be an op, as after `insert-resharding`.
+        precision: dtype to compute all floating-point values in, by default their own dtypes.
 
     Raises:
-        InterpreterError: an op that cannot be run, a use of a freed value, or copies that do not agree.
+        InterpreterError: an op cannot be run, a freed value is used, or copies disagree.
     """
     func = find_function(module, function)
     if SCHEDULE in func.attributes:
@@ -73,32 +73,32 @@ def interpret(
 
 
 def find_function(module: ModuleOp, name: str | None = None) -> FuncOp:
-    """The function called `name`, or the only one; VerifyException where there is none such."""
-    found = (op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration)
-    functions = {func.sym_name.data: func for func in found}
+    """Return the function `name`, or the only function; raise VerifyException if it does not exist."""
+    defined = (op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration)
+    functions = {func.sym_name.data: func for func in defined}
     if name is None and len(functions) == 1:
         return next(iter(functions.values()))
     if name is None or name not in functions:
-        known = ", ".join(f"@{known}" for known in functions) or "none"
-        wanted = f"@{name}" if name else "one function, or the name of one"
-        raise VerifyException(f"expected {wanted} in the module; its functions with a body: {known}")
+        names = ", ".join(f"@{names}" for names in functions) or "none"
+        expected = f"@{name}" if name else "one function, or the name of one"
+        raise VerifyException(f"expected {expected} in the module; its functions with a body: {names}")
     return functions[name]
 
 
 def argument_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
-    """The attributes of each argument: its role, and its sharding where it has one."""
+    """Return the attributes of each argument: its role, and its sharding if it has one."""
     count = len(func.body.block.args)
     return [dict(entry.data) for entry in func.arg_attrs.data] if func.arg_attrs is not None else [{}] * count
 
 
 def result_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
-    """The attributes of each result."""
+    """Return the attributes of each result."""
     count = len(func.function_type.outputs)
     return [dict(entry.data) for entry in func.res_attrs.data] if func.res_attrs is not None else [{}] * count
 
 
 _ONE = Mesh(())
-"""Where undecided values live: one device."""
+"""The mesh of values without a sharding: one device."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Settings:
 
 
 class _Interpretation:
-    """One run: what the values are so far, each until its last use."""
+    """The state of one run: the current values, each kept until its last use."""
 
     def __init__(self, settings: _Settings) -> None:
         self.settings = settings
@@ -119,7 +119,7 @@ class _Interpretation:
         self.freed: set[SSAValue] = set()
 
     def function(self, func: FuncOp, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run `func` to its return."""
+        """Run `func` and return its results."""
         block = func.body.block
         if len(inputs) != len(block.args):
             name, takes = func.sym_name.data, len(block.args)
@@ -132,7 +132,7 @@ class _Interpretation:
         return [self._result(last, value) for value in last.arguments]
 
     def _block(self, block: Block) -> Operation | None:
-        """Run all ops but the last, which is returned."""
+        """Run all ops except the last, and return the last op."""
         last_uses = _last_uses(block)
         for op in block.ops:
             if op is block.last_op:
@@ -146,19 +146,19 @@ class _Interpretation:
         return None
 
     def _mesh(self, op: Operation, attribute: Attribute | None) -> Mesh:
-        """The mesh that a sharding or signature refers to, with devices on all axes."""
+        """Return the mesh of a sharding or signature, with devices on all axes."""
         if not isinstance(attribute, ShardingAttr | SignatureAttr):
             return _ONE
         if (grid := self.settings.grids.get(attribute.data.mesh)) is None:
-            known = ", ".join(f"@{name}" for name in self.settings.grids) or "none"
-            raise InterpreterError(op, f"there is no mesh @{attribute.data.mesh}; the module's meshes: {known}")
+            names = ", ".join(f"@{name}" for name in self.settings.grids) or "none"
+            raise InterpreterError(op, f"there is no mesh @{attribute.data.mesh}; the module's meshes: {names}")
         return grid.mesh
 
     def _input(self, func: FuncOp, argument: SSAValue, given: torch.Tensor, sharding: Attribute | None) -> Spread:
         shape, dtype = shape_of(argument), working_dtype(dtype_of(argument), self.settings.precision)
         if tuple(given.shape) != shape:
-            found = f"found an input of {list(given.shape)}"
-            raise InterpreterError(func, f"{value_text(argument)} is of shape {list(shape)}, {found}")
+            actual = f"found an input of {list(given.shape)}"
+            raise InterpreterError(func, f"{value_text(argument)} is of shape {list(shape)}, {actual}")
         spread = sharding.sharding if isinstance(sharding, ShardingAttr) else Sharding.replicated(len(shape))
         return split(given.detach().to(dtype), spread, self._mesh(func, sharding))
 
@@ -169,43 +169,43 @@ class _Interpretation:
             raise InterpreterError(op, f"{value_text(value)}: {error}") from error
 
     def _value(self, op: Operation, value: SSAValue) -> Spread:
-        if (found := self.values.get(value)) is not None:
-            return found
+        if (spread := self.values.get(value)) is not None:
+            return spread
         how = "is used after it was freed" if value in self.freed else "is used before it is defined"
         raise InterpreterError(op, f"{value_text(value)} {how}")
 
     def _on(self, op: Operation, value: SSAValue, mesh: Mesh) -> Spread:
-        """A value that is on `mesh`, or moved there from the mesh of one device."""
-        found = self._value(op, value)
-        if found.mesh in (mesh, _ONE):
-            return convert(found, found.sharding, mesh)
-        raise InterpreterError(op, f"{value_text(value)} is on mesh {found.mesh}, expected on {mesh} by a transfer")
+        """Return a value that is on `mesh`, or move it there from the mesh of one device."""
+        spread = self._value(op, value)
+        if spread.mesh in (mesh, _ONE):
+            return convert(spread, spread.sharding, mesh)
+        raise InterpreterError(op, f"{value_text(value)} is on mesh {spread.mesh}, expected on {mesh} by a transfer")
 
     def _demanded(self, op: Operation, value: SSAValue, sharding: Sharding, mesh: Mesh) -> Spread:
-        found = self._value(op, value)
-        if found.sharding == sharding and found.mesh == mesh:
-            return found
-        if self.settings.explicit and not (found.mesh is _ONE and sharding.is_replicated):
-            where = "" if found.mesh in (mesh, _ONE) else f" on {found.mesh}"
+        spread = self._value(op, value)
+        if spread.sharding == sharding and spread.mesh == mesh:
+            return spread
+        if self.settings.explicit and not (spread.mesh is _ONE and sharding.is_replicated):
+            where = "" if spread.mesh in (mesh, _ONE) else f" on {spread.mesh}"
             raise InterpreterError(
-                op, f"{value_text(value)} is spread as {found.sharding}{where}, expected {sharding} by an op"
+                op, f"{value_text(value)} is spread as {spread.sharding}{where}, expected {sharding} by an op"
             )
-        return convert(found, sharding, mesh)
+        return convert(spread, sharding, mesh)
 
     def _run(self, op: Operation) -> None:
         at = parts_of(op)
         if isinstance(op, StartOp):
             self.started[op.token] = [masked(self._started(op, index), at) for index in range(len(op.args))]
             return
-        results = (masked(each, at) for each in self._results(op))
+        results = (masked(result, at) for result in self._results(op))
         self.values.update(zip(op.results, results, strict=True))
 
     def _results(self, op: Operation) -> list[Spread]:
         match op:
             case ComputeOp():
                 mesh = self._mesh(op, op.attributes.get(SIGNATURE))
-                wanted = zip(op.args, signature_of(op).operands, strict=True)
-                operands = [self._demanded(op, value, sharding, mesh) for value, sharding in wanted]
+                pairs = zip(op.args, signature_of(op).operands, strict=True)
+                operands = [self._demanded(op, value, sharding, mesh) for value, sharding in pairs]
                 return run_op(op, operands, mesh, self.settings.precision)
             case ReshardOp():
                 return [convert(self._value(op, op.operand), op.sharding, self._mesh(op, op.out_sharding))]
@@ -261,9 +261,7 @@ class _Interpretation:
 
 
 def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
-    """
-    The values of a block that nothing needs after each of its ops: an op's own results too, where nothing uses them.
-    """
+    """Return op -> values of the block that no op uses after it, including unused results of the op."""
     last: dict[SSAValue, Operation] = {argument: op for argument in block.args for op in (block.first_op,) if op}
     for op in block.ops:
         inside = {value for inner in op.walk() for value in inner.operands}

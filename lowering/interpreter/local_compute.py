@@ -1,4 +1,4 @@
-"""Running one op that computes: the call that it stands for, on every rank's parts."""
+"""Run one compute op: make its call on the shards of every rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .local_values import Spread, active, check_shapes
 
 
 def signature_of(op: ComputeOp) -> Signature:
-    """The op's signature; without one it runs once, on full values."""
+    """Return the op's signature, or the replicated signature if it has none."""
     if op.signature is not None:
         return op.signature
     operands, results = (
@@ -31,15 +31,15 @@ def signature_of(op: ComputeOp) -> Signature:
 
 def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: torch.dtype | None) -> list[Spread]:
     """
-    The results of `op` on operands that are spread as its signature demands, on the ranks that it runs for.
+    Return the results of `op` on the ranks that it runs for; `operands` have the shardings of its signature.
 
     Raises:
-        InterpreterError: torch refuses the call, or gives another number, shape or dtype of results than the
-            op's types say.
+        InterpreterError: torch refuses the call, or the number, shapes or dtypes of its results differ from the
+            op's types.
     """
     ranks, here = range(mesh.device_count), active(mesh, parts_of(op))
     calls = [call_of(op, mesh, rank) for rank in ranks] if differs_by_rank(op) else [call_of(op, mesh)] * len(ranks)
-    made: dict[object, tuple[torch.Tensor, ...]] = {}
+    results: dict[object, tuple[torch.Tensor, ...]] = {}
     by_rank: list[tuple[torch.Tensor | None, ...]] = []
     for rank in ranks:
         if not here[rank]:
@@ -47,15 +47,17 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
             continue
         parts = [_present(op, operand, rank) for operand in operands]
         constants = results_without_call(op, mesh, rank)
-        # Ranks that hold the same tensors compute the same, so it is done once.
+        # Ranks with the same tensors compute the same results, so the call is made once.
         key = (calls[rank], constants, *map(id, parts))
-        if key not in made:
+        if key not in results:
             if constants is not None:
-                made[key] = _filled(op, constants, parts, precision)
+                results[key] = _filled(op, constants, parts, precision)
             else:
-                found = _called(op, calls[rank], parts, rank, precision)
-                made[key] = tuple(_typed(op, index, each, precision, (mesh, rank)) for index, each in enumerate(found))
-        by_rank.append(made[key])
+                outputs = _called(op, calls[rank], parts, rank, precision)
+                results[key] = tuple(
+                    _typed(op, index, output, precision, (mesh, rank)) for index, output in enumerate(outputs)
+                )
+        by_rank.append(results[key])
     return _spread(op, signature_of(op), by_rank, mesh)
 
 
@@ -83,25 +85,25 @@ def _called(
     op: ComputeOp, call: Call, parts: Sequence[torch.Tensor], rank: int, precision: torch.dtype | None
 ) -> tuple[torch.Tensor | None, ...]:
     try:
-        found = make_call(call, parts, precision)
+        outputs = make_call(call, parts, precision)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         shapes = ", ".join(str(list(part.shape)) for part in parts)
         raise InterpreterError(op, f"on rank {rank}, of operands {shapes}, torch says: {error}") from error
-    if len(found) != len(op.outs):
-        raise InterpreterError(op, f"has {len(op.outs)} results, torch gives {len(found)}")
-    return found
+    if len(outputs) != len(op.outs):
+        raise InterpreterError(op, f"has {len(op.outs)} results, torch gives {len(outputs)}")
+    return outputs
 
 
 def _typed(
     op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
 ) -> torch.Tensor:
-    """A result in the dtype that its type says; for one that the op need not compute, zeros."""
+    """Convert a result to the dtype of its type; a result that the op does not compute becomes zeros."""
     value = op.outs[index]
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:
         return torch.zeros(local_shape(shape_of(value), signature_of(op).results[index], *place), dtype=dtype)
     if found.dtype != dtype and isinstance(op, AtenOp) and op.result_dtypes()[index] is None:
-        # It depends on the device: on CPUs the statistics of narrow values are as wide as the weight.
+        # The dtype depends on the device: on CPUs the statistics of narrow values have the dtype of the weight.
         return found
     if found.dtype != dtype and precision is None:
         raise InterpreterError(op, f"{value_text(value)} is of {dtype_of(value)}, torch gives {found.dtype}")
@@ -112,7 +114,7 @@ def _filled(
     op: ComputeOp, constants: Sequence[Constant], parts: Sequence[torch.Tensor], precision: torch.dtype | None
 ) -> tuple[torch.Tensor, ...]:
     dtypes = (working_dtype(dtype_of(value), precision) for value in op.outs)
-    return tuple(_constant(each, parts, dtype) for each, dtype in zip(constants, dtypes, strict=True))
+    return tuple(_constant(constant, parts, dtype) for constant, dtype in zip(constants, dtypes, strict=True))
 
 
 def _constant(constant: Constant, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:

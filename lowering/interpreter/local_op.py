@@ -1,4 +1,4 @@
-"""One op on one rank, by itself: Python text of its call on local tensors, for those that measure it."""
+"""Write the Python text of one op's call on the local tensors of one rank, for measurements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from .local_compute import signature_of
 
 
 def call_text(call: Call) -> str:
-    """
-    A call as a generated program writes it, of operands `x0`, `x1`, ...; new tensors are created on `device`.
-    """
+    """Return a call as a generated program writes it, on operands `x0`, `x1`, ... and on `device` for new tensors."""
     arguments = [_text(arg) for arg in call.args] + [f"{checked_name(name)}={_text(arg)}" for name, arg in call.kwargs]
     makes = call.target.startswith("aten.") and not any(_operands(arg) for arg in call.args)
     if makes or call.target in MADE_ON_DEVICE:
@@ -25,9 +23,9 @@ def call_text(call: Call) -> str:
 
 
 def local_shapes(op: ComputeOp, mesh: Mesh, rank: int) -> list[tuple[int, ...]]:
-    """The shapes of the operands of `op` on `rank`."""
+    """Return the shapes of the operands of `op` on `rank`."""
     spread = signature_of(op).operands
-    return [local_shape(shape_of(value), each, mesh, rank) for value, each in zip(op.args, spread, strict=True)]
+    return [local_shape(shape_of(value), sharding, mesh, rank) for value, sharding in zip(op.args, spread, strict=True)]
 
 
 def _operands(arg: Arg) -> bool:

@@ -1,11 +1,11 @@
 """
-One value on all ranks of a mesh, in one process: cut into parts, put together again, and the collectives.
+Values on all ranks of a mesh, in one process: split a value, assemble it again, and run collectives on it.
 
-A collective works on the parts of each group alone, as the ranks of a cluster would; it never sees the global
-value, so that a wrong one gives wrong numbers here too.
+A collective uses only the shards of each group, as the ranks of a cluster do; it never sees the global value, so a
+wrong collective gives wrong numbers.
 
-The meshes here have devices on every axis: the parts of a temporal axis stand beside one another. Once such an
-axis is unrolled, a value exists for one of its parts only, and None stands for the others.
+The meshes of this module have devices on every axis, including one device for each part of a temporal axis. After such
+an axis is unrolled, a value exists for one of its parts, and None stands for all other parts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from ...ir.mesh import Mesh
 from ...ir.sharding import Reduction, Sharding, local_shape, local_slices
 
 Parts = tuple[torch.Tensor | None, ...]
-"""
-What each rank holds, by rank; None where it has no such value. Ranks that hold the same share one tensor; nobody
-writes to it.
-"""
+"""The shard of each rank, or None on ranks without the value. Ranks with equal shards share a read-only tensor."""
 
 _COMBINE: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Reduction.SUM: torch.add,
@@ -38,7 +35,7 @@ _REPLICA_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex128
 
 @dataclass(frozen=True)
 class Spread:
-    """A value of global `shape`, spread over the ranks of `mesh` as `sharding` says."""
+    """A value of global `shape`, spread over the ranks of `mesh` according to `sharding`."""
 
     shape: tuple[int, ...]
     sharding: Sharding
@@ -50,8 +47,8 @@ def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
     """
     Spread a global value over the ranks.
 
-    The parts of a partial value are arbitrary but always the same: addends of either sign, and values below a
-    maximum, so that an op that does not pass partial values through is seen.
+    The contributions to a partial value are deterministic but arbitrary: addends of either sign, or values below a
+    maximum. An op that wrongly passes partial values through then gives wrong numbers.
     """
     names = [name for name, _ in sharding.partial]
     contributions = _contributions(value, sharding, mesh)
@@ -62,7 +59,7 @@ def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
         slices, chosen = local_slices(value.shape, sharding, mesh, rank), tuple(place[name] for name in names)
         key = (tuple((s.start, s.stop) for s in slices), chosen)
         if key not in parts:
-            # As what a rank would hold: some of torch's kernels take strides for granted.
+            # Shards are contiguous, as on a real rank, since some torch kernels assume it.
             parts[key] = contributions[chosen][slices].contiguous()
         return parts[key]
 
@@ -71,11 +68,11 @@ def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
 
 def assemble(spread: Spread, *, check: bool = False) -> torch.Tensor:
     """
-    The global value.
+    Return the global value.
 
     Raises:
-        ValueError: a part has another shape than its sharding says, or, with `check`, two ranks hold
-            different copies of the same elements.
+        ValueError: the shape of a shard contradicts the sharding, or, with `check`, two ranks hold different copies of
+            the same elements.
     """
     check_shapes(spread)
     held, mesh = spread.parts, spread.mesh
@@ -97,16 +94,14 @@ def assemble(spread: Spread, *, check: bool = False) -> torch.Tensor:
 
 
 def convert(spread: Spread, target: Sharding, mesh: Mesh) -> Spread:
-    """
-    Change the sharding or the mesh by way of the global value; for changes whose collectives are not chosen yet.
-    """
+    """Change the sharding or the mesh through the global value; for reshardings without collectives yet."""
     if (spread.sharding, spread.mesh) == (target, mesh):
         return spread
     return split(assemble(spread), target, mesh)
 
 
 def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
-    """A value restricted to one part of each axis in `at`."""
+    """Restrict a value to one part of each axis in `at`."""
     if not at:
         return spread
     here = active(spread.mesh, at)
@@ -114,7 +109,7 @@ def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
 
 
 def filled(spread: Spread) -> Spread:
-    """A value that exists for one part of an axis that splits it, with zeros for the other parts."""
+    """Fill in zeros for the other parts of a value that exists for one part of an axis which splits it."""
     first = next(part for part in spread.parts if part is not None)
     if spread.sharding.partial:
         raise ValueError(f"one micro-batch of a partial value ({spread.sharding}) cannot be converted by itself")
@@ -124,41 +119,42 @@ def filled(spread: Spread) -> Spread:
 
 
 def active(mesh: Mesh, at: Mapping[str, int]) -> tuple[bool, ...]:
-    """Per rank, whether it is at these coordinates of these axes."""
+    """Return, for each rank, whether it has these coordinates on these axes."""
     places = map(mesh.coordinates, range(mesh.device_count))
     return tuple(all(place[axis] == part for axis, part in at.items()) for place in places)
 
 
 def accumulate(total: Spread, part: Spread, target: Sharding) -> Spread:
     """
-    The reduction of two values that are there for different parts of a temporal axis, as `spmd.accumulate` has it:
-    it exists for all parts of the axes that are complete, else where `part` does.
+    Reduce two values that exist for different parts of a temporal axis, as `spmd.accumulate` does.
+
+    The result exists for all parts of axes that are complete, else for the parts of `part`.
     """
-    mesh, gone = part.mesh, tuple(a for a in part.sharding.partial_axes if a not in target.partial_axes)
-    axes = gone or tuple(a for a in part.sharding.partial_axes if _apart(total, part, a))
+    mesh, completed = part.mesh, tuple(a for a in part.sharding.partial_axes if a not in target.partial_axes)
+    axes = completed or tuple(a for a in part.sharding.partial_axes if _apart(total, part, a))
     kinds = dict(part.sharding.partial)
-    found: list[torch.Tensor | None] = list(part.parts)
+    parts: list[torch.Tensor | None] = list(part.parts)
     for group in mesh.groups(axes):
-        members = [each.parts[rank] for each in (total, part) for rank in group]
+        members = [spread.parts[rank] for spread in (total, part) for rank in group]
         present = [member for member in members if member is not None]
         if present:
             result = combine(present, kinds[axes[0]])
             for rank in group:
-                found[rank] = result if gone or part.parts[rank] is not None else None
-    return Spread(part.shape, target, tuple(found), mesh)
+                parts[rank] = result if completed or part.parts[rank] is not None else None
+    return Spread(part.shape, target, tuple(parts), mesh)
 
 
 def _apart(total: Spread, part: Spread, axis: str) -> bool:
-    """Whether two values exist for different parts of `axis`."""
+    """Return whether two values exist for different parts of `axis`."""
 
     def coordinates(spread: Spread) -> set[int]:
-        return {spread.mesh.coordinates(rank)[axis] for rank, each in enumerate(spread.parts) if each is not None}
+        return {spread.mesh.coordinates(rank)[axis] for rank, shard in enumerate(spread.parts) if shard is not None}
 
     return coordinates(total) != coordinates(part)
 
 
 def check_shapes(spread: Spread) -> None:
-    """Raise ValueError where a part has another shape than the sharding says."""
+    """Raise ValueError if the shape of a shard contradicts the sharding."""
     for rank, part in enumerate(spread.parts):
         expected = local_shape(spread.shape, spread.sharding, spread.mesh, rank)
         if part is not None and tuple(part.shape) != expected:
@@ -169,12 +165,12 @@ def check_shapes(spread: Spread) -> None:
 
 
 def combine(tensors: Sequence[torch.Tensor], kind: Reduction) -> torch.Tensor:
-    """The reduction of tensors of one shape."""
+    """Reduce tensors of one shape."""
     return reduce(_COMBINE[kind], tensors)
 
 
 def take_step(step: Step, spread: Spread) -> Spread:
-    """Run one collective on what the ranks hold."""
+    """Run one collective on the shards of the ranks."""
     return replace(spread, sharding=step.target, parts=_STEPS[step.kind](step, spread))
 
 
@@ -195,19 +191,16 @@ def _slice(step: Step, spread: Spread) -> Parts:
 
 
 def _reduce_scatter(step: Step, spread: Spread) -> Parts:
-    """
-    Every device sums from the part after its own on, as round a ring: what looks at two sums of the same numbers that
-    are made in different ways finds them rounded differently, as on a cluster.
-    """
-    found = list(spread.parts)
+    """Reduce in ring order, beginning after each device's own part, so that rounding varies as on a cluster."""
+    parts = list(spread.parts)
     for group in spread.mesh.groups(step.axes):
         members = [part for rank in group if (part := spread.parts[rank]) is not None]
         if members and len(members) < len(group):
             raise ValueError(_INCOMPLETE)
         for place, rank in enumerate(group if members else ()):
             total = combine((*members[place + 1 :], *members[: place + 1]), step.reduction)
-            found[rank] = _own_part(step, total, spread, rank)
-    return tuple(found)
+            parts[rank] = _own_part(step, total, spread, rank)
+    return tuple(parts)
 
 
 def _all_to_all(step: Step, spread: Spread) -> Parts:
@@ -237,7 +230,7 @@ _STEPS: dict[CollectiveKind, Callable[[Step, Spread], Parts]] = {
 
 
 def _piece(step: Step, part: torch.Tensor, spread: Spread, sender: int, rank: int) -> torch.Tensor:
-    """What `sender` sends to `rank` of its part in an all-to-all."""
+    """Return the piece of its shard that `sender` sends to `rank` in an all-to-all."""
     if step.dim != step.to_dim:
         return _own_part(step, part, spread, rank)
     assert step.dim is not None
@@ -248,7 +241,7 @@ def _piece(step: Step, part: torch.Tensor, spread: Spread, sender: int, rank: in
 
 
 def _own_part(step: Step, part: torch.Tensor, spread: Spread, rank: int) -> torch.Tensor:
-    """What `rank` keeps of `part` along the dim that gains axes."""
+    """Return the slice of `part` that `rank` keeps along the dim that gains axes."""
     dim = step.dim if step.to_dim is None else step.to_dim
     assert dim is not None
     before = local_slices(spread.shape, step.source, spread.mesh, rank)[dim]
@@ -259,7 +252,7 @@ def _own_part(step: Step, part: torch.Tensor, spread: Spread, rank: int) -> torc
 def _by_group(
     mesh: Mesh, axes: Sequence[str], parts: Parts, function: Callable[[Sequence[torch.Tensor]], torch.Tensor]
 ) -> Parts:
-    """Give every rank of a group what `function` makes of the group's parts, where they are there."""
+    """Give every rank of a group the result of `function` on the group's shards, if they exist."""
     results = list(parts)
     for group in mesh.groups(axes):
         members = [part for rank in group if (part := parts[rank]) is not None]
@@ -273,7 +266,7 @@ def _by_group(
 
 
 def _places(spread: Spread) -> Iterator[tuple[int, tuple[slice, ...]]]:
-    """One rank for each different part, and where the part lies."""
+    """Yield one rank for each distinct shard, with the slices of the shard."""
     seen: dict[object, tuple[int, tuple[slice, ...]]] = {}
     for rank in range(spread.mesh.device_count):
         slices = local_slices(spread.shape, spread.sharding, spread.mesh, rank)
@@ -288,7 +281,7 @@ def _check_copies(spread: Spread, whole: torch.Tensor, parts: Sequence[torch.Ten
         key = (id(part), tuple((s.start, s.stop) for s in slices))
         if key not in seen and not _agree(part, whole[slices]):
             worst = (part.to(torch.complex128) - whole[slices].to(torch.complex128)).abs().max().item()
-            raise ValueError(f"the copy on rank {rank} differs from that on other ranks by {worst:.3g}")
+            raise ValueError(f"the copy on rank {rank} differs from the copies on other ranks by {worst:.3g}")
         seen.add(key)
 
 
@@ -301,14 +294,14 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _contributions(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> dict[tuple[int, ...], torch.Tensor]:
-    """What the devices at each place on the partial axes contribute to the value."""
+    """Return the contribution to the value at each combination of coordinates on the partial axes."""
     generator = torch.Generator().manual_seed(0)
-    found = {(): value}
+    shares = {(): value}
     for axis, kind in sharding.partial:
         size = mesh.axis(axis).size
-        divided = {place: _DIVIDE[kind](one, size, generator) for place, one in found.items()}
-        found = {(*p, i): divided[p][i] for p, i in itertools.product(divided, range(size))}
-    return found
+        divided = {place: _DIVIDE[kind](part, size, generator) for place, part in shares.items()}
+        shares = {(*p, i): divided[p][i] for p, i in itertools.product(divided, range(size))}
+    return shares
 
 
 def _addends(value: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
@@ -321,7 +314,7 @@ def _addends(value: torch.Tensor, count: int, generator: torch.Generator) -> lis
 
 
 def _with_bounds(sign: int) -> Callable[[torch.Tensor, int, torch.Generator], list[torch.Tensor]]:
-    """A random owner of each element; the others hold less (`sign` -1) or more (1)."""
+    """Return a function that gives each element a random owner; other devices hold less (`sign` -1) or more (1)."""
 
     def divide(value: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
         owner = torch.randint(count, value.shape, generator=generator)

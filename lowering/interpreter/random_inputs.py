@@ -1,4 +1,4 @@
-"""Random inputs of a step function, by the roles of its arguments."""
+"""Draw random inputs of a step function, according to the roles of its arguments."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from .errors import value_text
 from .interpreter import argument_attributes
 
 RANGE = "train.range"
-"""The half-open range of an integer argument; without it `[0, 2)`."""
+"""The attribute with the half-open range of an integer argument, by default `[0, 2)`."""
 
 VALUE = "train.value"
 _LEARNING_RATE = 1e-2
 _SEED = 5
 _IGNORED_SHARE = 0.25
 _SIGNED = ("exp_avg", "momentum_buffer")
-"""Names of states that may be negative; of others an optimizer may take a square root."""
+"""Names of states that may be negative; an optimizer may take the square root of any other state."""
 _POSITIVE = ("running_var",)
-"""Names of buffers that a square root is taken of."""
+"""Names of buffers whose square root is taken."""
 
 
 def random_inputs(func: FuncOp, seed: int = 0) -> list[torch.Tensor]:
     """
-    One tensor per argument, the same for equal arguments and `seed` on every machine.
+    Return one tensor per argument, which depends only on the arguments and `seed`, and not on the machine.
 
-    Integers are drawn from the argument's range (labels may be ignored ones), the step count is 0, constants
-    are what they are; parameters and states are normal numbers of deviation 0.1, batches of deviation 1, and
-    second moments are positive.
+    Integers are drawn from the argument's range (labels may be ignored labels), the step count is 0, constants keep
+    their value; parameters and states are normal numbers of standard deviation 0.1, batches of standard deviation 1,
+    and second moments are positive.
 
     Raises:
-        VerifyException: a range that is not two rising integers.
+        VerifyException: a range is not two rising integers.
     """
     generator = torch.Generator().manual_seed(seed)
     pairs = zip(func.body.block.args, argument_attributes(func), strict=True)
@@ -44,7 +44,7 @@ def random_inputs(func: FuncOp, seed: int = 0) -> list[torch.Tensor]:
 
 
 def batch_ranges(func: FuncOp) -> dict[str, tuple[int, int]]:
-    """The half-open ranges of the integers in a step's batch, by item."""
+    """Return the half-open ranges of the integer items in a step's batch, by item."""
     pairs = zip(func.body.block.args, argument_attributes(func), strict=True)
     return {
         str(python_value(roles[train.BATCH])): _range(argument, roles)
@@ -68,7 +68,7 @@ def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Gen
         return torch.full(shape, _SEED, dtype=dtype)
     if not dtype.is_floating_point:
         return _integers(shape, *_range(argument, roles), generator).to(dtype)
-    # Drawn in float64, so that all dtypes of an argument see the same numbers.
+    # Numbers are drawn in float64, so that they are equal for all dtypes of an argument.
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
     if _is_positive(roles):
         normal = normal.abs() + 0.5
@@ -76,7 +76,7 @@ def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Gen
 
 
 def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
-    """Numbers of a range; a negative end marks what is to be ignored, and is the only negative number drawn."""
+    """Draw integers of a range; a negative lower end is the label to ignore, and the only negative number drawn."""
     drawn = torch.randint(max(low, 0), max(high, 1), shape, generator=generator)
     if low >= 0:
         return drawn
@@ -94,7 +94,7 @@ def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:
 
 
 def _is_positive(roles: dict[str, Attribute]) -> bool:
-    """Whether a square root may be taken of an argument."""
+    """Return whether an argument must be positive because its square root may be taken."""
     if train.STATE in roles:
         return python_value(roles[train.STATE])[-1] not in _SIGNED
     return train.BUFFER in roles and str(python_value(roles[train.BUFFER])).rpartition(".")[2] in _POSITIVE

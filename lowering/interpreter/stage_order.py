@@ -1,4 +1,4 @@
-"""Checking that the stages of a step, each running its program entry by entry, do not deadlock."""
+"""Check that the stages of a step, each running its program entry by entry, do not deadlock."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def check_stage_order(func: FuncOp) -> None:
     Run the programs of all stages side by side, without numbers.
 
     Raises:
-        InterpreterError: a stage reads what it has not made yet, or waits for what no stage sends.
+        InterpreterError: a stage reads a value before it is computed, or waits for a value that is never sent.
     """
     _StageOrder(func).run()
 
 
 class _StageOrder:
-    """What has been made and sent so far; one use."""
+    """The values computed and sent so far; an instance runs once."""
 
     def __init__(self, func: FuncOp) -> None:
         self.programs, self.stages = stage_programs(func), Stages(func)
@@ -43,13 +43,13 @@ class _StageOrder:
                     del pending[program.stage]
             if before == (len(self.sent), len(pending)):
                 stage, entry = next(iter(waiting.items()))
-                what = "it" if entry.part is None else f"part {entry.part}"
-                raise InterpreterError(entry.op, f"deadlock: stage {stage} waits for {what}, which is never sent")
+                awaited = "it" if entry.part is None else f"part {entry.part}"
+                raise InterpreterError(entry.op, f"deadlock: stage {stage} waits for {awaited}, which is never sent")
 
     def _proceed(
         self, program: StageProgram, entries: Iterator[ScheduledOp], waiting: dict[int | None, ScheduledOp]
     ) -> bool:
-        """Run a stage until it waits for another; whether there is something left of it."""
+        """Run a stage until it waits for another stage, and return whether entries are left."""
         entry = waiting.pop(program.stage, None) or next(entries, None)
         while entry is not None:
             if entry.action is Action.WAIT and (entry.op, entry.part) not in self.sent:
@@ -71,6 +71,6 @@ class _StageOrder:
             done.update((value, entry.part) for value in op.results)
 
     def _is_summed(self, program: StageProgram, value: SSAValue, entry: ScheduledOp) -> bool:
-        """Whether all parts of a value are computed, for a reader outside of the loop."""
+        """Return whether a reader outside of the loop finds all parts of a value computed."""
         parts = {each.part for each in program.entries if each.op is value.owner}
         return bool(parts) and entry.part is None and {(value, part) for part in parts} <= self.done[program.stage]

@@ -1,4 +1,4 @@
-"""Transfers between meshes, in one process: what the unit tasks of a plan deliver."""
+"""Run the unit tasks of transfers between meshes in one process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def deliver(
     at: Mapping[str, int] = MappingProxyType({}),
 ) -> Spread:
     """
-    What the ranks of `receivers` hold after these tasks; every byte comes from what the senders hold.
+    Return the value on the ranks of `receivers` after these tasks, built only from the shards of the senders.
 
     Args:
-        at: of temporal axes that are unrolled, the part that crosses.
+        at: unrolled temporal axis -> part that is transferred.
 
     Raises:
-        ValueError: a sender lacks the slice that it has to send, or a receiver does not get all of its part.
+        ValueError: a sender lacks the slice that it must send, or a receiver lacks elements of its shard.
     """
     parts: list[torch.Tensor | None] = []
     crossing = receivers.parts_at(at)
@@ -46,32 +46,33 @@ def _received(
     tasks: Sequence[Task], source: Spread, senders: Grid, wanted: tuple[slice, ...], rank: int
 ) -> torch.Tensor:
     first = next(part for part in source.parts if part is not None)
-    shape = [each.stop - each.start for each in wanted]
-    result, there = first.new_empty(shape), torch.zeros(shape, dtype=torch.bool)
+    shape = [bounds.stop - bounds.start for bounds in wanted]
+    result, filled = first.new_empty(shape), torch.zeros(shape, dtype=torch.bool)
     for task in tasks:
         sent = _sent(task, source, senders)
         inside = [
-            (max(begin, each.start), min(end, each.stop)) for (begin, end), each in zip(task.slice, wanted, strict=True)
+            (max(begin, bounds.start), min(end, bounds.stop))
+            for (begin, end), bounds in zip(task.slice, wanted, strict=True)
         ]
         if any(begin > end for begin, end in inside):
             continue
-        into = tuple(slice(b - each.start, e - each.start) for (b, e), each in zip(inside, wanted, strict=True))
+        into = tuple(slice(b - bounds.start, e - bounds.start) for (b, e), bounds in zip(inside, wanted, strict=True))
         out_of = tuple(slice(b - begin, e - begin) for (b, e), (begin, _) in zip(inside, task.slice, strict=True))
-        result[into], there[into] = sent[out_of], True
-    if not there.all():
-        missing = int((~there).sum())
-        raise ValueError(f"no task sends rank {rank} {missing} of the {there.numel()} elements of its part")
+        result[into], filled[into] = sent[out_of], True
+    if not filled.all():
+        missing = int((~filled).sum())
+        raise ValueError(f"no task sends rank {rank} {missing} of the {filled.numel()} elements of its part")
     return result
 
 
 def _sent(task: Task, source: Spread, senders: Grid) -> torch.Tensor:
-    """The slice of a task, cut out of what its sender holds."""
+    """Return the slice of a task from the shard of its sender."""
     for device, (rank, part) in enumerate(zip(senders.ranks, senders.parts, strict=True)):
         if (rank, part) != (task.sender, task.part):
             continue
         held = local_slices(source.shape, source.sharding, senders.mesh, device)
         value = source.parts[device]
         pairs = list(zip(task.slice, held, strict=True))
-        if value is not None and all(each.start <= begin and end <= each.stop for (begin, end), each in pairs):
-            return value[tuple(slice(begin - each.start, end - each.start) for (begin, end), each in pairs)]
+        if value is not None and all(bounds.start <= begin and end <= bounds.stop for (begin, end), bounds in pairs):
+            return value[tuple(slice(begin - bounds.start, end - bounds.start) for (begin, end), bounds in pairs)]
     raise ValueError(f"rank {task.sender} does not hold the slice that it has to send: {task}")

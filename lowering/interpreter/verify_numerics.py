@@ -1,4 +1,4 @@
-"""Checking that a pass preserves what a program computes, by running both on the same random inputs."""
+"""Check that a pass preserves the results of a program, by running both modules on the same random inputs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .interpreter import argument_attributes, interpret, result_attributes
 from .random_inputs import random_inputs
 
 TOLERANCE = 1e-8
-"""Of float64, in which everything is computed; sums in another order differ by 1e-13 or so."""
+"""The relative tolerance. All values are computed in float64, where the order of a sum changes about 1e-13."""
 
 _FLOOR = 1e-3
-"""Some gradients are zero but for noise: no result counts as smaller than this share of all of its kind."""
+"""The least reference size of a result, as a share of all results of its kind: some gradients are only noise."""
 
 _NOISE = 1e-13
-"""What a value that should be zero may come to."""
+"""The absolute tolerance, for values that should be zero."""
 
 
 class NumericsError(DiagnosticException):
-    """A pass changed what a program computes; the message names the result and says by how much."""
+    """A pass changed the results of a program; the message names a result and the difference."""
 
 
 @dataclass(frozen=True)
 class _ComparedResult:
-    """One result of a function: what to call it, what it corresponds by, and its kind, within which sizes compare."""
+    """A result of a function: its key in both modules, its name for messages, and its kind for relative sizes."""
 
     key: str
     name: str
@@ -44,26 +44,26 @@ def check_pass(before: ModuleOp, after: ModuleOp, pass_name: str, seed: int = 0)
     """
     Run every function of both modules on random inputs and compare the results.
 
-    Arguments and results correspond by their roles, of which a pass may make several (a batch item for each stage
-    that reads it); those without a role by their place. Equal is ``|x - ref| <= tol * max(|ref|, 1e-3 * |all refs of
-    the kind|)`` in the 2-norm.
+    Arguments and results are matched by role, or by position if they have none. A pass may duplicate a role (a batch
+    item for each stage that reads it). Results are equal if ``|x - ref| <= tol * max(|ref|, 1e-3 * |all refs of the
+    kind|)`` in the 2-norm.
 
     Raises:
-        NumericsError: a result differs, or the function is gone or has other arguments or results.
-        InterpreterError: one of the modules cannot be run.
+        NumericsError: a result differs, or the function is missing or has other arguments or results.
+        InterpreterError: a module cannot be run.
     """
     left = {func.sym_name.data: func for func in _functions(after)}
     for func in _functions(before):
         name = func.sym_name.data
-        if (found := left.get(name)) is None:
+        if (counterpart := left.get(name)) is None:
             raise NumericsError(f"'{pass_name}' left no function @{name} to compare with")
         keys = _argument_keys(func)
         inputs = dict(zip(keys, map(_widened, random_inputs(func, seed)), strict=True))
         expected = _results(before, func, [inputs[key] for key in keys], check_replicas=False)
         by_key = {old.key: old for old in expected}
         changed = f"'{pass_name}' changed the type of @{name}"
-        given = [_of_key(inputs, key, f"{changed}: it had no argument") for key in _argument_keys(found)]
-        results = _results(after, found, given, check_replicas=True)
+        arguments = [_of_key(inputs, key, f"{changed}: it had no argument") for key in _argument_keys(counterpart)]
+        results = _results(after, counterpart, arguments, check_replicas=True)
         if missing := by_key.keys() - {new.key for new in results}:
             raise NumericsError(f"{changed}: it lacks {by_key[min(missing)].name}")
         for new in results:
@@ -81,7 +81,7 @@ def _of_key(known: Mapping[str, _Found], key: str, otherwise: str) -> _Found:
 
 
 def _argument_keys(func: FuncOp) -> list[str]:
-    """Per argument its role and what the role says, else its place; and its type."""
+    """Return, for each argument, a key of its role (or its position) and its type."""
     keys: list[str] = []
     for argument, roles in zip(func.body.block.args, argument_attributes(func), strict=True):
         role = next((role for role in train.ROLES if role in roles), None)
@@ -90,7 +90,7 @@ def _argument_keys(func: FuncOp) -> list[str]:
 
 
 def _result_key(func: FuncOp, index: int) -> str:
-    """The role of a result, else its place; and its type."""
+    """Return a key of a result's role (or its position) and its type."""
     roles, value_type = result_attributes(func)[index], func.function_type.outputs.data[index]
     if train.UPDATES in roles:
         return f"{train.UPDATES} {_argument_keys(func)[python_value(roles[train.UPDATES])]}"
@@ -116,7 +116,7 @@ def _results(
 
 
 def _named(func: FuncOp, index: int) -> tuple[str, str]:
-    """What to call a result, and its kind."""
+    """Return the name of a result for messages, and its kind."""
     roles = result_attributes(func)[index]
     if train.LOSS in roles:
         return "the loss", "loss"
@@ -143,12 +143,11 @@ def _compare(old: _ComparedResult, found: torch.Tensor, expected: list[_Compared
 
 
 def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The 2-norm of the difference: none where both are NaN or the same infinity, infinite where one is."""
+    """Return the 2-norm of the difference; equal infinities and NaNs count as equal, other ones as infinitely far."""
     same = (found == expected) | (found.isnan() & expected.isnan())
     difference = torch.where(same, 0.0, found.to(torch.float64) - expected.to(torch.float64))
     return difference.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf).norm().item()
 
 
 def _size(value: torch.Tensor) -> float:
-    """The 2-norm of the finite elements."""
     return value[value.isfinite()].to(torch.float64).norm().item()

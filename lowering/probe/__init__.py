@@ -1,1 +1,1 @@
-"""Finding and checking the sharding rules of ops by running them on small inputs."""
+"""Infer and check the sharding rules of ops by running them on small inputs."""

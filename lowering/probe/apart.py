@@ -1,4 +1,4 @@
-"""Running a function in a process of its own, since it may crash."""
+"""Run a function in a separate process, since it may crash."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _T = TypeVar("_T")
 
 
 class DiedError(Exception):
-    """The process ended without a result, or took too long."""
+    """The process ended without a result or exceeded its time limit."""
 
 
 def run_apart(function: Callable[[], _T], seconds: float) -> _T:
     """
-    The result of `function`, run in a copy of this process.
+    Run `function` in a fork of this process and return its result.
 
-    A native op on inputs that it does not expect may end its process or write where it must not; neither reaches
-    this one. The copy computes on one thread, for threads are not copied.
+    A native op on unexpected inputs may crash or corrupt memory; in a fork it does not affect this process. The fork
+    computes on one thread, because a fork does not copy threads.
 
     Args:
-        function: what it returns must be picklable.
-        seconds: after which the copy is ended.
+        function: a function with a picklable result.
+        seconds: time limit of the fork.
 
     Raises:
-        DiedError: the copy gave no result: it was ended, or `function` raised.
+        DiedError: the fork returned no result, because it crashed, exceeded the limit, or `function` raised.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_send, args=(function, theirs), daemon=True)
     with warnings.catch_warnings():
-        # Python 3.12 warns of copies of processes with threads; this one waits for none of them.
+        # Python 3.12 warns about forks of processes with threads; this fork waits for none of the threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     theirs.close()
@@ -53,10 +53,10 @@ def run_apart(function: Callable[[], _T], seconds: float) -> _T:
 
 
 def _send(function: Callable[[], object], to: Connection) -> None:
-    # What a dying op prints is of no use to the user; the error says what matters.
+    # The output of a crashing op is useless to the user; the error has the information.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     torch.set_num_threads(1)
     to.send(function())
     to.close()
-    # Handlers of the process that was copied are not for the copy to run.
+    # The fork must not run the exit handlers of its parent.
     os._exit(0)

@@ -1,10 +1,10 @@
 """
 Check inferred rules at the sizes and splits of a plan.
 
-Probing runs an op on small operands, so a constant of its body (a window of 16 columns, say) may be larger than any
-size that was tried. A finished plan names the full shapes and the signature of every use: the op runs on one device
-and on the parts of that signature, and the numbers are compared. A choice that computes other numbers is taken from the
-rule, so a plan made again does without it.
+Probing runs an op on small operands, so a constant of its body (a window of 16 columns, for example) may be larger than
+any size that was tried. A finished plan has the full shapes and the signature of every use: this module runs the op on
+one device and on the shards of the signature, and compares the numbers. A choice that computes other numbers is removed
+from the rule, so that the next plan avoids it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .soundness import first_difference
 log = logging.getLogger("shardwright")
 
 MOST_ELEMENTS = 1 << 27
-"""The most elements, in operands and results together, of a use that can be checked."""
+"""The most elements, in operands and results together, of a use to check."""
 
 _FEW_ELEMENTS = 1 << 24
-"""Uses of at most so many elements run in double precision, whose rounding hides no difference."""
+"""The most elements of a use that runs in double precision, where rounding does not hide differences."""
 
 _MOST_SECONDS = 120.0
 
@@ -46,12 +46,12 @@ RuleOfOp = tuple[str, str]
 """The name of an op and the text of its rule."""
 
 _KNOWN: dict[tuple[object, ...], Refutation | None] = {}
-"""The refutation of each use that was checked in this process, None where its rule holds."""
+"""The refutation of each use that was checked in this process, or None if its rule holds."""
 
 
 @dataclass(frozen=True)
 class Refutation:
-    """Choices of a rule that compute other numbers, alone or together, and the first difference that was seen."""
+    """Choices of a rule that compute wrong numbers, separately or together, and the first difference found."""
 
     problem: str
     choices: frozenset[Split | Linear]
@@ -64,31 +64,31 @@ class Refutation:
 
 
 def refuted_rules(module: ModuleOp) -> dict[RuleOfOp, Refutation]:
-    """Return the inferred rules that do not hold for a signature that a plan chose, one refutation of each."""
+    """Return the inferred rules that do not hold for a signature in a plan, with one refutation of each."""
     refuted: dict[RuleOfOp, Refutation] = {}
     for op in inferred_uses(module):
         chosen = op.attributes.get(SIGNATURE)
         if not isinstance(chosen, SignatureAttr):
             continue
-        found = chosen.signature
-        mesh = _used_axes(find_mesh(op, chosen.data.mesh), found)
+        used = chosen.signature
+        mesh = _used_axes(find_mesh(op, chosen.data.mesh), used)
         if mesh.device_count == 1:
             continue
-        key = (op.use_key(), found, mesh)
+        key = (op.use_key(), used, mesh)
         if key not in _KNOWN:
-            _KNOWN[key] = _refutation(op, found, mesh)
+            _KNOWN[key] = _refutation(op, used, mesh)
         if (refutation := _KNOWN[key]) is not None:
             refuted.setdefault(_rule_of(op), refutation)
     return refuted
 
 
 def inferred_uses(module: ModuleOp) -> list[OpaqueOp]:
-    """Return the ops of a module that run by an inferred rule."""
+    """Return the ops of a module that use an inferred rule."""
     return [op for op in module.walk() if isinstance(op, OpaqueOp) and INFERRED in op.attributes]
 
 
 def narrow_rules(module: ModuleOp, refuted: Mapping[RuleOfOp, Refutation]) -> None:
-    """Take the refuted choices from the rules in a module that is not planned yet, and warn of each."""
+    """Remove the refuted choices from the rules in a module that is not planned yet, with a warning for each rule."""
     for (target, text), refutation in refuted.items():
         uses = [op for op in inferred_uses(module) if op.overload == target]
         same = [op for op in uses if _rule_of(op) == (target, text)]
@@ -96,7 +96,7 @@ def narrow_rules(module: ModuleOp, refuted: Mapping[RuleOfOp, Refutation]) -> No
         for op in same:
             op.attributes[RULE] = RuleAttr(left)
         for op in () if same else uses:
-            # A pass wrote the rule anew, so its factors have other names here.
+            # A pass rewrote the rule, so its factors have other names in this module.
             del op.attributes[RULE], op.attributes[INFERRED]
         log.warning("the inferred sharding rule of %s does not hold where the plan uses it (%s): %s is used in its"
                     " place; register_rule gives the op a rule", target, refutation.problem, left)  # fmt: skip
@@ -109,14 +109,14 @@ def _rule_of(op: OpaqueOp) -> RuleOfOp:
 
 
 def _used_axes(mesh: Mesh, found: Signature) -> Mesh:
-    """Return the mesh without the axes that replicate everything; its micro-batches are devices."""
+    """Return the mesh with only the axes that the signature uses, and with devices on temporal axes."""
     shardings = (*found.operands, *found.results)
     used = {axis for each in shardings for axis in (*each.split_axes, *each.partial_axes)}
     return Mesh(tuple(Axis(a.name, a.size) for a in mesh.axes if a.name in used), mesh.name)
 
 
 def _refutation(op: OpaqueOp, found: Signature, mesh: Mesh) -> Refutation | None:
-    """Compare one device with the parts of a signature; a use that cannot be compared counts as refuted."""
+    """Compare one device with the shards of a signature; a use that cannot be compared counts as refuted."""
     specs = [(shape_of(value), torch_dtype(dtype_of(value))) for value in op.args]
     elements = sum(math.prod(shape_of(value)) for value in (*op.args, *op.outs))
     rule = op.rule()

@@ -22,16 +22,16 @@ _MOST_SECONDS = 30.0
 
 
 def user_cache() -> Path:
-    """Where the user's cache of rules lies."""
+    """Return the path of the user's cache of rules."""
     return user_folder() / f"probed-rules-{_FORMAT}-torch-{torch.__version__}.json"
 
 
 class ProbeCache:
     """
-    Inferred rules by use.
+    A cache of inferred rules by use.
 
-    What another run found is checked again before it is believed, for an op may have been changed since. So nothing is
-    kept of uses without a rule but for torch's own ops. A file that cannot be read or written is done without.
+    A rule of another run is checked again before use, since the op may have changed. For the same reason, the cache
+    stores uses without a rule only for torch's own ops. A file that cannot be read or written is ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,10 +41,10 @@ class ProbeCache:
 
     def rule(self, op: OpaqueOp) -> ProbedRule | None:
         """
-        The rule of this use of an op: known, stored, or inferred now; None where it cannot be probed.
+        Return the rule of this use of an op, from memory, the file or a new inference, or None if it cannot be probed.
 
         Raises:
-            DiedError: the op ended the process that it was tried in.
+            DiedError: the op ended the process of the probe.
         """
         self._load()
         if (found := run_apart(lambda: self._found(op), _MOST_SECONDS)) is None:
@@ -63,11 +63,11 @@ class ProbeCache:
         return key, infer_rule(use) if stored is None else believed(use, _read(stored))
 
     def save(self) -> None:
-        """Add to the file what this run found."""
-        found = {key: rule.as_json() for key, rule in self._known.items() if rule or key.startswith("aten::")}
-        if found.items() <= self._load().items():
+        """Add the rules of this run to the file."""
+        rules = {key: rule.as_json() for key, rule in self._known.items() if rule or key.startswith("aten::")}
+        if rules.items() <= self._load().items():
             return
-        self._stored = {**_contents(self._path), **found}
+        self._stored = {**_contents(self._path), **rules}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._path.parent)
@@ -85,10 +85,10 @@ class ProbeCache:
 
 def _contents(path: Path) -> dict[str, object]:
     try:
-        found = json.loads(read_text(path))
+        contents = json.loads(read_text(path))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return contents if isinstance(contents, dict) else {}
 
 
 def _read(stored: object) -> ProbedRule:
@@ -99,11 +99,11 @@ def _read(stored: object) -> ProbedRule:
 
 
 def _key(use: Use) -> str:
-    """The op with its schema, and what it was tried on."""
+    """Return a key of the op, its schema, and the shapes, dtypes and attributes of the use."""
     specs = (", ".join(f"{list(shape)}:{dtype}" for shape, dtype in side) for side in (use.specs, use.results))
     attributes = ", ".join(f"{name}={value}" for name, value in sorted(use.attributes, key=lambda each: each[0]))
     return f"{use.target} | {resolve(use.call.target)._schema} | {' -> '.join(specs)} | {attributes}"
 
 
 CACHE = ProbeCache(user_cache())
-"""The one of this process."""
+"""The cache of this process."""

@@ -1,4 +1,4 @@
-"""Modules of one op without a row, and inputs on which it runs: what checking and inferring a rule start from."""
+"""Build modules of one op that the op table lacks, and find inputs for it, to infer and check its rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Spec = tuple[Shape, torch.dtype]
 def one_op_module(
     target: str, operands: Sequence[Spec], results: Sequence[Spec], attributes: Mapping[str, Attribute]
 ) -> ModuleOp:
-    """A function of an `aten.opaque` alone, from its operands to its results."""
+    """Return a module whose only function consists of one `aten.opaque`."""
     types = [TensorType(element_type(dtype), shape) for shape, dtype in operands]
     block = Block(arg_types=types)
     for index, argument in enumerate(block.args):
@@ -36,23 +36,23 @@ def one_op_module(
 
 
 def the_op(module: ModuleOp) -> OpaqueOp:
-    """The op of a module that `one_op_module` made."""
+    """Return the op of a module from `one_op_module`."""
     return next(op for op in module.walk() if isinstance(op, OpaqueOp))
 
 
 def spec_of(tensor: torch.Tensor) -> Spec:
-    """The shape and dtype of `tensor`."""
+    """Return the shape and dtype of `tensor`."""
     return tuple(tensor.shape), tensor.dtype
 
 
 @dataclass(frozen=True)
 class Domain:
     """
-    What random inputs an op takes.
+    The random inputs that an op accepts.
 
     Args:
         floats: `normal`; `positive` or `unit`, between 0 and 1; `definite`, symmetric positive definite matrices.
-        high: integers are drawn from 0 to `high - 1`.
+        high: the exclusive upper bound of integers, which are drawn from 0.
     """
 
     floats: str
@@ -60,7 +60,7 @@ class Domain:
 
 
 def draw(specs: Sequence[Spec], domain: Domain, seed: int) -> list[torch.Tensor]:
-    """Tensors of these specs, the same for equal arguments; the share of True among booleans goes with the seed."""
+    """Draw deterministic tensors of these specs; the share of True among booleans depends on the seed."""
     generator = torch.Generator().manual_seed(seed)
     return [_draw(shape, dtype, domain, seed, generator) for shape, dtype in specs]
 
@@ -79,7 +79,7 @@ def _draw(shape: Shape, dtype: torch.dtype, domain: Domain, seed: int, generator
 
 
 def find_domain(call: Call, specs: Sequence[Spec]) -> Domain | None:
-    """Inputs on which `call` runs and gives finite numbers; integers from the widest range that it takes."""
+    """Return a domain where `call` gives finite numbers, with the widest range of integers, or None."""
     for floats in ("normal", "definite", "unit"):
         widest: Domain | None = None
         for high in _ranges(specs):
@@ -94,23 +94,23 @@ def find_domain(call: Call, specs: Sequence[Spec]) -> Domain | None:
 
 
 def _ranges(specs: Sequence[Spec]) -> Iterator[int]:
-    """Ends of a range of integers, rising: an index is below the size of some dim. 2 where there are none."""
+    """Yield rising upper bounds of integers: 2, then the sizes of dims, since an integer may index a dim."""
     yield 2
     if any(not (d.is_floating_point or d.is_complex or d == torch.bool) for _, d in specs):
         yield from sorted({size for shape, _ in specs for size in shape if size > 2})
 
 
 def run(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-    """The results of a call; None where it refuses these operands, or gives something else than tensors."""
+    """Return the results of a call, or None if it refuses the operands or returns values other than tensors."""
     try:
-        found = make_call(call, operands)
-    # All that ops are seen to raise of operands that they do not take; a fault of ours would be another.
+        outputs = make_call(call, operands)
+    # Ops raise these errors for operands that they do not accept; a bug of ours would raise another error.
     except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError, AssertionError):
         return None
-    tensors = [each for each in found if each is not None]
-    return tensors if all(isinstance(each, torch.Tensor) for each in tensors) else None
+    tensors = [output for output in outputs if output is not None]
+    return tensors if all(isinstance(output, torch.Tensor) for output in tensors) else None
 
 
 def call_on(target: str, operands: Sequence[Spec], attributes: Mapping[str, Attribute]) -> Call:
-    """The call of an op on operands of these specs; VerifyException where torch lacks it, or it lacks arguments."""
+    """Return the call of an op on operands of these specs; raise VerifyException if the op or arguments are missing."""
     return call_of(the_op(one_op_module(target, operands, [], attributes)))

@@ -1,14 +1,14 @@
 """
-Probing: inferring the sharding rule of an op without a row from what it computes.
+Infer the sharding rule of an op that the op table lacks, by probing the op.
 
 The op runs on small random inputs. Dims of equal size (or multiples) in some of its operands are cut into two uneven
-parts, and the results of the parts are compared with those of the full operands: end to end along a dim (a batch),
-added up, the larger or smaller of each (a reduction), or the same. Operands in which f(a + b) = f(a) + f(b) pass
-partial values through. What is inferred is then checked like every other rule (`soundness`), and what does not hold is
-dropped: a missing rule costs time, a wrong one trains another model.
+parts. The results of the parts may give the full result by concatenation along a dim (a batch), by a sum, maximum or
+minimum (a reduction), or they may equal it. Operands with f(a + b) = f(a) + f(b) pass partial values through. The
+inferred rule is then checked like every other rule (`soundness`), and parts that do not hold are dropped: a missing
+rule costs time, a wrong rule trains another model.
 
-Not probed are ops that draw random numbers, write to their operands, give something else than tensors, or refuse every
-input that was made. What an op does at large sizes alone is seen when a plan uses it there (`at_use`).
+Ops that draw random numbers, write to their operands, return values other than tensors, or refuse all generated inputs
+are not probed. Behaviour at large sizes only is detected when a plan uses the op (`at_use`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LARGEST_LINEAR_SET = 3
 
 @dataclass(frozen=True)
 class Use:
-    """What an op is probed on: the call, small operands of double precision where it takes them, and the results."""
+    """A call of an op to probe, with the specs of its small operands (in double precision if possible) and results."""
 
     target: str
     call: Call
@@ -54,21 +54,21 @@ class Use:
 
     @property
     def operand_shapes(self) -> list[Shape]:
-        """The operands' shapes."""
+        """The shapes of the operands."""
         return [shape for shape, _ in self.specs]
 
     @property
     def result_shapes(self) -> list[Shape]:
-        """The results' shapes."""
+        """The shapes of the results."""
         return [shape for shape, _ in self.results]
 
     def inputs(self, seed: int) -> list[torch.Tensor]:
-        """Random operands."""
+        """Draw random operands."""
         return draw(self.specs, self.domain, seed)
 
 
 def small_use(op: OpaqueOp) -> Use | None:
-    """The use of `op` on small operands; None where it is not one that can be probed."""
+    """Return a use of `op` on small operands, or None if it cannot be probed."""
     if not op.args or not op.outs or len(op.args) > _MOST_OPERANDS or not _may_run(op):
         return None
     operands, outs = ([shape_of(value) for value in values] for values in (op.args, op.outs))
@@ -102,7 +102,7 @@ def _tried(op: OpaqueOp, specs: tuple[Spec, ...]) -> Use | None:
 
 
 def _may_run(op: OpaqueOp) -> bool:
-    """Whether the op's schema promises a function of its operands."""
+    """Return whether the op may run and its tags promise a function of its operands with static shapes."""
     try:
         target = resolve(call_of(op).target)
     except VerifyException:
@@ -112,7 +112,7 @@ def _may_run(op: OpaqueOp) -> bool:
 
 
 def infer_rule(use: Use) -> ProbedRule:
-    """The rule of an op on one use of it, checked; an empty one where nothing was found."""
+    """Infer and check the rule of one use of an op; the rule is empty if nothing was found."""
     probe = _Probe.of(use)
     if probe is None:
         return ProbedRule(())
@@ -120,7 +120,7 @@ def infer_rule(use: Use) -> ProbedRule:
 
 
 def believed(use: Use, rule: ProbedRule) -> ProbedRule:
-    """What is left of an inferred rule when it is checked: all of it, else the parts that hold by themselves."""
+    """Check an inferred rule and return it, or else its parts that hold separately, if they also hold together."""
     if not rule or holds(use, rule):
         return rule
     factors = tuple(factor for factor in rule.factors if holds(use, ProbedRule((factor,))))
@@ -130,7 +130,7 @@ def believed(use: Use, rule: ProbedRule) -> ProbedRule:
 
 
 def holds(use: Use, rule: ProbedRule) -> bool:
-    """Whether every signature of the rule computes what one device computes."""
+    """Return whether every signature of the rule gives the results of one device."""
     text = rule.notation(use.operand_shapes, use.result_shapes)
     if text is None:
         return False
@@ -151,19 +151,19 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Probe:
-    """An op on a few draws of its operands, with the results of each."""
+    """A use of an op, with trials on a few draws of its operands."""
 
     use: Use
     trials: tuple[_Trial, ...]
 
     @staticmethod
     def of(use: Use) -> _Probe | None:
-        """None where the op is not a function of its operands, or changes them."""
+        """Run the trials; return None if the op is not deterministic or modifies its operands."""
         trials: list[_Trial] = []
         for seed in _TRIALS:
             operands = use.inputs(seed)
-            kept = [operand.clone() for operand in operands]
-            results, again = run(use.call, operands), run(use.call, kept)
+            copies = [operand.clone() for operand in operands]
+            results, again = run(use.call, operands), run(use.call, copies)
             if results is None or again is None or list(map(spec_of, results)) != list(use.results):
                 return None
             if not all(map(_same, results, again)) or not all(map(_same, operands, use.inputs(seed))):
@@ -172,16 +172,16 @@ class _Probe:
         return _Probe(use, tuple(trials))
 
     def factors(self) -> Iterator[ProbedFactor]:
-        """Every cut that the op allows."""
+        """Yield the factors of all cuts that the op allows."""
         for places in itertools.islice(_cuts(self.use.operand_shapes), _MOST_CUTS):
-            found = self._cut(places)
-            if found is None and self._is_sum_so_far(places):
-                found = self._with_bias(places)
-            if found is not None:
-                yield found
+            factor = self._cut(places)
+            if factor is None and self._is_sum_so_far(places):
+                factor = self._with_bias(places)
+            if factor is not None:
+                yield factor
 
     def _cut(self, places: tuple[Place, ...], bias: int | None = None) -> ProbedFactor | None:
-        """The factor of these dims, if the parts' results combine into the full ones in the same way in every trial."""
+        """Return the factor of these dims, or None unless the parts combine in the same way in every trial."""
         kinds = self._kinds(self.trials[0], places, bias)
         if kinds is None or any(self._kinds(trial, places, bias) != kinds for trial in self.trials[1:]):
             return None
@@ -211,7 +211,7 @@ class _Probe:
         return None if None in kinds else tuple(kinds)
 
     def _is_sum_so_far(self, places: tuple[Place, ...]) -> bool:
-        """Whether parts give results of the full shapes, so that their sum may be the full result plus a bias."""
+        """Return whether parts give results of the full shapes, so that their sum may be the result plus a bias."""
         for part in self._parts(self.trials[0], places, None):
             if part is None or list(map(spec_of, part)) != list(self.use.results):
                 return False
@@ -225,23 +225,23 @@ class _Probe:
         return None
 
     def linear_sets(self) -> Iterator[tuple[int, ...]]:
-        """The smallest sets of operands in which every result is linear."""
+        """Yield the minimal sets of operands that all results are linear in."""
         floats = [i for i, (_, dtype) in enumerate(self.use.specs) if dtype.is_floating_point]
         if not all(dtype.is_floating_point for _, dtype in self.use.results):
             return
-        found: list[set[int]] = []
+        minimal: list[set[int]] = []
         counts = range(1, min(_LARGEST_LINEAR_SET, len(floats)) + 1) if len(floats) <= 6 else (1,)
         for group in itertools.chain.from_iterable(itertools.combinations(floats, n) for n in counts):
-            if not any(known <= set(group) for known in found) and self._is_linear(group):
-                found.append(set(group))
+            if not any(smaller <= set(group) for smaller in minimal) and self._is_linear(group):
+                minimal.append(set(group))
                 yield group
 
     def _is_linear(self, group: tuple[int, ...]) -> bool:
         base = list(self.trials[0].operands)
         terms: list[list[torch.Tensor]] = []
         one, other = (draw(self.use.specs, Domain("normal", self.use.domain.high), seed) for seed in _TRIALS[:2])
-        for given in (one, other, [a + b for a, b in zip(one, other, strict=True)]):
-            results = run(self.use.call, [given[i] if i in group else operand for i, operand in enumerate(base)])
+        for values in (one, other, [a + b for a, b in zip(one, other, strict=True)]):
+            results = run(self.use.call, [values[i] if i in group else operand for i, operand in enumerate(base)])
             if results is None:
                 return False
             terms.append(results)
@@ -255,10 +255,10 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _kind(whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, size: int) -> object:
-    """How two parts of a result combine: the dim along which they are concatenated, a reduction, `same`, or None."""
+    """Return how two parts combine to the result: the dim of a concatenation, a reduction, `same`, or None."""
     if one.shape == whole.shape == other.shape:
         if _same(one, whole) and _same(other, whole):
-            # Of few values, sameness proves nothing: any of many booleans is True.
+            # Equality proves little for booleans and integers: `any` of many booleans is mostly True.
             return "same" if whole.is_floating_point() else None
         if whole.dtype == torch.bool or whole.is_complex():
             return None
@@ -278,7 +278,7 @@ _REDUCTIONS = {Reduction.SUM: torch.add, Reduction.MAX: torch.maximum, Reduction
 
 
 def _factor(places: tuple[Place, ...], kinds: tuple[object, ...], bias: int | None) -> ProbedFactor | None:
-    """The factor of dims whose cut results combine in these ways; None where no rule says so."""
+    """Return the factor of dims whose results combine in these ways, or None if a rule cannot express it."""
     results = tuple((i, kind) for i, kind in enumerate(kinds) if type(kind) is int)
     reductions = {kind for kind in kinds if isinstance(kind, Reduction)}
     if len(reductions) > 1 or (reductions and "same" in kinds) or not (reductions or results):
@@ -288,9 +288,9 @@ def _factor(places: tuple[Place, ...], kinds: tuple[object, ...], bias: int | No
 
 def _cuts(shapes: Sequence[Shape]) -> Iterator[tuple[Place, ...]]:
     """
-    Sets of dims that may go together: at most one of each operand, of sizes that are multiples of the smallest.
+    Yield sets of dims that may share a factor: at most one per operand, with sizes that are multiples of the smallest.
 
-    Those with more operands come first, and of those the ones at equal places.
+    Sets with more operands come first; among equals, sets of dims at equal positions come first.
     """
     for size in sorted({size for shape in shapes for size in shape if size > 1}):
         options = [
@@ -304,7 +304,7 @@ def _cuts(shapes: Sequence[Shape]) -> Iterator[tuple[Place, ...]]:
 
 
 def _aligned(shapes: Sequence[Shape], size: int) -> Iterator[tuple[Place, ...]]:
-    """The dims of `size` at one place in all operands that have it there, for each place."""
+    """Yield, for each position, the dims of this size at this position in all operands."""
     for d in range(max(map(len, shapes))):
         if places := tuple((i, d) for i, shape in enumerate(shapes) if d < len(shape) and shape[d] == size):
             yield places
@@ -315,7 +315,7 @@ def _disorder(places: tuple[Place, ...]) -> tuple[int, int]:
 
 
 def _apart(found: Iterator[ProbedFactor]) -> tuple[ProbedFactor, ...]:
-    """Factors that share no dim: first those that more results have, and of those the ones of more operands."""
+    """Select factors that share no dim, in decreasing order of the number of results, then of operands."""
     taken: set[tuple[str, Place]] = set()
     chosen: list[ProbedFactor] = []
     for factor in sorted(found, key=lambda f: (-len(f.results), -len(f.operands))):

@@ -1,4 +1,4 @@
-"""A rule that was inferred on small shapes, and its generalization to others."""
+"""A rule that was inferred on small shapes, and its generalization to other shapes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...ir.sharding import Reduction
 
 Shape = tuple[int, ...]
 Place = tuple[int, int]
-"""Which operand or result, and which of its dims."""
+"""The index of an operand or result, and the index of its dim."""
 
 
 @dataclass(frozen=True)
 class ProbedFactor:
     """
-    Dims that go together.
+    Dims that are split together.
 
     Args:
-        reduction: how the results without such a dim combine; None where there are none.
-        additive: operands that are added once where this factor is split.
+        reduction: reduction of the results without such a dim, if any.
+        additive: operands that must be added once if this factor is split.
     """
 
     operands: tuple[Place, ...]
@@ -33,7 +33,7 @@ class ProbedFactor:
 
 @dataclass(frozen=True)
 class ProbedRule:
-    """Factors, and sets of operands in which the op is linear."""
+    """Factors, and sets of operands that pass partial values through (`linear`)."""
 
     factors: tuple[ProbedFactor, ...]
     linear: tuple[tuple[int, ...], ...] = ()
@@ -43,9 +43,9 @@ class ProbedRule:
 
     def notation(self, operands: Sequence[Shape], results: Sequence[Shape]) -> str | None:
         """
-        The rule in factor notation for these shapes; None where it does not fit them.
+        Return the rule in factor notation for these shapes, or None if it does not fit them.
 
-        A dim that is larger than its factor is a product with a factor of its own, and dims of no factor are not split.
+        A dim that is larger than its factor is a product with a further factor; a dim without a factor is never split.
         """
         sizes: dict[str, int] = {}
         whole: list[str] = []
@@ -65,9 +65,9 @@ class ProbedRule:
             "linear": ["+".join(map(str, group)) for group in self.linear],
             "additive": additive,
         }
-        given = f" {{{', '.join(f'{name}={size}' for name, size in sizes.items())}}}" if sizes else ""
+        extents = f" {{{', '.join(f'{name}={size}' for name, size in sizes.items())}}}" if sizes else ""
         rest = "".join(f" {name}={{{', '.join(items)}}}" for name, items in sets.items() if items)
-        return f"{texts[0]} -> {texts[1]}{given}{rest}".replace("sum f", "f")
+        return f"{texts[0]} -> {texts[1]}{extents}{rest}".replace("sum f", "f")
 
     def _dim(
         self, side: str, place: Place, size: int, operands: Sequence[Shape], sizes: dict[str, int], whole: list[str]
@@ -88,14 +88,14 @@ class ProbedRule:
         return whole[-1]
 
     def as_json(self) -> dict[str, object]:
-        """The rule as plain data."""
+        """Return the rule as plain data."""
         factors = ((f.operands, f.results, f.reduction, f.additive) for f in self.factors)
-        # Through JSON and back, so that what was stored and what is found compare.
+        # The round trip through JSON makes rules comparable with stored rules.
         return json.loads(json.dumps({"factors": list(factors), "linear": self.linear}))
 
     @staticmethod
     def of_json(data: Any) -> ProbedRule:
-        """The rule that `as_json` wrote; ValueError, TypeError or LookupError where it did not."""
+        """Return the rule from `as_json`; raise ValueError, TypeError or LookupError for other data."""
         factors = (
             ProbedFactor(_places(operands), _places(results), reduction and Reduction(reduction), tuple(additive))
             for operands, results, reduction, additive in data["factors"]

@@ -1,4 +1,4 @@
-"""Small shapes that stand for large ones: sizes that were equal, or multiples of one another, still are."""
+"""Find small shapes that represent large ones: equal sizes stay equal, and multiples stay multiples."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..calls.calls import Arg, Call
 Shape = tuple[int, ...]
 
 _KEPT = 12
-"""Sizes up to this are small already."""
+"""The largest size that is kept unchanged."""
 
 MOST_ELEMENTS = 1 << 14
-"""Of one operand that is computed on."""
+"""The most elements of one operand or result in a probe."""
 
 
 def small_sizes(sizes: Iterable[int], numbers: Iterable[int]) -> dict[int, int]:
     """
-    Another size for each, small where it can be.
+    Return a replacement for each size, as small as possible.
 
     Args:
-        numbers: arguments of the op, which sizes that exceed them go on exceeding: a window of 128 is none over a
-            dim of 6.
+        numbers: integer arguments of the op. A size that exceeds a number still exceeds it after replacement: a window
+            of 128 has no effect on a dim of 6.
     """
     bounds = sorted({abs(number) for number in numbers if abs(number) > 1})
     small: dict[int, int] = {}
@@ -32,18 +32,18 @@ def small_sizes(sizes: Iterable[int], numbers: Iterable[int]) -> dict[int, int]:
 
 
 def _small(size: int, known: Mapping[int, int], bounds: Sequence[int]) -> int:
-    unit = math.lcm(1, *(known[each] for each in known if each > 1 and size % each == 0))
+    unit = math.lcm(1, *(known[divisor] for divisor in known if divisor > 1 and size % divisor == 0))
     low = max([4, *(bound + 1 for bound in bounds)])
     return next(n for n in range(unit, unit * (len(known) + low + 2), unit) if n > low and n not in known.values())
 
 
 def resized(shapes: Sequence[Shape], small: Mapping[int, int]) -> tuple[Shape, ...]:
-    """The shapes with their sizes exchanged."""
+    """Return the shapes with their sizes replaced."""
     return tuple(tuple(small[size] for size in shape) for shape in shapes)
 
 
 def numbers_of(call: Call) -> list[int]:
-    """The integers among the arguments of a call."""
+    """Return the integers among the arguments of a call."""
     return [number for arg in (*call.args, *(value for _, value in call.kwargs)) for number in _numbers(arg)]
 
 

@@ -1,9 +1,9 @@
 """
-Checking a sharding rule, by running every signature that it yields on the simulated ranks of several meshes.
+Check a sharding rule by running every signature that it yields on the simulated ranks of several meshes.
 
-A rule is a theorem about an op. It is checked by counterexample: for each choice per axis, with splits that are even,
-uneven, and such that a rank has nothing, the op must give what it gives on one device. What is compared are values,
-shapes and dtypes of the full results, and the shapes of what each rank holds.
+A rule is a theorem about an op, and the check searches for a counterexample: for each choice per axis, with even
+splits, uneven splits and an empty shard, the op must give the results of one device. The check compares values, shapes
+and dtypes of the full results, and the shapes of the shards.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MESHES = (Mesh.of(x=2), Mesh.of(x=3), Mesh.of(x=4), Mesh.of(x=2, y=2))
 
 _TOLERANCE = {torch.float64: 1e-10, torch.complex128: 1e-10, torch.float32: 1e-5, torch.complex64: 1e-5}
 _COARSE = 1e-2
-"""For half precision."""
+"""The tolerance for half precision."""
 
 _REFUSALS = (InterpreterError, RuntimeError, IndexError)
-"""What a wrong rule may come to: parts that do not fit together, here or in the interpreter."""
+"""The errors that a wrong rule may cause, such as shards of inconsistent shapes."""
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A use of an op that refutes its rule: by one signature, or by the shapes if none is given."""
+    """A use of an op that refutes its rule: a signature, or only the shapes if `signature` is None."""
 
     op: str
     problem: str
@@ -51,14 +51,14 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class SoundnessVerdict:
-    """How many signatures were run, and the first that refutes the rule."""
+    """The number of signatures that were run, and the first counterexample."""
 
     checked: int
     counterexample: Counterexample | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether no signature refutes the rule."""
+        """Whether the rule has no counterexample."""
         return self.counterexample is None
 
 
@@ -72,13 +72,13 @@ def check_op(
     known: Rule | None = None,
 ) -> SoundnessVerdict:
     """
-    Check the rule of the one op in a module of one function.
+    Check the rule of the only op in a module of one function.
 
     Args:
         inputs: one tensor per argument of the function.
-        thorough: whether every mesh is tried with uneven and empty parts, or only the mesh of three devices.
-        defined: whether the op's results have values; those of `empty` have a shape and a dtype only.
-        known: another rule of the op, the signatures of which need not be run.
+        thorough: whether to try uneven and empty shards on every mesh, instead of the mesh of three devices only.
+        defined: whether the op's results have values; the results of `empty` have only a shape and a dtype.
+        known: another rule of the op, whose signatures are skipped.
 
     Raises:
         InterpreterError: the op cannot be run on one device.
@@ -91,18 +91,18 @@ def check_op(
         op = next(op for op in placed.walk() if isinstance(op, ComputeOp))
         uneven = thorough or mesh.device_count == 3
         skipped = set(spread_signatures(known, mesh, uneven=uneven)) if known is not None else ()
-        for found in dict.fromkeys(spread_signatures(op.rule(), mesh, uneven=uneven)):
-            if found in skipped:
+        for candidate in dict.fromkeys(spread_signatures(op.rule(), mesh, uneven=uneven)):
+            if candidate in skipped:
                 continue
-            problem = _problem(placed, op, inputs, expected, mesh, found, defined)
+            problem = _problem(placed, op, inputs, expected, mesh, candidate, defined)
             checked += 1
             if problem is not None:
-                return SoundnessVerdict(checked, Counterexample(op_text(op), problem, mesh, found))
+                return SoundnessVerdict(checked, Counterexample(op_text(op), problem, mesh, candidate))
     return SoundnessVerdict(checked)
 
 
 def spread_signatures(rule: Rule, mesh: Mesh, *, uneven: bool) -> Iterator[Signature]:
-    """The signatures of a rule: with even splits and, if `uneven`, with rising shares and with an empty part too."""
+    """Yield the signatures of a rule with even splits and, if `uneven`, also with rising shares and an empty shard."""
     for chosen in itertools.product(choices(rule), repeat=len(mesh.axes)):
         parts: dict[str, int] = {}
         for axis, choice in zip(mesh.axes, chosen, strict=True):
@@ -115,12 +115,12 @@ def spread_signatures(rule: Rule, mesh: Mesh, *, uneven: bool) -> Iterator[Signa
 
 
 def _rising(size: int, parts: int) -> Offsets:
-    """Shares of 1, 2, 3, ... to the last; small ones may be empty."""
+    """Return the boundaries of shares in the ratio 1 : 2 : 3 : ...; small shares may be empty."""
     return tuple(size * i * (i + 1) // (parts * (parts + 1)) for i in range(parts + 1))
 
 
 def _with_a_hole(size: int, parts: int) -> Offsets:
-    """Even shares, but for the second, which is empty."""
+    """Return the boundaries of even shares with an empty second share."""
     marks = [i * size // (parts - 1) for i in range(parts)] if parts > 1 else [0, size]
     return (*marks[:2], *marks[1:]) if parts > 1 else (0, size)
 
@@ -141,7 +141,7 @@ def _problem(
         return _difference(interpret(module, inputs, check_replicas=defined), expected, mesh, found, defined)
     except _REFUSALS as error:
         try:
-            # The index of a wrong value says more than that its copies differ.
+            # The index of a wrong value is more informative than the error about differing copies.
             return _difference(interpret(module, inputs), expected, mesh, found, defined) or str(error)
         except _REFUSALS:
             return str(error)
@@ -162,14 +162,14 @@ def _difference(
 
 
 def _is_in(place: Sequence[int], part: Sequence[slice]) -> bool:
-    return all(each.start <= at < each.stop for each, at in zip(part, place, strict=True))
+    return all(span.start <= at < span.stop for span, at in zip(part, place, strict=True))
 
 
 def first_difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
     """
-    The index of the first element that differs by more than rounding; None where there is none.
+    Return the index of the first element that differs by more than rounding, or None.
 
-    Rounding is relative to the largest finite element, for sums of numbers of either sign cancel.
+    Rounding is relative to the largest finite element, because sums of numbers of either sign cancel.
     """
     if found.dtype == torch.bool or not (found.is_floating_point() or found.is_complex()):
         wrong = found != expected
@@ -182,7 +182,7 @@ def first_difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[int, 
 
 
 def op_text(op: ComputeOp) -> str:
-    """The op as text, without its signature."""
+    """Return the op as text, without its signature."""
     bare = op.clone()
     bare.attributes.pop(SIGNATURE, None)
     return str(bare)

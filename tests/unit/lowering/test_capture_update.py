@@ -143,7 +143,7 @@ def _halves_rate(self: Plain, group: Any, p: Any) -> None:
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        (_across, r"Plain does something that a captured update does not reproduce: .* of 'weight'.*not on other"),
+        (_across, r"does not reproduce a step of the optimizer .*Plain: .* of 'weight'.*independent of other"),
         (
             _noise,
             r"Plain cannot be captured.*test_capture_update.*draws random numbers \(aten.randn_like.default\)|"

@@ -108,5 +108,5 @@ def test_an_update_that_does_not_say_it_is_not_emitted():
     module = decided(golden("updates"))
     update = next(op for op in module.walk() if op.name == "train.adamw")
     del update.attributes[REUSES]
-    with pytest.raises(EmitError, match=r"does not say what it writes over \(spmd.reuses\); run reuse-buffers"):
+    with pytest.raises(EmitError, match=r"lacks the operands that it overwrites \(spmd.reuses\); run reuse-buffers"):
         emit(module)
