@@ -35,7 +35,7 @@ from shardwright.api.distributed_step import DistributedStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import on_mesh
-from shardwright.runtime.faults import Activity
+from shardwright.runtime.faults import RankActivity
 from shardwright.runtime.non_finite import FiniteLosses
 from shardwright.runtime.replicas import Replicas
 from shardwright.runtime.watch import Watch
@@ -49,7 +49,7 @@ def without_checks() -> Generator[None, None, None]:
     nothing: Any = lambda *_, **__: None  # noqa: E731
     plain: Any = {"wait": lambda _, __, done, **___: done(), "stepping": lambda _: nullcontext()}
     with (
-        patch.multiple(Activity, **plain),
+        patch.multiple(RankActivity, **plain),
         patch.multiple(Replicas, look=nothing, took=nothing),
         patch.multiple(FiniteLosses, see=nothing),
         patch.multiple(Watch, _turn=nothing),
