@@ -45,9 +45,7 @@ class _ResultPlanner:
         self.over: dict[Operation, int] = {}
 
     def run(self) -> ResultPlan:
-        """
-        Plan the collectives before the updates, the updates that can run, and the collectives after them, in turn.
-        """
+        """Plan the collectives before the updates, the updates that can run, and then the collectives after them."""
         self._waves(len(self.flow.body) - 1)
         while self.waiting:
             self._order_updates()
