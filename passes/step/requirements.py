@@ -30,17 +30,17 @@ def require_no_stages(func: FuncOp, name: str) -> None:
 
 def require_no_fragments(func: FuncOp, name: str) -> None:
     """Raise OpFailure if a step has fragments, because the pass `name` does not look into them."""
-    _refuse(func, (FragmentOp,), f"is there already; run {name} before schedule-pipeline and accumulate")
+    _refuse(func, (FragmentOp,), f"exists already; run {name} before schedule-pipeline and accumulate")
 
 
 def require_nothing_started(func: FuncOp, name: str) -> None:
     """Raise OpFailure if a step has asynchronous collectives, as `overlap` and `duplex` write them."""
-    _refuse(func, (StartOp, WaitOp), f"is there already; run {name} before overlap, or strip-resharding before it")
+    _refuse(func, (StartOp, WaitOp), f"exists already; run {name} before overlap, or strip-resharding before it")
 
 
 def require_no_resharding(func: FuncOp, name: str) -> None:
     """Raise OpFailure if a step has resharding ops, or ops of later passes."""
-    _refuse(func, _RESHARDING, f"is there already; run {name} before insert-resharding, or strip-resharding before it")
+    _refuse(func, _RESHARDING, f"exists already; run {name} before insert-resharding, or strip-resharding before it")
     require_no_fragments(func, name)
 
 
