@@ -1,4 +1,4 @@
-"""Check that the ranks of a program cannot block one another."""
+"""Check that the ranks of a program cannot deadlock."""
 
 from __future__ import annotations
 

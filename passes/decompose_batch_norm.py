@@ -48,10 +48,10 @@ class _BatchNormMaker:
 
     def sum(self, value: SSAValue, suffix: str) -> SSAValue:
         """Add a sum over the batch, [c]; narrow dtypes are summed in float32."""
-        given: dict[str, Attribute] = {"dim": _integers(self.dims)}
+        arguments: dict[str, Attribute] = {"dim": _integers(self.dims)}
         if (wide := sum_dtype(dtype_of(value))) != dtype_of(value):
-            given["dtype"] = ELEMENTS[wide]
-        return self._add("sum.dim_IntList", [value], shape_of(value)[1:2], suffix, given)
+            arguments["dtype"] = ELEMENTS[wide]
+        return self._add("sum.dim_IntList", [value], shape_of(value)[1:2], suffix, arguments)
 
     def mean(self, total: SSAValue, suffix: str) -> SSAValue:
         """Add the mean that belongs to a sum over the batch."""
@@ -72,8 +72,8 @@ class _BatchNormMaker:
         return self._cast(value, ELEMENTS[sum_dtype(dtype_of(value))])
 
     def _cast(self, value: SSAValue, element: Attribute) -> SSAValue:
-        self.made += (made := cast(self.op, value, element, value.name_hint or self.hint))
-        return made[0].outs[0] if made else value
+        self.made += (casts := cast(self.op, value, element, value.name_hint or self.hint))
+        return casts[0].outs[0] if casts else value
 
     def scaled(self, value: SSAValue, factor: float, suffix: str) -> SSAValue:
         return self.make("mul.Scalar", [value], suffix, other=FloatAttr(factor, 64))

@@ -98,17 +98,17 @@ class CrossEntropyGradient(RewritePattern):
         hint = f"{grad.name_hint or 'grad'}.mean"
         scaled = like(op, "div.Tensor", [grad, count], [shape_of(grad)], hint)
         # Torch requires one dtype for all operands, including the count that sum reduction ignores.
-        made = [scaled, *cast(op, scaled.outs[0], element_of(grad), hint)]
+        divided = [scaled, *cast(op, scaled.outs[0], element_of(grad), hint)]
         counts = cast(op, count, element_of(op.args[1]), "count")
-        operands = [made[-1].outs[0], *op.args[1:-1], counts[0].outs[0] if counts else count]
+        operands = [divided[-1].outs[0], *op.args[1:-1], counts[0].outs[0] if counts else count]
         result = op.outs[0]
         new = like(op, op.overload, operands, [shape_of(result)], result.name_hint or "grad", **_as_sum(op))
-        rewriter.replace(op, [*made, *counts, new])
+        rewriter.replace(op, [*divided, *counts, new])
 
 
 def _as_sum(op: AtenOp) -> dict[str, Attribute]:
-    kept = {name: value for name, value in op.attributes.items() if "." not in name}
-    return {**kept, "reduction": IntegerAttr(_SUM, i64)}
+    arguments = {name: value for name, value in op.attributes.items() if "." not in name}
+    return {**arguments, "reduction": IntegerAttr(_SUM, i64)}
 
 
 def _count_labels(op: AtenOp) -> list[AtenOp]:

@@ -40,10 +40,10 @@ class _Detach(RewritePattern):
         if not isinstance(op, AtenOp) or op.overload not in _MADE or len(op.args) != 1:
             return
         result = op.outs[0]
-        given = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
+        fields = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
         if (filled := _FILLED.get(op.overload)) is not None:
-            given["fill_value"] = op.attributes[filled]
-        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **given))
+            fields["fill_value"] = op.attributes[filled]
+        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **fields))
 
 
 def _adds_into(use: Use) -> bool:

@@ -87,6 +87,6 @@ def _excesses(module: ModuleOp) -> dict[FuncOp, float]:
 
 def _believed(func: FuncOp) -> float:
     """Return the peak memory of a function that the last search predicted, in bytes."""
-    found = func.attributes.get(SEARCH)
-    peak = found.data.get("peak_bytes") if isinstance(found, DictionaryAttr) else None
+    search = func.attributes.get(SEARCH)
+    peak = search.data.get("peak_bytes") if isinstance(search, DictionaryAttr) else None
     return float(peak.value.data) if isinstance(peak, IntegerAttr) else 0.0

@@ -151,11 +151,11 @@ class _Inserter(ReshardingPlan[SSAValue]):
 
 def _verify_whole_sums(op: ComputeOp) -> None:
     """Fail if an op on the way from a value to a comparison of two results of it passes partial sums on."""
-    given = op.signature
-    shardings = () if given is None else (*given.operands, *given.results)
+    signed = op.signature
+    shardings = () if signed is None else (*signed.operands, *signed.results)
     if any(kind is Reduction.SUM for sharding in shardings for _, kind in sharding.partial):
         fail(
             op,
-            f"passes partial sums on, {given}, but its result is compared with other values computed from the same"
+            f"passes partial sums on, {signed}, but its result is compared with other values computed from the same"
             " value, and sums before and after an op are rounded differently; give it a signature without partial sums",
         )

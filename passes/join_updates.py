@@ -447,13 +447,13 @@ def _is_elementwise(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], at: 
 
 def _signature(ops: Sequence[ComputeOp], lists: Sequence[str], shared: Sequence[str]) -> Attribute | None:
     """Return the joined signature of all members, or None if there are no signatures."""
-    given = ops[0].attributes.get(SIGNATURE)
+    attribute = ops[0].attributes.get(SIGNATURE)
     signatures = [op.signature for op in ops]
-    if not isinstance(given, SignatureAttr):
+    if not isinstance(attribute, SignatureAttr):
         return None
     members = [signature for signature in signatures if signature is not None]
     names = ops[0].operand_names()
     operands = [member.operands[names.index(name)] for name in lists for member in members]
     operands += [members[0].operands[names.index(name)] for name in shared]
     results = [member.results[kind] for kind in range(len(ops[0].outs)) for member in members]
-    return SignatureAttr.of(given.data.mesh, Signature(tuple(operands), tuple(results)))
+    return SignatureAttr.of(attribute.data.mesh, Signature(tuple(operands), tuple(results)))

@@ -44,12 +44,12 @@ JOB = "job"
 @dataclass(frozen=True)
 class LeaveIdlePass(ModulePass):
     """
-    Put a program on the given ranks of a cluster, whose other ranks idle.
+    Put a program on the given ranks of a cluster, and leave its other ranks idle.
 
-    The idle ranks become the last stage. It is without parameters and ops, and it receives the loss and the metrics.
-    Where all ranks are given, in another order than their own, no rank idles.
+    The idle ranks become the last stage. It has no parameters and ops, and it receives the loss and the metrics. If all
+    ranks are given in a different order, no rank is idle.
 
-    Requires: a program with collectives, and with transfers if it has stages; a cluster with as many devices or more.
+    Requires: a program with collectives, and with transfers if it has stages; a cluster with at least as many devices.
     Ensures: the module has the mesh and the cluster of the job. The meshes of the program list the given ranks. A
     program without stages becomes the first stage, and a program with stages keeps them. Transfers are planned again.
 
@@ -113,7 +113,7 @@ class LeaveIdlePass(ModulePass):
             raise PassFailedException(
                 f'ranks="{self.ranks}": expected different ranks of {cluster.name!r}, 0 to {count - 1}'
             )
-        if taken := {each.sym_name.data for each in op.ops if isinstance(each, MeshOp)} & {JOB, IDLE}:
+        if taken := {mesh.sym_name.data for mesh in op.ops if isinstance(mesh, MeshOp)} & {JOB, IDLE}:
             raise PassFailedException(f"the module has a mesh @{min(taken)}; run {self.name} once")
         if (needed := mesh_of_module(op).device_count) != len(ranks):
             raise PassFailedException(f'ranks="{self.ranks}": the program is for {needed} ranks')

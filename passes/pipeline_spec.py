@@ -56,18 +56,18 @@ def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None
     items of a list; quotes around any other text, including nested pipelines: `fixed-point{pipeline="a{x=1},b" max=3}`.
     PipelineError points at the wrong pass, option or character.
     """
-    known = available_passes() if available is None else available
+    factories = available_passes() if available is None else available
     try:
         specs = list(parse_specs(text))
     except ArgSpecParseError as error:
         raise _syntax_error(str(error), text) from error
     except ParseError as error:
         raise PipelineError(sentence(error.msg), text, error.span.start, error.span.end) from error
-    named = (_build(spec, places, text, known) for spec, places in zip(specs, _places(text), strict=True))
+    named = (_build(spec, places, text, factories) for spec, places in zip(specs, _places(text), strict=True))
     return tuple(
-        each
+        step
         for part in named
-        for each in ((part,) if isinstance(part, ModulePass) else parse_pipeline(part.text, available))
+        for step in ((part,) if isinstance(part, ModulePass) else parse_pipeline(part.text, available))
     )
 
 
@@ -88,10 +88,10 @@ def quoted(text: str) -> str:
 def pass_text(each: ModulePass) -> str:
     """Return a pass with its non-default options as a pipeline spells it: `search-strategy{algorithm=fixed}`."""
     required = type(each).required_fields()
-    given = ((field, getattr(each, field.name)) for field in fields(each) if field.init)
+    values = ((field, getattr(each, field.name)) for field in fields(each) if field.init)
     texts = [
         field.name.replace("_", "-") + (f"={_spelled(value)}" if value not in (None, ()) else "")
-        for field, value in given
+        for field, value in values
         if field.name in required or value != _default(field)
     ]
     return each.name + (f"{{{' '.join(texts)}}}" if texts else "")

@@ -4,7 +4,7 @@ The lists of passes that the product runs, each under a name that a pipeline may
     prepare,search-strategy,program,finish
 
 A list is text, so that naming one imports no other passes than its own. `parse_pipeline` replaces a name by its passes;
-whatever runs them sees them one by one.
+the passes then run one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xdsl.utils.arg_spec import ArgSpecConvertible
 from .stages.schedules import ScheduleName
 
 AXIS = "micro"
-"""The temporal axis along which a batch is cut."""
+"""The temporal axis along which a batch is split."""
 
 SUM_BATCH_NORMS = "decompose-batch-norm,canonicalize,cse,dce"
 """The passes that write batch-norms as sums over the batch, so that the batch can be split."""
@@ -74,7 +74,7 @@ class ProgramPipeline(NamedPipeline):
 
     @property
     def text(self) -> str:
-        """The passes."""
+        """The passes of the program."""
         return f"{self.collectives},{self.overlapped}"
 
     @property

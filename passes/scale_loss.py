@@ -196,8 +196,8 @@ class ScaleLossPass(ModulePass):
         )
         fits = made.add("isfinite", [larger], (), f"{SCALE}.fits")
         grows = made.add("logical_and", [due, fits], (), f"{SCALE}.grows")
-        kept = made.add("where.self", [grows, larger, scale], (), f"{SCALE}.kept")
-        new_scale = made.add("where.self", [skips, smaller, kept], (), f"{SCALE}.new")
+        unskipped = made.add("where.self", [grows, larger, scale], (), f"{SCALE}.kept")
+        new_scale = made.add("where.self", [skips, smaller, unskipped], (), f"{SCALE}.new")
         none = made.add("zeros_like", [growth], (), f"{GROWTH}.none")
         begins = made.add("logical_or", [due, skips], (), f"{GROWTH}.begins")
         return new_scale, made.add("where.self", [begins, none, counted], (), f"{GROWTH}.new")
@@ -220,13 +220,13 @@ def _scale_loss(func: FuncOp, scale: SSAValue) -> None:
     begin = next((op for op in func.body.block.ops if train.LOSS_GRADIENT in op.attributes), None)
     if not isinstance(begin, ComputeOp):
         fail(func, "has no op marked train.loss_gradient; run scale-loss on the step as captured")
-    one, scales = begin.outs[0], list[Operation]()
-    if element_of(one) != f32:
-        element = element_of(one)
+    gradient, scales = begin.outs[0], list[Operation]()
+    if element_of(gradient) != f32:
+        element = element_of(gradient)
         scales.append(like(begin, "_to_copy", [scale], [()], f"{SCALE}.cast", dtype=element))
         scale = scales[-1].results[0]
-    scaled = like(begin, "mul.Tensor", [one, scale], [shape_of(one)], f"{hint_of(one)}.scaled")
-    one.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
+    scaled = like(begin, "mul.Tensor", [gradient, scale], [shape_of(gradient)], f"{hint_of(gradient)}.scaled")
+    gradient.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
     func.body.block.insert_ops_after([*scales, scaled], begin)
 
 

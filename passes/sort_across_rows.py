@@ -119,6 +119,6 @@ def _spreads(op: AtenOp) -> Iterator[tuple[str, Sharding]]:
 
 
 def _signature(op: Operation) -> tuple[str, Signature]:
-    if (given := signature_of(op)) is None:
+    if (signed := signature_of(op)) is None:
         fail(op, "has no signature; run search-strategy before sort-across-rows")
-    return given.data.mesh, given.signature
+    return signed.data.mesh, signed.signature

@@ -177,7 +177,7 @@ class _RowSorts:
         return _is_sort(op) and self._own(op.args[0]) is not None
 
     def _own(self, value: SSAValue) -> Twin | None:
-        """Return a list in its own order if each row of the batch has consecutive elements of the list."""
+        """Return the twin of a list in its own order, or None unless rows of the batch have consecutive elements."""
         place = self.places.get(value)
         if value in self.twins or place is None or place.dim != 0:
             return None

@@ -138,15 +138,15 @@ class SplitBackwardPass(ModulePass):
 
     def _split(self, op: AtenOp, view: StepView, cluster: Cluster) -> None:
         """Replace one op by two, unless they would be slower."""
-        given = op.attributes.get(SIGNATURE)
-        if not isinstance(given, SignatureAttr):
+        signed = op.attributes.get(SIGNATURE)
+        if not isinstance(signed, SignatureAttr):
             fail(op, "has no signature; run search-strategy before split-backward")
         mask = _asked_for(op)
         of_input = [asked and index == 0 for index, asked in enumerate(mask)]
         of_weights = [asked and index > 0 for index, asked in enumerate(mask)]
-        halves = [_half(op, given.data.mesh, view.mesh, results) for results in (of_input, of_weights)]
+        halves = [_half(op, signed.data.mesh, view.mesh, results) for results in (of_input, of_weights)]
         seconds = [op_seconds(half, half.signature, cluster) for half in halves if half.signature is not None]
-        most = (1.0 + self.slowdown) * op_seconds(op, given.signature, cluster)
+        most = (1.0 + self.slowdown) * op_seconds(op, signed.signature, cluster)
         if len(seconds) < len(halves) or sum(seconds) > most:
             for half in halves:
                 half.erase()

@@ -83,7 +83,7 @@ class SplitBatchPass(ModulePass):
     """Number of micro-batches."""
 
     axis: str = "micro"
-    """The name of the axis."""
+    """Name of the axis."""
 
     unrolled: bool = False
     """Whether `duplex` will unroll the axis: then sums over the batch may be needed between its micro-batches."""
@@ -208,19 +208,19 @@ class _Splitter:
 
     def _working(self, value: SSAValue) -> ShardingAttr | None:
         """Return the working copy of a value, split over time as its users are, or None if users differ."""
-        given = attribute_of(value, WORKING)
+        attribute = attribute_of(value, WORKING)
         demands = {time for use in value.uses if (time := self._demand(value, use)) is not None}
-        if not isinstance(given, ShardingAttr) or len(demands) != 1:
+        if not isinstance(attribute, ShardingAttr) or len(demands) != 1:
             return None
-        return self._over_parts(given, value, demands.pop())
+        return self._over_parts(attribute, value, demands.pop())
 
     def _demand(self, value: SSAValue, use: Use) -> Sharding | None:
         """Return the placement on the new axis that a user of the working copy requires."""
         op = use.operation
         if not isinstance(op, ComputeOp) or (train.is_update(op) and isinstance(value, BlockArgument)):
             return None
-        given = signature(op.rule(), self.batch.mesh, [self.found.choices[op]])
-        return given.operands[use.index] if given is not None else None
+        required = signature(op.rule(), self.batch.mesh, [self.found.choices[op]])
+        return required.operands[use.index] if required is not None else None
 
     def _over_parts(self, given: ShardingAttr, value: SSAValue, time: Sharding) -> ShardingAttr:
         """Return a sharding with the placement of `time` on the new axis."""

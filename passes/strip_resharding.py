@@ -155,14 +155,14 @@ def _is_later(value: SSAValue) -> bool:
 
 def _remove_temporal_axes(module: ModuleOp) -> bool:
     """Remove temporal axes from all meshes, and return whether there were any."""
-    found = False
+    had_temporal = False
     for op in module.ops:
         if isinstance(op, MeshOp) and len(spatial := op.mesh.spatial) < len(op.mesh.axes):
             if not spatial:
                 fail(op, f'@{op.sym_name.data} has no axis of devices, only of time; give it one: "gpu"=1')
             op.axes = MeshAttr(Mesh(tuple(spatial)))
-            found = True
-    return found
+            had_temporal = True
+    return had_temporal
 
 
 def _forget(func: FuncOp) -> None:

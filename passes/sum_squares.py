@@ -68,8 +68,8 @@ def _is_addition(op: AtenOp) -> bool:
     """Return whether an op adds two numbers that are partial over the same axes."""
     if op.overload != "add.Tensor" or EACH_GRADIENT not in op.attributes or op.arguments():
         return False
-    given = op.signature
-    return given is None or len({*given.operands, *given.results}) == 1
+    signed = op.signature
+    return signed is None or len({*signed.operands, *signed.results}) == 1
 
 
 def _is_inside(op: AtenOp, additions: Collection[Operation]) -> bool:
@@ -134,10 +134,10 @@ def _replace(
 
 def _sum_of(squared: Sequence[_Squared], like: AtenOp) -> SumOfSquaresOp:
     attributes: dict[str, Attribute] = {}
-    given, signatures = like.attributes.get(SIGNATURE), [member.square.signature for member in squared]
-    if isinstance(given, SignatureAttr):
+    attribute, signatures = like.attributes.get(SIGNATURE), [member.square.signature for member in squared]
+    if isinstance(attribute, SignatureAttr):
         operands = tuple(signature.operands[0] for signature in signatures if signature is not None)
-        attributes[SIGNATURE] = SignatureAttr.of(given.data.mesh, Signature(operands, given.signature.results))
+        attributes[SIGNATURE] = SignatureAttr.of(attribute.data.mesh, Signature(operands, attribute.signature.results))
     joined = SumOfSquaresOp([member.tensor for member in squared], [squared[0].total.outs[0].type], attributes)
     joined.location = like.location
     joined.outs[0].name_hint = like.outs[0].name_hint

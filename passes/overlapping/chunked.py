@@ -80,18 +80,18 @@ class _Writer:
             gathered.append(self._collective(op, part, step, op, at))
         rows: dict[int, SSAValue] = {}
         for product in site.products:
-            made: list[SSAValue] = []
+            results: list[SSAValue] = []
             for at, (begin, end) in enumerate(bounds):
                 if not site.by_rows:
                     operand: dict[SSAValue, SSAValue] = {op.result: gathered[at]}
-                    made.append(self._part_of(product, site.factor, begin, end, operand, product, at))
+                    results.append(self._part_of(product, site.factor, begin, end, operand, product, at))
                     continue
                 if at not in rows:
                     rows[at] = self._rows(gathered[at], site.products[0])
                 taken = op.result if site.view is None else site.view.outs[0]
                 done = self._part_of(product, site.factor, 0, shape_of(rows[at])[0], {taken: rows[at]}, product, at)
-                made.append(self._unrolled(done, gathered[at], product))
-            self._put_together(site, product, made)
+                results.append(self._unrolled(done, gathered[at], product))
+            self._put_together(site, product, results)
         self._for_others(site, gathered)
         self._dead += [*reversed(site.products), *([site.view] if site.view is not None else []), op]
 
@@ -185,8 +185,8 @@ class _Writer:
 
     def _slice(self, value: SSAValue, dim: int, begin: int, end: int, before: Operation, hint: str) -> SSAValue:
         spread, shape = sharding_of(value), _resized(shape_of(value), dim, end - begin)
-        given = {"dim": dim, "start": begin, "end": end}
-        return self._op("slice.Tensor", [value], shape, Signature((spread,), (spread,)), before, hint, _plain(given))
+        bounds = {"dim": dim, "start": begin, "end": end}
+        return self._op("slice.Tensor", [value], shape, Signature((spread,), (spread,)), before, hint, _plain(bounds))
 
     def _joined(
         self,

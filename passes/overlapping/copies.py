@@ -72,13 +72,13 @@ def _last_use(value: SSAValue, order: Mapping[Operation, int]) -> int:
 def _drop_unused(start: StartOp) -> None:
     """Remove unused results from a gather, and the gather if all its results are unused."""
     wait = wait_of(start)
-    kept = [index for index, result in enumerate(wait.outs) if result.uses]
-    if len(kept) == len(wait.outs):
+    used = [index for index, result in enumerate(wait.outs) if result.uses]
+    if len(used) == len(wait.outs):
         return
-    if kept:
-        shardings = [start.out_shardings.data[index] for index in kept]
+    if used:
+        shardings = [start.out_shardings.data[index] for index in used]
         method = start.method.data if start.method is not None else None
-        _replace(start, wait, StartOp(start.collective, [start.args[index] for index in kept], shardings, method), kept)
+        _replace(start, wait, StartOp(start.collective, [start.args[index] for index in used], shardings, method), used)
     for half in (wait, start):
         half.detach()
         half.erase()

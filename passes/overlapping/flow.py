@@ -49,8 +49,8 @@ class OpFlow:
         self.block = view.func.body.block if fragment is None else fragment.body.block
         ops = [op for op in self.block.ops if not isinstance(op, FreeOp | ReturnOp | YieldOp)]
         self._late = _late(ops)
-        mine = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
-        collectives = (op for op in mine if communicates(op, self.mesh))
+        own = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
+        collectives = (op for op in own if communicates(op, self.mesh))
         self.roles: dict[Operation, CollectiveRole] = {op: self._role(op) for op in collectives}
         inner = self.of(CollectiveRole.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)

@@ -73,7 +73,7 @@ def _seconds(op: Operation, seconds: ComputeSeconds | None) -> float:
     if seconds is not None and isinstance(op, FragmentOp):
         parts = seconds.cluster.mesh.axis(op.axis.data).size
         return parts * sum(_seconds(inner, seconds) for inner in op.body.block.ops)
-    given = op.attributes.get(SIGNATURE)
-    if seconds is None or not isinstance(op, ComputeOp) or not isinstance(given, SignatureAttr):
+    attribute = op.attributes.get(SIGNATURE)
+    if seconds is None or not isinstance(op, ComputeOp) or not isinstance(attribute, SignatureAttr):
         return 0.0
-    return seconds(op, given.signature) if given.data.mesh == seconds.cluster.mesh.name else 0.0
+    return seconds(op, attribute.signature) if attribute.data.mesh == seconds.cluster.mesh.name else 0.0

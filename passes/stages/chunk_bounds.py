@@ -6,11 +6,11 @@ earlier than
 
     B * T  +  the seconds of all chunks before that chunk
 
-because forward must reach the chunk, and backward must return from it. This also bounds a link that is busy for N
-seconds instead of T, since links and stages work at once, with all chunks up to the first that sends. The estimate of a
-step is the maximum of these bounds plus the link seconds of one micro-batch. A transfer within a stage is free, so the
-two ends of a skip connection, and both uses of a tied weight, are best in chunks of one stage. The last round may end
-before the last stage: two stages can have three chunks, as 0, 1, 0.
+because forward must reach the chunk, and backward must return from it. Links work at the same time as stages: for a
+link that is busy for N seconds instead, the bound is B * N plus the seconds of all chunks up to the first that sends.
+The estimate of a step is the maximum of these bounds plus the link seconds of one micro-batch. A transfer within a
+stage is free, so the two ends of a skip connection, and both uses of a tied weight, are best in chunks of one stage.
+The last round may end before the last stage: two stages can have three chunks, as 0, 1, 0.
 
 A few divisions are all tried. Among many, a local search starts at the best division into chunks of about equal seconds
 (`partition`) and moves one begin at a time until no move is faster.

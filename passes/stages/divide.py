@@ -111,9 +111,9 @@ class _Divider:
         return dict(listed[index].data) if index < len(listed) else {}
 
     def _retype(self, outputs: Sequence[Attribute] | None = None) -> None:
-        kept = self.func.function_type.outputs.data
+        current = self.func.function_type.outputs.data
         types = [argument.type for argument in self.block.args]
-        self.func.function_type = FunctionType.from_lists(types, list(outputs if outputs is not None else kept))
+        self.func.function_type = FunctionType.from_lists(types, list(outputs if outputs is not None else current))
 
     def _op(self, op: Operation) -> None:
         """Put an op on its stage, and copies on other stages that need their own."""

@@ -61,11 +61,11 @@ class Fragments:
     def _backward(self) -> set[Operation]:
         backward: set[Operation] = set()
         for op in self.loop.inside:
-            made = [value.op for value in op.operands if isinstance(value, OpResult)]
+            producers = [value.op for value in op.operands if isinstance(value, OpResult)]
             if isinstance(op, WaitOp):
                 is_backward = op.start in backward
             else:
-                is_backward = BACKWARD in op.attributes or any(source in backward for source in made)
+                is_backward = BACKWARD in op.attributes or any(source in backward for source in producers)
             if is_backward:
                 backward.add(op)
         return backward

@@ -28,7 +28,7 @@ def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False)
     stages, taken = Stages(func), defaultdict[str, float](float)
     fragments = [op for op in func.body.block.ops if isinstance(op, FragmentOp)]
     place = {op: index for index, op in enumerate(fragments)}
-    inside = {each: op for op in fragments for each in op.body.block.ops}
+    inside = {inner: op for op in fragments for inner in op.body.block.ops}
     for op in func.body.block.ops:
         if not isinstance(op, FragmentOp | TransferOp):
             continue

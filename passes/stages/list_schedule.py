@@ -130,7 +130,7 @@ class _Scheduler:
         left = len(self.times.works) * self.times.parts
         while left:
             now, stage = min(
-                (found, stage.number) for stage in self.stages if (found := self._next_time(stage)) is not None
+                (time, stage.number) for stage in self.stages if (time := self._next_time(stage)) is not None
             )
             work = self._chosen(self.stages[stage], now)
             if work is not None:

@@ -7,8 +7,8 @@ takes about
     (B - 1) * max_i t_i  +  sum_i (t_i + c_i)                                        (6.2, equations 4 and 6)
 
 AMP's state is (layers so far, stages so far, largest t so far). Among states with equal layers and stages, only states
-that are not dominated in both the largest t and the sum are kept; the answer is exact. Unlike the released code, this
-sums the costs of communication and uses the speed of each stage's own devices.
+that are not dominated in both the largest t and the sum are kept; the answer is exact. Costs of communication are
+summed here, while the released code drops them, and a stage has the speed of its own devices.
 """
 
 from __future__ import annotations

@@ -215,9 +215,9 @@ def _crossings(view: StepView, layers: Layers) -> list[Crossing]:
     values += [result for op in view.ops for result in op.outs]
     crossings: list[Crossing] = []
     for value in values:
-        made = layers.of_value(value)
+        own = layers.of_value(value)
         used = frozenset(layers.of[use.operation] for use in value.uses if use.operation in layers.of)
-        if made is not None and used - {made}:
+        if own is not None and used - {own}:
             backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
-            crossings.append(Crossing(made, used, value_bytes(value), backward))
+            crossings.append(Crossing(own, used, value_bytes(value), backward))
     return crossings

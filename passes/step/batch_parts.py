@@ -182,15 +182,15 @@ class _PartPropagation:
 
     def _early(self, late: Sequence[SSAValue]) -> set[SSAValue]:
         """Return the nearest values behind `late` that depend on the batch alone, such as a count of labels."""
-        found, seen, pending = set[SSAValue](), set[SSAValue](), list(late)
+        early, seen, pending = set[SSAValue](), set[SSAValue](), list(late)
         while pending:
             value = pending.pop()
             if value in self.of_batch_alone:
-                found.add(value)
+                early.add(value)
             elif value not in seen and isinstance(op := value.owner, ComputeOp):
                 seen.add(value)
                 pending += [arg for arg in op.args if arg in self.late or self.found.values[arg].partial]
-        return found
+        return early
 
     def _refuse_whole(self, op: ComputeOp) -> NoReturn:
         cause, advice = why_whole(op, self.found.values)
@@ -217,8 +217,8 @@ class _PartPropagation:
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
-        made = self._sum_behind(value)
-        behind = f" (the sum over them is {describe(made)})" if made not in (None, value.owner) else ""
+        sum_op = self._sum_behind(value)
+        behind = f" (the sum over them is {describe(sum_op)})" if sum_op not in (None, value.owner) else ""
         fail(
             op,
             f"it needs {value_label(value)}, which is complete only after {self._all_parts}{behind}, for each of the"

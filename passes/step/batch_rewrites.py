@@ -46,9 +46,9 @@ def _concatenate(order: BatchOrder, op: AtenOp) -> bool:
     """Rewrite `cat` along the dim of the batch to concatenate along the major factor."""
     result = op.outs[0]
     dim = op.arguments().get("dim", 0) % len(shape_of(result))
-    known = [order.places.get(value) for value in op.args]
-    places = [place for place in known if place is not None and place.dim == dim]
-    if len(places) < len(known) or len({place.minor for place in places}) > 1:
+    known_places = [order.places.get(value) for value in op.args]
+    places = [place for place in known_places if place is not None and place.dim == dim]
+    if len(places) < len(known_places) or len({place.minor for place in places}) > 1:
         return False
     place = BatchPlace(dim, order.rows, sum(place.major for place in places), places[0].minor)
     shape = place.opened(shape_of(result))

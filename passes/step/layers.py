@@ -101,13 +101,13 @@ class _Finder:
         return Layers(names, self.layers.of, self.layers.homes, self.layers.anywhere)
 
     def _anywhere(self) -> None:
-        found = self.layers.anywhere
-        found.update(given.argument for given in self.view.inputs if given.role in _EVERYWHERE)
+        anywhere = self.layers.anywhere
+        anywhere.update(item.argument for item in self.view.inputs if item.role in _EVERYWHERE)
         for op in self.view.ops:
             # Numbers from torch's own generator depend on the sharding, which may differ between stages.
             own = isinstance(op, OpaqueOp) or INDEPENDENT in op.attributes
-            if not own and all(value in found for value in op.args):
-                found.update(op.outs)
+            if not own and all(value in anywhere for value in op.args):
+                anywhere.update(op.outs)
 
     def _is_anywhere(self, op: ComputeOp) -> bool:
         return bool(op.outs) and op.outs[0] in self.layers.anywhere
@@ -130,12 +130,12 @@ class _Finder:
 
     def _backward(self, op: ComputeOp) -> None:
         """Put an op in its own layer or the layer of its forward operands, no later than gradients have reached."""
-        made = [value for value in op.args if isinstance(value, OpResult)]
-        gradients = [value for value in made if self._is_gradient(value.op)]
+        computed = [value for value in op.args if isinstance(value, OpResult)]
+        gradients = [value for value in computed if self._is_gradient(value.op)]
         reached = self.layers.of_operands(gradients)
         own = [
             *self._own_before(op, reached),
-            *self.layers.of_operands(value for value in made if value not in gradients),
+            *self.layers.of_operands(value for value in computed if value not in gradients),
         ]
         latest = max(own) if own else len(self.numbers) - 1
         self.layers.of[op] = min([latest, *reached])
@@ -154,12 +154,12 @@ class _Finder:
         Keep an argument on the layer that first uses it or, without a use, on the layer that makes its new value; keep
         its update, and the states of the update, on the same layer.
         """
-        made = {target: self.view.terminator.arguments[index] for index, target in self.view.updated.items()}
+        news = {target: self.view.terminator.arguments[index] for index, target in self.view.updated.items()}
         for item in self.view.inputs:
             if item.argument not in self.layers.anywhere:
                 users = (use.operation for use in item.argument.uses)
                 used = [self.layers.of[user] for user in users if user in self.layers.of]
-                new = self.layers.of_value(made[at]) if (at := item.argument.index) in made and not used else None
+                new = self.layers.of_value(news[at]) if (at := item.argument.index) in news and not used else None
                 self.layers.homes[item.argument] = min(used, default=new or 0)
         parameters = {item.name: item.argument for item in self.view.inputs if item.role == train.PARAM}
         for op in self.view.ops:
@@ -178,11 +178,11 @@ class _Finder:
 
 def _after_backward(ops: Sequence[ComputeOp]) -> dict[ComputeOp, None]:
     """Return the ops outside backward that depend on its results, in program order."""
-    made, found = set[SSAValue](), dict[ComputeOp, None]()
+    computed, after = set[SSAValue](), dict[ComputeOp, None]()
     for op in ops:
         if BACKWARD in op.attributes:
-            made.update(op.outs)
-        elif not made.isdisjoint(op.args):
-            made.update(op.outs)
-            found[op] = None
-    return found
+            computed.update(op.outs)
+        elif not computed.isdisjoint(op.args):
+            computed.update(op.outs)
+            after[op] = None
+    return after

@@ -146,14 +146,14 @@ class _ListRegrouping:
         new.location = op.location
         self.block.insert_op_before(new, op)
         self.replaced.append(op)
-        for i, (old, made) in enumerate(zip(op.outs, new.outs, strict=True)):
-            made.name_hint = old.name_hint
+        for i, (old, result) in enumerate(zip(op.outs, new.outs, strict=True)):
+            result.name_hint = old.name_hint
             if i not in listed.results:
-                old.replace_all_uses_with(made)
+                old.replace_all_uses_with(result)
                 continue
-            self.joined[old] = made
-            self.made.add(made)
-            self._give(op, i, made)
+            self.joined[old] = result
+            self.made.add(result)
+            self._give(op, i, result)
 
     def _attributes(self, op: AtenOp, listed: ListOp, types: Sequence[Attribute]) -> dict[str, Attribute]:
         attributes = dict(op.attributes)
@@ -180,8 +180,8 @@ class _ListRegrouping:
             return None
         sides = (given.signature.operands, operands), (given.signature.results, results)
         mesh = find_mesh(op, given.data.mesh)
-        made = (tuple(self._spread(mesh, spread, i in lists) for i, spread in enumerate(side)) for side, lists in sides)
-        return SignatureAttr.of(given.data.mesh, Signature(*made))
+        news = (tuple(self._spread(mesh, spread, i in lists) for i, spread in enumerate(side)) for side, lists in sides)
+        return SignatureAttr.of(given.data.mesh, Signature(*news))
 
     def _spread(self, mesh: Mesh, spread: Sharding, is_list: bool) -> Sharding:
         """Return a sharding, with an even split of the first dim of a list, and a single list on no axis of size 1."""
@@ -208,10 +208,10 @@ class _ListRegrouping:
             if isinstance(producer, AtenOp) and is_view(producer):
                 self.replaced.append(producer)
                 source = self.joined.get(producer.args[0], producer.args[0])
-                given = signature_of(producer)
+                old = signature_of(producer)
             else:
-                source, given = value, _of_view(op, lambda signature: signature.operands[index])
-            signed = self._signed(op, given, (0,) if source in self.made else (), (0,))
+                source, old = value, _of_view(op, lambda signature: signature.operands[index])
+            signed = self._signed(op, old, (0,) if source in self.made else (), (0,))
             hint = hint_of(value).removesuffix(".by_row") + ".by_part"
             self.views[value] = self._view(op, source, self._shape(value), signed, hint)
         return self.views[value]
@@ -246,13 +246,13 @@ class _ListRegrouping:
 
 def signature_of(op: Operation) -> SignatureAttr | None:
     """Return the signature of an op, with its mesh."""
-    given = op.attributes.get(SIGNATURE)
-    return given if isinstance(given, SignatureAttr) else None
+    attribute = op.attributes.get(SIGNATURE)
+    return attribute if isinstance(attribute, SignatureAttr) else None
 
 
 def _of_view(op: Operation, spread_of: Callable[[Signature], Sharding]) -> SignatureAttr | None:
     """Return the signature of a view of an operand or result of an op that keeps the op's sharding of that value."""
-    if (given := signature_of(op)) is None:
+    if (signed := signature_of(op)) is None:
         return None
-    spread = spread_of(given.signature)
-    return SignatureAttr.of(given.data.mesh, Signature((spread,), (spread,)))
+    spread = spread_of(signed.signature)
+    return SignatureAttr.of(signed.data.mesh, Signature((spread,), (spread,)))

@@ -109,8 +109,8 @@ def _depends(user: Operation, op: Operation) -> bool:
 def fragment_of(label: str, axis: str, ops: Sequence[Operation], stage: int | None = None) -> FragmentOp:
     """Move ops into a new fragment, whose results are the values that other ops use, and return the fragment."""
     within = set(ops)
-    made = [result for op in ops for result in op.results]
-    used = [value for value in made if any(use.operation not in within for use in value.uses)]
+    results = [result for op in ops for result in op.results]
+    used = [value for value in results if any(use.operation not in within for use in value.uses)]
     for op in ops:
         op.detach()
     body = Region(Block([*ops, YieldOp(used)]))

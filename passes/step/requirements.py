@@ -58,8 +58,8 @@ def require_undecided(func: FuncOp, name: str) -> None:
 
 def require_no_signatures(func: FuncOp, name: str) -> None:
     """Raise OpFailure if a step has signatures, because ops and operands that the pass `name` adds would have none."""
-    if (found := next((op for op in func.walk() if SIGNATURE in op.attributes), None)) is not None:
-        fail(found, f"has a signature already; run {name} before search-strategy")
+    if (decided := next((op for op in func.walk() if SIGNATURE in op.attributes), None)) is not None:
+        fail(decided, f"has a signature already; run {name} before search-strategy")
 
 
 def require_no_skipped_updates(func: FuncOp, name: str) -> None:
@@ -76,8 +76,8 @@ def require_no_joined_updates(func: FuncOp, name: str) -> None:
 
 
 def _refuse(func: FuncOp, kinds: tuple[type[Operation], ...], why: str) -> None:
-    if (found := next((op for op in func.walk() if isinstance(op, kinds)), None)) is not None:
-        fail(found, why)
+    if (refused := next((op for op in func.walk() if isinstance(op, kinds)), None)) is not None:
+        fail(refused, why)
 
 
 def require_no_placements(module: ModuleOp, mesh: MeshOp, name: str) -> None:
@@ -88,8 +88,8 @@ def require_no_placements(module: ModuleOp, mesh: MeshOp, name: str) -> None:
     for op in module.walk():
         attributes = (*op.attributes.values(), *op.properties.values())
         if STAGES in op.attributes or isinstance(op, FragmentOp) or any(map(_is_placed, attributes)):
-            known = ", ".join(f"@{other.mesh.name} = {other.mesh}" for other in meshes) or "none"
-            fail(op, f"is placed on the meshes of the module, {known}, and not on {mesh.mesh}; run {name} first")
+            listed = ", ".join(f"@{other.mesh.name} = {other.mesh}" for other in meshes) or "none"
+            fail(op, f"is placed on the meshes of the module, {listed}, and not on {mesh.mesh}; run {name} first")
 
 
 def _is_placed(attribute: Attribute) -> bool:

@@ -137,9 +137,9 @@ def sorted_apart(maker: TwinMaker, op: AtenOp, value: SSAValue) -> list[Twin]:
     """
     by_row = maker.by_row(op, value)
     shape = shape_of(by_row)
-    given = {name: value for name, value in op.attributes.items() if "." not in name} | {"dim": plain_attribute(1)}
+    arguments = {name: value for name, value in op.attributes.items() if "." not in name} | {"dim": plain_attribute(1)}
     hint = hint_of(op.outs[0])
-    new = maker.make(op, op.overload, [by_row], [shape] * len(op.outs), f"{hint}.by_row", **given)
+    new = maker.make(op, op.overload, [by_row], [shape] * len(op.outs), f"{hint}.by_row", **arguments)
     new.outs[-1].name_hint = f"{hint}.places.by_row"
     names = (hint, f"{hint}.places")[-len(op.outs) :]
     flat = [maker.flat(op, result, name) for result, name in zip(new.outs, names, strict=True)]
@@ -194,7 +194,7 @@ def _is_zero(value: SSAValue) -> bool:
 
 
 def divided(maker: TwinMaker, op: AtenOp, places: Twin, by: int) -> Twin:
-    """Return the places divided by `by`, for a list that has `by` consecutive elements for each one."""
+    """Return the places of groups of `by` consecutive list elements, given places of the elements."""
     assert places.target is not None
     order, n = places.target
     if by == 1:

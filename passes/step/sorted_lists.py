@@ -44,9 +44,9 @@ def note_places(places: dict[SSAValue, BatchPlace], op: ComputeOp, rows: int) ->
 
 def divisor_of(op: AtenOp) -> int | None:
     """Return the integer that an op divides its operand by, rounding down, or None for other ops."""
-    given = op.arguments()
-    is_floor = op.overload == "floor_divide" or given.get("rounding_mode") in ("floor", "trunc")
-    by = given.get("other")
+    args = op.arguments()
+    is_floor = op.overload == "floor_divide" or args.get("rounding_mode") in ("floor", "trunc")
+    by = args.get("other")
     return by if is_floor and len(op.args) == 1 and isinstance(by, int) and by > 0 else None
 
 
@@ -79,8 +79,8 @@ def repeats_of(value: SSAValue) -> int | None:
 
 
 def _counts_from_zero(op: AtenOp, length: int) -> bool:
-    given = op.arguments()
-    return not op.args and given.get("start", 0) == 0 and given.get("step", 1) == 1 and given.get("end") == length
+    args = op.arguments()
+    return not op.args and args.get("start", 0) == 0 and args.get("step", 1) == 1 and args.get("end") == length
 
 
 def ends_count(ends: SSAValue, sort: AtenOp, groups: int) -> bool:
@@ -102,11 +102,11 @@ def _counts(op: object, keys: set[SSAValue], groups: int) -> bool:
     """Return whether an op counts how often each of the groups occurs among the keys."""
     if not isinstance(op, AtenOp):
         return False
-    given = op.arguments()
+    args = op.arguments()
     if op.overload == "histc":
-        bounds = given.get("min", 0), given.get("max", 0)
-        return given.get("bins", 100) == groups and bounds == (0, groups - 1) and _bare(op.args[0]) in keys
-    if op.overload != "sum.dim_IntList" or list(given["dim"]) not in ([0], [-2]):
+        bounds = args.get("min", 0), args.get("max", 0)
+        return args.get("bins", 100) == groups and bounds == (0, groups - 1) and _bare(op.args[0]) in keys
+    if op.overload != "sum.dim_IntList" or list(args["dim"]) not in ([0], [-2]):
         return False
     equal = _bare(op.args[0]).owner
     if not isinstance(equal, AtenOp) or equal.overload != "eq.Tensor":
