@@ -1,4 +1,4 @@
-"""Run the parts of the batch in a loop that accumulates their gradients."""
+"""Run the micro-batches in a loop that accumulates their gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .step.step_view import mesh_of_module, step_functions
 @dataclass(frozen=True)
 class AccumulatePass(ModulePass):
     """
-    Make the parts of the batch a loop: all ops that work on parts become one fragment.
+    Turn the micro-batches into a loop: all micro-batched ops become one fragment.
 
     Requires: a temporal axis (`split-batch`) and collectives (`select-collectives`).
-    Ensures: the ops in the loop are in one `pipe.fragment`, in their order; what they need comes before it, what needs
-    them after it. The reductions over the axis stay outside and mean that each part is added, in place, to the sum of
-    those before it. Frees are dropped: run `insert-frees` after it.
+    Ensures: the ops of the loop are in one `pipe.fragment`, in their order; ops that the loop needs come before it, and
+    ops that need its results after it. The reductions over the axis stay outside and mean that each micro-batch is
+    added, in place, to the sum of the previous ones. Frees are dropped: run `insert-frees` afterwards.
 
     Before:
     ```mlir
@@ -71,7 +71,7 @@ class AccumulatePass(ModulePass):
         for func in step_functions(op):
             require_no_fragments(func, self.name)
             if STAGES in func.attributes:
-                fail(func, "has stages, each with parts of its own; run schedule-pipeline in the place of accumulate")
+                fail(func, "has stages, each with its own micro-batches; run schedule-pipeline instead of accumulate")
             accumulate(func, temporal_axis(func, mesh_of_module(op), self.axis))
 
 

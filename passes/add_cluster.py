@@ -23,8 +23,8 @@ class AddClusterPass(ModulePass):
     Put the mesh, devices and links of a cluster file at the head of the module.
 
     Requires: nothing.
-    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced, and the
-    memory budget that `fit-memory` set for them (`spmd.memory_budget`) is dropped.
+    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`, which replace earlier ones. The memory budget
+    that `fit-memory` set for the earlier ones (`spmd.memory_budget`) is dropped.
 
     Pipeline: add-cluster{file="local-4"}
 
@@ -67,8 +67,9 @@ class AddClusterPass(ModulePass):
 
 def add_cluster(module: ModuleOp, cluster: Cluster) -> None:
     """
-    Put the mesh and the cluster at the head of a module, replacing those that it has. The memory budget that
-    `fit-memory` derived from the old ones is removed.
+    Put the mesh and the cluster at the head of a module, in the place of earlier ones.
+
+    The memory budget that `fit-memory` derived from the earlier ones is removed.
     """
     for func in step_functions(module):
         func.attributes.pop(MEMORY_BUDGET, None)

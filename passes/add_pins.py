@@ -19,18 +19,19 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class AddPinsPass(ModulePass):
     """
-    Write pins, what the user has decided, on the arguments and ops that they are about.
+    Write pins, the decisions of the user, on the arguments and ops that they concern.
 
-    A pin of a pin file is resolved to the values that its glob matches: an argument carries the sharding in which it
-    must be kept, the update of a parameter that of its gradient. A preset is resolved to all arguments and ops: on some
-    axes, arguments carry the placements that they may have, with those of their working copies, and ops the placements
-    of their operands and results (`#spmd.op_pin`). A sharding that is given in full wins over presets. A `spmd.pin`
-    that was written by hand, which has no `by`, wins over both.
+    A pin of a pin file is resolved to the values that its glob matches: an argument gets the sharding that it must be
+    kept in, the update of a parameter the sharding of its gradient. A preset is resolved to all arguments and ops: on
+    some axes, arguments get the placements that they may have, with the placements of their working copies, and ops the
+    placements of their operands and results (`#spmd.op_pin`). A full sharding wins over presets. A `spmd.pin` that was
+    written by hand, which has no `by`, wins over both.
 
-    Requires: a `spmd.mesh`; a step without resharding (`strip-resharding`). In stages, pins are for the mesh of each.
-    Ensures: the function's `spmd.pins` lists the entries with their places, those of earlier runs first; `by` in a
-    `spmd.pin` counts them. `search-strategy`, `search-plan` and `balance-ratios` obey pins and keep them, so that
-    searches of `fixed-point` and `fit-memory` do too; `partition-stages` resolves the entries again.
+    Requires: a `spmd.mesh`; a step without resharding (`strip-resharding`). In a pipeline, pins are for the mesh of
+    each stage.
+    Ensures: the function's `spmd.pins` lists the entries with their places, entries of earlier runs first; `by` in a
+    `spmd.pin` is an index into them. `search-strategy`, `search-plan` and `balance-ratios` obey pins and keep them, so
+    that searches of `fixed-point` and `fit-memory` do too; `partition-stages` resolves the entries again.
 
     Pipeline: add-pins{pins="dp"}
 
@@ -67,7 +68,7 @@ class AddPinsPass(ModulePass):
     """A TOML file of pins; the name of a preset, `dp`, `zero1`, `zero2`, `zero3` or `tp`; or pins as TOML text."""
 
     replace: bool = False
-    """Whether what was pinned before, in a pin file or by hand, is no longer."""
+    """Whether earlier pins, from pin files or by hand, are removed first."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""

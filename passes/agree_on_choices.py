@@ -1,4 +1,4 @@
-"""Make devices of different kinds agree on choices that depend on rounding."""
+"""Make devices of different kinds agree on integers that depend on rounding."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .step.requirements import require_no_fragments
 from .step.step_view import StepView, step_views
 
 _LOCAL = frozenset(("aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices"))
-"""Choices that nothing but the op's own backward reads."""
+"""The ops whose choices only their own backward reads."""
 
 _FLOATS = ("float", "bfloat")
 _INTEGERS = ("int", "uint")
-"""Prefixes of dtypes. Booleans are no such choice: what they choose between is next to itself."""
+"""Prefixes of dtypes. Booleans do not count: where rounding changes one, both alternatives are nearly equal."""
 
 
 @dataclass(frozen=True)
 class AgreeOnChoicesPass(ModulePass):
     """
-    Let devices of different kinds that make the same choice take that of the first of them.
+    Make devices of different kinds use the integers that the first of them computes.
 
-    Devices that compute the same value may round it differently. Where it is a choice (the experts of a token, an order
-    of rows, a position of a maximum), a difference in the last bit makes them go on with other rows, and what is later
-    summed or put together over them is of rows that do not belong together.
+    Devices that compute the same value may round it differently. If the value is a choice (the experts of a token, an
+    order of rows, a position of a maximum), a difference in the last bit makes them continue with different rows, and a
+    later sum or concatenation over the devices combines rows that do not belong together.
 
     Requires: shardings of all values (`insert-resharding`), a cluster.
-    Ensures: an integer that is computed from floating-point operands, and is the same along axes on which devices
-    differ in kind, is made a partial value of the first device along them, and its sum is what all of its users read.
-    Positions of maxima in pools, which only their own backward reads, stay as they are.
+    Ensures: an integer that is computed from floating-point operands, and is not split along axes with devices of
+    different kinds, is resharded to a partial sum that only the first device along these axes contributes to; all users
+    read that sum. Positions of maxima in pools, which only their own backward reads, stay.
 
     Before:
     ```mlir
@@ -69,7 +69,7 @@ class AgreeOnChoicesPass(ModulePass):
     }
     ```
 
-    Source: none; found by reading what runs on unequal devices (HAP 2.1).
+    Source: none; found by inspecting programs that run on unequal devices (HAP 2.1).
     """
 
     name = "agree-on-choices"
@@ -81,7 +81,7 @@ class AgreeOnChoicesPass(ModulePass):
 
 
 def agree_on_choices(view: StepView, cluster: Cluster) -> None:
-    """Let devices of different kinds take the choices of the first, in one step or in one stage."""
+    """Make devices of different kinds use the integers of the first, in one step or in one stage."""
     mixed = mixed_axes(cluster)
     if not mixed:
         return
@@ -94,18 +94,18 @@ def agree_on_choices(view: StepView, cluster: Cluster) -> None:
 
 
 def mixed_axes(cluster: Cluster) -> list[str]:
-    """The axes of space along which devices differ in kind."""
+    """Return the spatial axes along which devices differ in kind."""
     mesh = cluster.mesh
-    found: list[str] = []
+    mixed: list[str] = []
     for axis in mesh.spatial:
         groups = mesh.groups((axis.name,))
         if any(len({cluster.device(rank).kind for rank in group}) > 1 for group in groups):
-            found.append(axis.name)
-    return found
+            mixed.append(axis.name)
+    return mixed
 
 
 def choices(op: Operation) -> list[OpResult]:
-    """The results of an op that are integers made from floating-point operands."""
+    """Return the results of an op that are integers computed from floating-point operands."""
     if not isinstance(op, AtenOp) or op.name in _LOCAL:
         return []
     if not any(dtype_of(operand).startswith(_FLOATS) for operand in op.args):
@@ -114,17 +114,17 @@ def choices(op: Operation) -> list[OpResult]:
 
 
 def _share(result: OpResult, sharding: Sharding, axes: list[str], mesh: str) -> None:
-    """Have every user read what the first device along some axes has."""
+    """Make every user read the value of the first device along some axes."""
     partial = replace(sharding, partial=tuple((axis, Reduction.SUM) for axis in axes))
-    made = ReshardOp(result, ShardingAttr.of(mesh, partial))
-    shared = ReshardOp(made, ShardingAttr.of(mesh, sharding))
+    first = ReshardOp(result, ShardingAttr.of(mesh, partial))
+    shared = ReshardOp(first, ShardingAttr.of(mesh, sharding))
     op = result.op
-    for each, suffix in ((made, "first"), (shared, "agreed")):
-        each.result.name_hint = f"{result.name_hint or 'choice'}.{suffix}"
-        each.location = op.location
+    for reshard, suffix in ((first, "first"), (shared, "agreed")):
+        reshard.result.name_hint = f"{result.name_hint or 'choice'}.{suffix}"
+        reshard.location = op.location
         if BACKWARD in op.attributes:
-            each.attributes[BACKWARD] = op.attributes[BACKWARD]
-    result.replace_uses_with_if(shared.result, lambda use: use.operation is not made)
+            reshard.attributes[BACKWARD] = op.attributes[BACKWARD]
+    result.replace_uses_with_if(shared.result, lambda use: use.operation is not first)
     block = op.parent
     assert block is not None, "a step is a block of ops"
-    block.insert_ops_after((made, shared), op)
+    block.insert_ops_after((first, shared), op)

@@ -25,15 +25,15 @@ SECONDS, FLOPS, BYTES, STEP = "cost.seconds", "cost.flops", "cost.bytes", "cost.
 @dataclass(frozen=True)
 class AnnotateCostsPass(ModulePass):
     """
-    Write what every op is predicted to cost, and what the step comes to.
+    Write the predicted costs of every op and of the whole step.
 
-    An op has `cost.seconds`, undisturbed, on the ranks where it takes longest; an op that computes also `cost.flops`
-    and the `cost.bytes` that it reads and writes; a collective, or the start of one, or a transfer, the `cost.bytes`
-    that a rank sends. The function has `cost.step`: the seconds of a step, how long the busiest rank computes and
-    waits, and the most bytes that a rank holds. No pass reads any of it.
+    An op gets `cost.seconds`, its undisturbed seconds on the ranks where it takes longest. A compute op also gets
+    `cost.flops` and the `cost.bytes` that it reads and writes; a collective, the start of a collective, or a transfer
+    gets the `cost.bytes` that a rank sends. The function gets `cost.step`: the seconds of a step, the compute and
+    waiting seconds of the busiest rank, and the peak bytes of a rank. No pass reads these attributes.
 
     Requires: a cluster; signatures and collectives. Best at the end of a pipeline.
-    Ensures: the costs are there, and those that were there before are not; with `remove` there are none.
+    Ensures: the attributes have the costs of this program only; with `remove` there are no costs.
 
     Before:
     ```mlir
@@ -65,19 +65,19 @@ class AnnotateCostsPass(ModulePass):
     }
     ```
 
-    Source: the simulation of `passes/analysis/simulation`; HiDup 5 and AutoDDL 3 for what single ops cost.
+    Source: the simulation of `passes/analysis/simulation`; HiDup 5 and AutoDDL 3 for the costs of single ops.
     """
 
     name = "annotate-costs"
 
     remove: bool = False
-    """Only remove the costs that are there."""
+    """Only remove existing costs."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Annotate every step function of the module."""
-        for each in op.walk():
+        for inner in op.walk():
             for name in (SECONDS, FLOPS, BYTES, STEP):
-                each.attributes.pop(name, None)
+                inner.attributes.pop(name, None)
         if not self.remove:
             for simulation in simulate_module(op):
                 _annotate(simulation)
@@ -97,14 +97,13 @@ def _annotate(simulation: Simulation) -> None:
     for run in simulation.execution.traffic:
         run.traffic.op.attributes |= _floats({SECONDS: run.traffic.seconds, BYTES: run.traffic.sent})
     held = HeldBytes(simulation)
-    computes = max(simulation.compute_seconds(each.number) for each in simulation.classes)
+    computes = max(simulation.compute_seconds(cls.number) for cls in simulation.classes)
     times = {"seconds": simulation.seconds, "compute": computes, "waiting": simulation.seconds - computes}
-    peak = max(held.peak(each) for each in simulation.classes)
+    peak = max(held.peak(cls) for cls in simulation.classes)
     simulation.func.attributes[STEP] = DictionaryAttr({**_floats(times), "peak_bytes": IntegerAttr(peak, i64)})
 
 
 def _undisturbed(run: SpanRun) -> Mapping[Operation, float]:
-    """The seconds of each op of a span, on the ranks where it takes longest."""
     by_class = ([end - begin for begin, end in pairwise((0.0, *ends))] for ends in run.span.ends)
     return {op: max(seconds) for op, *seconds in zip(run.span.ops, *by_class, strict=True)}
 

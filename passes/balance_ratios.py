@@ -1,4 +1,4 @@
-"""Balance the shares of devices that differ."""
+"""Balance the shares of unequal devices."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from .step.step_view import StepView, step_functions, step_views, value_label
 from .strip_resharding import strip_resharding
 
 _ROUNDS = 8
-"""How often the axes are balanced in turn, each with the shares of the others as they are."""
+"""Largest number of rounds over the axes; each axis is balanced with the current shares of the others."""
 
 _CUTS = 40
-"""How often a limit of memory is added and the shares are found again."""
+"""Largest number of times that a memory limit is added and the shares are solved again."""
 
 _CLOSE = 1e-6
 
@@ -47,18 +47,18 @@ _CLOSE = 1e-6
 @dataclass(frozen=True)
 class BalanceRatiosPass(ModulePass):
     """
-    Give the parts of each axis the shares with which the chosen program takes the least time.
+    Give the parts of each axis the shares that minimise the time of the chosen program.
 
-    Requires: signatures (`search-strategy`), a cluster. A sharding that is pinned with its offsets must be what the
-    shares give (`add-pins`).
-    Ensures: the function's `spmd.ratios` has the shares, where they are not even, and every signature, home and
-    working copy is divided by them; axes and dims stay as they were. Its `spmd.balance` has the predicted seconds of
-    a step before and after, and which ops run whole because a device must not lack a part. Ops carry `spmd.segment`
-    where there are several.
+    Requires: signatures (`search-strategy`), a cluster. A sharding that is pinned with offsets must agree with the
+    shares (`add-pins`).
+    Ensures: the function's `spmd.ratios` has the shares, if they are uneven, and every signature, home and working copy
+    is divided by them; axes and dims stay the same. Its `spmd.balance` has the predicted seconds of a step before and
+    after, and lists the ops that run whole because otherwise a device would lack a part that it needs. Ops carry
+    `spmd.segment` if there are several segments.
 
-    Shares are found by a linear program over the program's phases: a collective takes as long as the largest share,
-    a computation as long as the slowest device, whose memory (but a tenth) limits its share. Of several axes one is
-    balanced at a time, until nothing changes.
+    Shares are solved by a linear program over the program's phases: a collective takes as long as the largest share,
+    and a computation as long as the slowest device. Nine tenths of a device's memory limit its share. If there are
+    several axes, they are balanced one at a time until nothing changes.
 
     Before:
     ```mlir
@@ -100,28 +100,28 @@ class BalanceRatiosPass(ModulePass):
     name = "balance-ratios"
 
     ratios: str | None = None
-    """Shares to use as they are, in place of those that the program finds: `"0.4,0.3,0.2,0.1"`."""
+    """Shares to use instead of the solved ones: `"0.4,0.3,0.2,0.1"`."""
 
     axis: str | None = None
-    """The axis to balance; by default each in turn. Given shares need it where the mesh has several."""
+    """The axis to balance; by default each in turn. With `ratios` it is required if the mesh has several axes."""
 
     segments: int | Literal["layers"] = 1
-    """Into how many segments, each with shares of its own, the model is divided; `layers`: one for each layer."""
+    """Number of segments of the model, each with its own shares; `layers` is one for each layer."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Balance every step function of the module, of a pipeline every stage by itself."""
+        """Balance every step function of the module; in a pipeline, every stage separately."""
         for func in step_functions(op):
             require_no_joined_updates(func, self.name)
         strip_resharding(op)
-        found: dict[FuncOp, list[_Balance]] = {}
+        balances: dict[FuncOp, list[_Balance]] = {}
         for view, cluster in step_views(op):
-            if any(each.signature is None for each in view.ops):
+            if any(compute.signature is None for compute in view.ops):
                 fail(view.func, "has ops without a signature; run search-strategy before balance-ratios")
             balancer = _Balancer(op, view, cluster, self._axes(view.func, cluster))
             segments = None if self.segments == "layers" else self.segments
-            found.setdefault(view.func, []).append(balancer.run(segments, self._given(view.func, cluster)))
+            balances.setdefault(view.func, []).append(balancer.run(segments, self._given(view.func, cluster)))
             _verify_pins(view)
-        for func, stages in found.items():
+        for func, stages in balances.items():
             func.attributes[BALANCE] = _summary(stages)
 
     def _axes(self, func: FuncOp, cluster: Cluster) -> tuple[str, ...]:
@@ -129,31 +129,31 @@ class BalanceRatiosPass(ModulePass):
         if self.axis is None or not names:
             return names
         if self.axis not in names:
-            fail(func, f'has no axis "{self.axis}" of several devices to balance; those axes are {", ".join(names)}')
+            fail(func, f'has no axis "{self.axis}" of several devices to balance; its axes are {", ".join(names)}')
         return (self.axis,)
 
     def _given(self, func: FuncOp, cluster: Cluster) -> Ratios | None:
-        """The shares that the user gives; none for a stage on one device, which shares with nobody."""
+        """Return the user's shares, or None for a stage on one device."""
         if self.ratios is None or cluster.mesh.device_count == 1:
             return None
         axes = self._axes(func, cluster)
         if len(axes) != 1:
             fail(func, f"is on a mesh with the axes {', '.join(axes)}: choose the axis of the ratios with axis=")
         try:
-            found = Ratios.of({axes[0]: [float(share) for share in self.ratios.split(",")]})
-            found.verify(cluster.mesh)
+            ratios = Ratios.of({axes[0]: [float(share) for share in self.ratios.split(",")]})
+            ratios.verify(cluster.mesh)
         except ValueError as error:
             fail(func, f"balance-ratios{{ratios={self.ratios!r}}}: {error}")
-        return found
+        return ratios
 
 
 def _verify_pins(view: StepView) -> None:
-    """OpFailure where the shares have moved the boundaries of a sharding that is pinned in full."""
-    constraints, hint = constraints_of(view), "leave offsets out of the pin, or give the ratios that they are of"
+    """Raise OpFailure if the shares have moved the boundaries of a sharding that is pinned in full."""
+    constraints, hint = constraints_of(view), "leave offsets out of the pin, or give the ratios that they follow"
     for index, limit in constraints.arguments.items():
         home = sharding_of(argument := view.func.body.block.args[index])
         if limit.sharding is not None and not is_as_pinned(home, limit.sharding):
-            shares = f"the shares divide {value_label(argument)} as {home}, pinned is {limit.sharding}"
+            shares = f"the shares divide {value_label(argument)} as {home}, but the pin requires {limit.sharding}"
             fail(view.func, f"{constraints.named(limit.by)}: {shares}; {hint}")
     for op, limit in constraints.ops.items():
         if limit.is_exact and op.signature is not None and not limit.allows(op.signature):
@@ -162,7 +162,7 @@ def _verify_pins(view: StepView) -> None:
 
 @dataclass(frozen=True)
 class _Balance:
-    """What became of one step or stage: seconds before and after, and the ops that are not split, with the reason."""
+    """The result for one step or stage: seconds before and after, and the ops that run whole with the reasons."""
 
     before: float
     after: float
@@ -177,33 +177,33 @@ def _summary(stages: Sequence[_Balance]) -> DictionaryAttr:
 
 
 class _Balancer:
-    """Balances one step, or one stage of it; one use."""
+    """A balancer of one step, or of one stage; used once."""
 
     def __init__(self, module: ModuleOp, view: StepView, cluster: Cluster, axes: tuple[str, ...]) -> None:
         self.module, self.view, self.cluster, self.axes = module, view, cluster, axes
         self.limits = [(1.0 - HEADROOM) * cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
 
     def run(self, segments: int | None, given: Ratios | None) -> _Balance:
-        """Find the shares, or take those that are given, and write them."""
+        """Solve the shares, or take given shares, and write them."""
         count = mark_segments(self.view, segments, ComputeSeconds(self.cluster, fused_parts(self.view.func)))
-        had = ratios_of(self.view.func, self.cluster.mesh)
-        had = {segment: had.get(segment, had[0]) for segment in range(count)}
+        old = ratios_of(self.view.func, self.cluster.mesh)
+        old = {segment: old.get(segment, old[0]) for segment in range(count)}
         model = phase_model(self.module, self.view, self.cluster)
         if given is not None:
-            ratios = {segment: _with(each, dict(given.shares)) for segment, each in had.items()}
+            ratios = {segment: _with(other, dict(given.shares)) for segment, other in old.items()}
             whole = self._write(ratios)
         else:
-            ratios, whole = self._solved(model, had)
-        # What moves between segments of different shares is there only now.
+            ratios, whole = self._solved(model, old)
+        # Resharding between segments with different shares exists only from here on.
         balanced = phase_model(self.module, self.view, self.cluster) if count > 1 else model
-        return _Balance(model.seconds(had), balanced.seconds(ratios), tuple(whole))
+        return _Balance(model.seconds(old), balanced.seconds(ratios), tuple(whole))
 
     def _write(self, ratios: dict[int, Ratios]) -> list[str]:
         set_ratios(self.view.func, self.cluster.mesh, ratios)
         return respread(self.view, {**ratios, 0: ratios.get(0, EVEN)})
 
     def _solved(self, model: PhaseModel, ratios: dict[int, Ratios]) -> tuple[dict[int, Ratios], list[str]]:
-        """The shares of least time that fit in memory, written; and which ops had to stay whole."""
+        """Return the fastest shares that fit in memory, after writing them, and the ops that had to stay whole."""
         cuts: dict[tuple[int, int], Shortage] = {}
         short: list[Shortage] = []
         for _ in range(_CUTS):
@@ -212,12 +212,12 @@ class _Balancer:
             explicit = explicit_view(self.module, self.view, self.cluster)
             if not (short := shortages(explicit, self.limits, self.cluster.blocks)):
                 return ratios, whole
-            for each in short:
-                # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.
-                known = cuts.get((each.rank, each.point), each)
-                budget = known.budget - (each.excess if known is not each else 0.0)
-                cuts[each.rank, each.point] = replace(each, budget=budget)
-        worst = max(short, key=lambda each: each.excess)
+            for shortage in short:
+                # Rounded sizes may exceed a limit that the shares keep, which is then lowered by the excess.
+                earlier = cuts.get((shortage.rank, shortage.point), shortage)
+                budget = earlier.budget - (shortage.excess if earlier is not shortage else 0.0)
+                cuts[shortage.rank, shortage.point] = replace(shortage, budget=budget)
+        worst = max(short, key=lambda shortage: shortage.excess)
         fail(
             self.view.func,
             f"no shares were found that fit into memory: rank {worst.rank} still needs {size_text(worst.excess)} "
@@ -225,7 +225,7 @@ class _Balancer:
         )
 
     def _balanced(self, model: PhaseModel, ratios: dict[int, Ratios], cuts: list[Shortage]) -> dict[int, Ratios]:
-        """One axis after the other, until nothing changes; else the best: lines touch a curve at one place."""
+        """Balance one axis after the other until nothing changes; otherwise return the best of all rounds."""
         tried: list[dict[int, Ratios]] = []
         for _ in range(_ROUNDS):
             previous = ratios
@@ -249,7 +249,7 @@ class _Balancer:
         return {segment: _with(ratios[segment], {axis: shares[segment]}) for segment in ratios}
 
     def _least(self, axis: str) -> float:
-        """The share that leaves no device without a part of a factor of which each needs one."""
+        """Return the smallest share that leaves every device a part of each factor that must be on every device."""
         factors, mesh = self._factors, self.cluster.mesh
         at, least = mesh.names.index(axis), 0.0
         for op in self.view.ops:
@@ -262,7 +262,7 @@ class _Balancer:
 
     @cached_property
     def _factors(self) -> Factors:
-        """Into how many pieces the factors of the ops can be split; shares have no part in that."""
+        """The pieces that the factors of the ops can be split into, which do not depend on shares."""
         return Factors(self.view, {0: EVEN})
 
     def _close(self, one: Ratios, other: Ratios) -> bool:
@@ -272,6 +272,6 @@ class _Balancer:
 
 
 def _with(ratios: Ratios, shares: dict[str, tuple[float, ...]]) -> Ratios:
-    """Ratios with the shares of some axes changed; an axis whose shares are all equal is split evenly."""
+    """Return ratios with the shares of some axes changed; an axis whose shares are all equal is split evenly."""
     merged = {**dict(ratios.shares), **shares}
-    return Ratios.of({axis: each for axis, each in merged.items() if max(each) - min(each) > _CLOSE})
+    return Ratios.of({axis: share for axis, share in merged.items() if max(share) - min(share) > _CLOSE})

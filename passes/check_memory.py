@@ -20,9 +20,8 @@ class CheckMemoryPass(ModulePass):
     """
     Refuse a program that needs more memory than the devices have.
 
-    Requires: a cluster; run it last, for passes that move ops move peaks.
-    Ensures: on every rank what is alive at any time fits into the device's memory, or `limit`. Nothing is
-    changed.
+    Requires: a cluster; run it last, because passes that move ops move memory peaks.
+    Ensures: the live values of every rank fit into the device's memory, or `limit`, at any time. Nothing changes.
 
     Before:
     ```mlir
@@ -48,7 +47,7 @@ class CheckMemoryPass(ModulePass):
     }
     ```
 
-    Source: liveness over the scheduled program; what does not fit is no plan.
+    Source: liveness over the scheduled program.
     """
 
     name = "check-memory"
@@ -64,19 +63,20 @@ class CheckMemoryPass(ModulePass):
 
 def check_memory(view: StepView, cluster: Cluster, limit: float | None = None) -> MemoryPeak:
     """
-    The peak of every rank, which fits.
+    Return the peak of the rank that comes closest to its limit. Raises OpFailure at the op where a rank exceeds it.
 
-    OpFailure at the op where a rank needs more than `limit` bytes, by default than the memory of its device.
+    Args:
+        limit: bytes that each rank may use; by default the memory of its device.
     """
-    found = tightest_rank(view, cluster, limit)
-    peak = found.peak
-    if found.excess > 0:
+    rank = tightest_rank(view, cluster, limit)
+    peak = rank.peak
+    if rank.excess > 0:
         allowed = "whose device has" if limit is None else "which may use"
         alive = ", ".join(f"{value.name} ({size_text(value.bytes)})" for value in peak.alive)
         fail(
             peak.op,
             f"here the plan needs {size_text(peak.bytes)} on rank {peak.rank},"
-            f" {allowed} {size_text(found.limit)}: {size_text(found.excess)} too much"
+            f" {allowed} {size_text(rank.limit)}: {size_text(rank.excess)} too much"
             f" ({roles_text(peak.by_role)}); the largest live here: {alive}"
             '; use ZeRO (pin preset "zero3"), a smaller batch, or more devices',
         )

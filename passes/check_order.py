@@ -1,4 +1,4 @@
-"""Check that the ranks of a program cannot block one another."""
+"""Check that the ranks of a program cannot deadlock."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class CheckOrderPass(ModulePass):
     """
-    Refuse a program whose ranks could wait for one another for ever, or take one communication for another.
+    Refuse a program whose ranks could deadlock, or mistake one communication for another.
 
-    The program, with its schedule, is projected to what each rank communicates. The ranks of a group must issue their
-    collectives in one order, and a sender and a receiver their transfers; and the order of all ranks together, in
-    which a communication is over after all have issued it and before any has waited for it, must have no cycle.
+    The program, with its schedule, is projected to the communications of each rank. The ranks of a group must issue
+    their collectives in the same order, and so must a sender and a receiver their transfers. The joint order of all
+    ranks must have no cycle: a communication completes after all ranks have issued it and before any rank has waited
+    for it.
 
-    One proof holds for all ranks of a class, which have the same communications in the same order. All ranks of a group
-    run the program of one stage, so their collectives are in one order. Pairs of a sender and a receiver that have the
-    same transfers between the same classes are compared once. Ranks of a class come before and after the same
+    One proof covers all ranks of a class, which have the same communications in the same order. All ranks of a group
+    run the program of one stage, so their collectives are in one order. Sender and receiver pairs with the same
+    transfers between the same classes are compared once. All ranks of a class come before and after the same
     communications, so a cycle through any of them is also a cycle through the first.
 
     Requires: collectives (`select-collectives`).
-    Ensures: no deadlock and no mismatch is possible, whatever the speed of the ranks. Nothing is changed.
+    Ensures: deadlocks and mismatches are impossible, whatever the speed of the ranks. The program is unchanged.
 
     Before:
     ```mlir
@@ -60,32 +61,32 @@ class CheckOrderPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Check every step function of the module."""
         for func in step_functions(op):
-            found = communications_of(op, func)
-            _check_places(func, found.classes)
-            _check_transfers(found)
-            _check_cycles(found.classes)
+            communications = communications_of(op, func)
+            _check_places(func, communications.classes)
+            _check_transfers(communications)
+            _check_cycles(communications.classes)
 
 
 def _check_places(func: FuncOp, classes: Sequence[EqualRanks]) -> None:
-    """Look for a rank of two stages, whose programs would run at once."""
-    counts = Counter(rank for each in classes for rank in each.ranks)
+    """Refuse a rank in two stages, whose programs would run at once."""
+    counts = Counter(rank for cls in classes for rank in cls.ranks)
     if twice := [rank for rank, count in counts.items() if count > 1]:
         fail(func, f"rank {twice[0]} is in the meshes of several stages; place each stage on ranks of its own")
 
 
 def _check_transfers(found: Communications) -> None:
-    """Compare the order of transfers at the sender with that at the receiver, for each pair."""
-    class_of = {rank: each for each in found.classes for rank in each.ranks}
+    """Compare the order of transfers at the sender and the receiver of each pair."""
+    class_of = {rank: cls for cls in found.classes for rank in cls.ranks}
     checked = set[Hashable]()
     for pair in sorted(found.transfers, key=min):
         transfers, classes = set(found.transfers[pair]), [class_of.get(rank) for rank in pair]
         if (key := (*map(id, classes), found.transfers[pair])) not in checked:
             checked.add(key)
             sent, received = (
-                [event.what for event in each.events if event.half is Half.ISSUE and event.what in transfers]
-                if each is not None
+                [event.what for event in cls.events if event.half is Half.ISSUE and event.what in transfers]
+                if cls is not None
                 else []
-                for each in classes
+                for cls in classes
             )
             _compare(pair, (pair[0], sent), (pair[1], received))
 
@@ -97,17 +98,17 @@ def _compare(
         left, right = (order[place] if place < len(order) else None for _, order in (one, other))
         if left == right:
             continue
-        known = left or right
-        assert known is not None
+        issued = left or right
+        assert issued is not None
         fail(
-            known.op,
+            issued.op,
             f"the ranks {list(group)} issue their communications in different orders: at position {place + 1} rank "
             f"{one[0]} issues {_text(left)}, rank {other[0]} {_text(right)}; issue them in the same order on all ranks",
         )
 
 
 def _check_cycles(classes: Sequence[EqualRanks]) -> None:
-    """Look for a cycle in the order of all ranks together; one rank represents its class."""
+    """Refuse a cycle in the joint order of all ranks; one rank represents its class."""
     try:
         _order(classes).prepare()
     except CycleError as error:
@@ -122,13 +123,10 @@ def _check_cycles(classes: Sequence[EqualRanks]) -> None:
 
 
 def _order(classes: Sequence[EqualRanks]) -> TopologicalSorter[Hashable]:
-    """
-    What comes directly before what: the events of a rank one after the other; a communication after all have issued it
-    and before any waits for it.
-    """
+    """Return the joint order: the events of each rank in sequence; a communication between its issues and its waits."""
     order = TopologicalSorter[Hashable]()
-    for number, each in enumerate(classes):
-        for index, event in enumerate(each.events):
+    for number, cls in enumerate(classes):
+        for index, event in enumerate(cls.events):
             node = (number, index)
             order.add(node, *([(number, index - 1)] if index else []))
             if event.half is Half.ISSUE:

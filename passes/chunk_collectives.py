@@ -1,4 +1,4 @@
-"""Cut products and their collectives in parts that overlap."""
+"""Cut products and their collectives into parts that overlap."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from .step.step_view import StepView, cluster_on, stage_meshes, step_functions
 @dataclass(frozen=True)
 class ChunkCollectivesPass(ModulePass):
     """
-    Cut products, with the collectives of their operands or results, in parts: one is sent while another is multiplied.
+    Cut products and their collectives into parts, so that one part is sent while another is multiplied.
 
-    A product (`mm`, `addmm`, `bmm`, `baddbmm`) whose result is reduced, by an all-reduce or a reduce-scatter, becomes
-    products of parts, each with a reduction of its own. So do products, in forward or in backward, of an operand that
-    is gathered, each part by itself; what else needs the whole operand, such as the gradient of the weight, gets it put
-    together. What is cut is a dim of the result that is split over no axis, rows before columns, so that each part is
-    placed as the whole is, unequal shares included. Of an operand with several leading dims, of which a view makes
-    rows, it is a leading one that is not gathered; of one that has rows alone and is gathered along them, evenly, they
-    are cut within the part of each device.
+    If the result of a product (`mm`, `addmm`, `bmm`, `baddbmm`) is reduced, by an all-reduce or a reduce-scatter, the
+    product becomes products of parts, each with its own reduction. If an operand is gathered, each part is gathered
+    separately and the products of the same pass, forward or backward, are cut as well; other users of the whole
+    operand, such as the gradient of the weight, get the joined parts. The cut is along a dim that is split over no
+    axis, rows before columns, so that each part has the placement of the whole, uneven shares included. If a view
+    merges several leading dims of an operand into rows, the cut is along a leading dim that is not gathered; rows that
+    are gathered evenly are cut within the rows of each device.
 
-    Requires: collectives (`select-collectives`), none of them started.
-    Ensures: the same values. Collectives between gradients and updates, and those that gather parameters, are as they
-    were: they run beside other work. `overlap` starts the collective of each part by itself.
+    Requires: collectives (`select-collectives`) that are not split into start and wait.
+    Ensures: the same values. Collectives between gradients and updates, and gathers of parameters, are unchanged,
+    because they overlap with other work. `overlap` starts the collective of each part separately.
 
     Before:
     ```mlir
@@ -89,8 +89,8 @@ class ChunkCollectivesPass(ModulePass):
     name = "chunk-collectives"
 
     parts: int | None = None
-    """Into how many parts all is cut that can be; by default 2, 4 or 8 where that is expected to take less time on the
-    module's cluster, launches, latencies and copies included, and nothing without a cluster."""
+    """Number of parts of every product that can be cut; by default 2, 4 or 8 if that is expected to be faster on the
+    module's cluster, including launches, latencies and copies. If there is no cluster either, products stay whole."""
 
     def __post_init__(self) -> None:
         if self.parts is not None and self.parts < 2:
@@ -98,7 +98,7 @@ class ChunkCollectivesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
-        known = any(isinstance(each, ClusterOp) for each in op.ops)
+        has_cluster = any(isinstance(inner, ClusterOp) for inner in op.ops)
         for func in step_functions(op):
             require_no_fragments(func, self.name)
             require_nothing_started(func, self.name)
@@ -107,7 +107,7 @@ class ChunkCollectivesPass(ModulePass):
                 sites = list(sites_of(flow))
                 if self.parts is not None:
                     counts = [min(self.parts, site.size) for site in sites]
-                elif known:
+                elif has_cluster:
                     times = ChunkTimes(flow, cluster_on(op, mesh))
                     counts = [times.best_parts(site) for site in sites]
                 else:

@@ -24,7 +24,7 @@ NORM = "grad_norm"
 _SQUARES = f"{NORM}.squares"
 
 _SMALL = 1e-6
-"""What torch adds to the norm that it divides by."""
+"""The number that torch adds to the norm before dividing by it."""
 
 _EACH = {EACH_GRADIENT: UnitAttr()}
 
@@ -32,12 +32,12 @@ _EACH = {EACH_GRADIENT: UnitAttr()}
 @dataclass(frozen=True)
 class ClipGradientsPass(ModulePass):
     """
-    Scale all gradients down where their norm is too large, or bound each of their elements, before the updates.
+    Scale all gradients down if their norm is too large, or bound each of their elements, before the updates.
 
-    The norm is that of all gradients together, as on one device: the sum of squares of what is split is a partial sum,
-    so the search decides where it is reduced. The step gives it as the metric `grad_norm`.
+    The norm is the norm of all gradients together, as on one device. The sum of squares of a split gradient is a
+    partial sum, so the search decides where it is reduced. The step returns the norm as the metric `grad_norm`.
 
-    Requires: gradients that are there before the first update.
+    Requires: gradients that are computed before the first update.
     Ensures: every update takes a clipped gradient.
 
     Before:
@@ -77,10 +77,10 @@ class ClipGradientsPass(ModulePass):
     name = "clip-gradients"
 
     norm: int | float | None = None
-    """The norm that all gradients together may have at most."""
+    """Upper bound of the norm of all gradients together."""
 
     value: int | float | None = None
-    """What each element of a gradient may be at most, and the negative of what at least."""
+    """Upper bound of the absolute value of each element of a gradient."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -96,38 +96,36 @@ class ClipGradientsPass(ModulePass):
 
 
 def _bound(func: FuncOp, limit: float) -> None:
-    """Clip every element of every gradient."""
     if not (updates := gradient_users(func)):
         return
-    made = Insertion(updates[0])
+    insertion = Insertion(updates[0])
     limits = {"min": FloatAttr(-limit, 64), "max": FloatAttr(limit, 64)}
-    given = gradients(func, updates, ClipGradientsPass.name)
-    clipped = [made.add("clamp", [g], shape_of(g), f"{hint_of(g)}.clipped", **limits) for g in given]
-    made.insert(func, updates[0])
-    for gradient, new in zip(given, clipped, strict=True):
+    old = gradients(func, updates, ClipGradientsPass.name)
+    clipped = [insertion.add("clamp", [g], shape_of(g), f"{hint_of(g)}.clipped", **limits) for g in old]
+    insertion.insert(func, updates[0])
+    for gradient, new in zip(old, clipped, strict=True):
         replace_gradient(func, gradient, new, updates)
 
 
 def _scale(func: FuncOp, limit: float) -> None:
-    """Scale all gradients so that their norm is no more than the limit."""
     if not (updates := gradient_users(func)):
         return
-    made, given = Insertion(updates[0]), gradients(func, updates, ClipGradientsPass.name)
+    insertion, old = Insertion(updates[0]), gradients(func, updates, ClipGradientsPass.name)
     total: SSAValue | None = None
-    for gradient in given:
+    for gradient in old:
         hint, narrow = hint_of(gradient), sum_dtype(dtype_of(gradient)) != dtype_of(gradient)
-        square = made.add("mul.Tensor", [gradient, gradient], shape_of(gradient), f"{hint}.squared", **_EACH)
+        square = insertion.add("mul.Tensor", [gradient, gradient], shape_of(gradient), f"{hint}.squared", **_EACH)
         dtype = {"dtype": f32} if narrow else {}
-        squares = made.add("sum", [square], (), f"{hint}.squares", **dtype, **_EACH)
-        total = squares if total is None else made.add("add.Tensor", [total, squares], (), _SQUARES, **_EACH)
+        squares = insertion.add("sum", [square], (), f"{hint}.squares", **dtype, **_EACH)
+        total = squares if total is None else insertion.add("add.Tensor", [total, squares], (), _SQUARES, **_EACH)
     assert total is not None, "an update takes a gradient"
-    norm = made.add("sqrt", [total], (), NORM)
-    above = made.add("add.Scalar", [norm], (), f"{NORM}.above", other=FloatAttr(_SMALL, 64))
-    inverse = made.add("reciprocal", [above], (), f"{NORM}.inverse")
-    free = made.add("mul.Scalar", [inverse], (), "grad_scale.free", other=FloatAttr(limit, 64))
-    scale = made.add("clamp_max", [free], (), "grad_scale", max=FloatAttr(1.0, 64))
-    clipped = [made.scaled(g, scale, f"{hint_of(g)}.clipped", **_EACH) for g in given]
-    made.insert(func, updates[0])
-    for gradient, new in zip(given, clipped, strict=True):
+    norm = insertion.add("sqrt", [total], (), NORM)
+    above = insertion.add("add.Scalar", [norm], (), f"{NORM}.above", other=FloatAttr(_SMALL, 64))
+    inverse = insertion.add("reciprocal", [above], (), f"{NORM}.inverse")
+    free = insertion.add("mul.Scalar", [inverse], (), "grad_scale.free", other=FloatAttr(limit, 64))
+    scale = insertion.add("clamp_max", [free], (), "grad_scale", max=FloatAttr(1.0, 64))
+    clipped = [insertion.scaled(g, scale, f"{hint_of(g)}.clipped", **_EACH) for g in old]
+    insertion.insert(func, updates[0])
+    for gradient, new in zip(old, clipped, strict=True):
         replace_gradient(func, gradient, new, updates)
     add_metric(func, norm, NORM)

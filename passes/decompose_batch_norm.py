@@ -29,7 +29,7 @@ _FORWARD, _BACKWARD = "_native_batch_norm_legit_functional", "native_batch_norm_
 
 @dataclass
 class _BatchNormMaker:
-    """Makes ops in the place of a batch-norm, on its input [n, c, ...] and vectors [c]."""
+    """A builder of the ops that replace a batch-norm, on its input [n, c, ...] and vectors [c]."""
 
     op: AtenOp
     made: list[Operation] = field(default_factory=list[Operation])
@@ -43,40 +43,39 @@ class _BatchNormMaker:
         self.hint = self.op.outs[0].name_hint or "norm"
 
     def make(self, name: str, operands: Sequence[SSAValue], suffix: str, **given: Attribute) -> SSAValue:
-        """An op whose result has the shape of its first operand."""
+        """Add an op whose result has the shape of its first operand."""
         return self._add(name, operands, shape_of(operands[0]), suffix, given)
 
     def sum(self, value: SSAValue, suffix: str) -> SSAValue:
-        """The sum over the batch, [c], of narrow values in float32."""
-        given: dict[str, Attribute] = {"dim": _integers(self.dims)}
+        """Add a sum over the batch, [c]; narrow dtypes are summed in float32."""
+        arguments: dict[str, Attribute] = {"dim": _integers(self.dims)}
         if (wide := sum_dtype(dtype_of(value))) != dtype_of(value):
-            given["dtype"] = ELEMENTS[wide]
-        return self._add("sum.dim_IntList", [value], shape_of(value)[1:2], suffix, given)
+            arguments["dtype"] = ELEMENTS[wide]
+        return self._add("sum.dim_IntList", [value], shape_of(value)[1:2], suffix, arguments)
 
     def mean(self, total: SSAValue, suffix: str) -> SSAValue:
-        """What a sum over the batch is on average."""
+        """Add the mean that belongs to a sum over the batch."""
         return self.make("div.Scalar", [total], suffix, other=FloatAttr(float(self.count), 64))
 
     def broad(self, value: SSAValue) -> SSAValue:
-        """A vector [c] as [1, c, 1, ...]."""
+        """Add a view of a vector [c] as [1, c, 1, ...]."""
         shape = [1 if dim != 1 else shape_of(value)[0] for dim in range(len(self.dims) + 1)]
         return self._add("view", [value], shape, f"{value.name_hint}.broad", {"size": _integers(shape)}, whole=True)
 
     def typed(self, value: SSAValue, like: SSAValue) -> SSAValue:
-        """A value in the dtype of another."""
+        """Return a value in the dtype of another."""
         return self._cast(value, element_of(like))
 
     def wide(self, name: str) -> SSAValue:
-        """An operand in the dtype of sums, which kernels of forward give whatever its type here says."""
+        """Return an operand in the dtype of sums, which the forward kernels use whatever its type here."""
         value = self.operands[name]
         return self._cast(value, ELEMENTS[sum_dtype(dtype_of(value))])
 
     def _cast(self, value: SSAValue, element: Attribute) -> SSAValue:
-        self.made += (made := cast(self.op, value, element, value.name_hint or self.hint))
-        return made[0].outs[0] if made else value
+        self.made += (casts := cast(self.op, value, element, value.name_hint or self.hint))
+        return casts[0].outs[0] if casts else value
 
     def scaled(self, value: SSAValue, factor: float, suffix: str) -> SSAValue:
-        """A multiple."""
         return self.make("mul.Scalar", [value], suffix, other=FloatAttr(factor, 64))
 
     def _add(
@@ -129,9 +128,9 @@ class BatchNormToSums(RewritePattern):
 def _running(
     maker: _BatchNormMaker, before: SSAValue, found: SSAValue, momentum: float, share: float, name: str
 ) -> SSAValue:
-    """A running statistic: some of what it was, and a share of what the batch has."""
-    kept, added = maker.scaled(before, 1 - momentum, f"{name}.kept"), maker.scaled(found, share, f"{name}.added")
-    return maker.make("add.Tensor", [kept, added], name)
+    """Add the update of a running statistic, a weighted sum of the old value and the statistic of the batch."""
+    old, added = maker.scaled(before, 1 - momentum, f"{name}.kept"), maker.scaled(found, share, f"{name}.added")
+    return maker.make("add.Tensor", [old, added], name)
 
 
 class BatchNormGradient(RewritePattern):
@@ -171,12 +170,13 @@ class DecomposeBatchNormPass(ModulePass):
     Write batch-norms in training as sums over the batch, so that each device normalises by the statistics of the full
     batch.
 
-    Split over devices, the sums become partial and are reduced: synchronised batch-norm. Split over time, an unrolled
-    axis (`duplex`) can wait for them half way. The variance is the mean square distance from the mean, in a second
-    pass over the input, which keeps its digits; running statistics are updated as torch does.
+    If the batch is split over devices, the sums become partial and are reduced: synchronised batch-norm. If it is split
+    over time, an unrolled axis (`duplex`) can wait for them half way. The variance is the mean squared distance from
+    the mean, computed in a second pass over the input, which keeps its precision; running statistics are updated as
+    torch does.
 
     Requires: nothing; run it before the search.
-    Ensures: no batch-norm that takes its statistics from the batch is left, forward or backward.
+    Ensures: no batch-norm, forward or backward, takes its statistics from the batch.
 
     Before:
     ```mlir
@@ -224,7 +224,7 @@ class DecomposeBatchNormPass(ModulePass):
     }
     ```
 
-    Source: Ioffe and Szegedy 2015, algorithm 1, and its gradient; HiDup 3 (a batch-norm is what duplex cannot split).
+    Source: Ioffe and Szegedy 2015, algorithm 1, and its gradient; HiDup 3 (duplex cannot split a batch-norm).
     """
 
     name = "decompose-batch-norm"

@@ -27,14 +27,14 @@ from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 
 _NONE, _SUM = 0, 2
-"""ATen's numbers for how a loss is reduced."""
+"""ATen's codes of the reductions of a loss."""
 
 _LOSS_BACKWARD, _SOFTMAX_BACKWARD = "nll_loss_backward", "_log_softmax_backward_data"
 
 
 @dataclass(frozen=True)
 class _Users:
-    """Who uses a log-softmax: losses, and of each gradient the op of the loss and the op of the log-softmax."""
+    """The users of a log-softmax: losses, and gradients of losses mapped to the gradient of the log-softmax."""
 
     losses: list[AtenOp] = field(default_factory=list[AtenOp])
     gradients: dict[AtenOp, AtenOp] = field(default_factory=dict[AtenOp, AtenOp])
@@ -44,7 +44,7 @@ class SplitClasses(RewritePattern):
     """nll_loss(log_softmax(x)) -> log(sum(exp(x - max(x)))) + max(x) - x[label], and its gradient."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        """Match a log-softmax that losses alone use."""
+        """Match a log-softmax that only losses use."""
         if not isinstance(op, AtenOp) or op.overload != "_log_softmax" or (users := _users(op)) is None:
             return
         scores, maker = op.args[0], _CrossEntropyMaker(op, op.args[0])
@@ -62,7 +62,7 @@ class SplitClasses(RewritePattern):
 
 
 class _CrossEntropyMaker:
-    """Makes ops in the place of `op`, most of which give a number per row of scores [rows, classes]."""
+    """A builder of the ops that replace `op`, most of them with one number per row of scores [rows, classes]."""
 
     def __init__(self, op: AtenOp, scores: SSAValue) -> None:
         self.op, self.made = op, list[AtenOp]()
@@ -77,18 +77,16 @@ class _CrossEntropyMaker:
         suffix: str,
         **given: Attribute,
     ) -> SSAValue:
-        """An op whose result is of this shape."""
+        """Add an op whose result has this shape."""
         self.made.append(like(self.op, name, operands, [shape], f"{self.hint}.{suffix}", **given))
         return self.made[-1].outs[0]
 
     def per_row(self, name: str, operands: Sequence[SSAValue], suffix: str, **given: Attribute) -> SSAValue:
-        """An op that gives a number per row."""
+        """Add an op whose result has a number per row."""
         return self.make(name, operands, [self.rows], suffix, **given)
 
     def counted(self, value: SSAValue, loss: AtenOp, suffix: str) -> SSAValue:
-        """
-        A number per row, times the weight of the row's label if labels have weights, and zero if the label is ignored.
-        """
+        """Return a number per row, times the weight of the row's label if there are weights; 0 for ignored labels."""
         named = dict(zip(loss.operand_names(), loss.args, strict=True))
         target, other = named["target"], IntegerAttr(loss.arguments().get("ignore_index", -100), i64)
         ignored = self.per_row("eq.Scalar", [target], "ignored", other=other)
@@ -101,16 +99,16 @@ class _CrossEntropyMaker:
 
 
 def _loss(loss: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> tuple[Sequence[Operation], Sequence[SSAValue | None]]:
-    """The ops in the place of a loss, and what they give for its two results."""
+    """Return the ops that replace a loss, and the values of its two results."""
     maker = _CrossEntropyMaker(loss, scores)
-    kept = maker.counted(logsumexp, loss, "kept")
-    given = {name: value for name, value in loss.attributes.items() if "." not in name}
-    given["reduction"] = IntegerAttr(_NONE, i64)
+    counted = maker.counted(logsumexp, loss, "kept")
+    arguments = {name: value for name, value in loss.attributes.items() if "." not in name}
+    arguments["reduction"] = IntegerAttr(_NONE, i64)
     shapes = [[maker.rows], shape_of(loss.outs[1])]
-    picked = like(loss, loss.overload, [scores, *loss.args[1:]], shapes, f"{maker.hint}.picked", **given)
+    picked = like(loss, loss.overload, [scores, *loss.args[1:]], shapes, f"{maker.hint}.picked", **arguments)
     picked.outs[1].name_hint = loss.outs[1].name_hint
     maker.made.append(picked)
-    result = maker.per_row("add.Tensor", [kept, picked.outs[0]], "rows")
+    result = maker.per_row("add.Tensor", [counted, picked.outs[0]], "rows")
     if loss.arguments()["reduction"] == _SUM:
         result = maker.make("sum", [result], [], "sum")
     result.name_hint = loss.outs[0].name_hint
@@ -118,7 +116,6 @@ def _loss(loss: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> tuple[Sequence
 
 
 def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> Sequence[Operation]:
-    """The ops in the place of the gradient with respect to the scores."""
     maker = _CrossEntropyMaker(of_softmax, scores)
     grad, target = of_loss.args[0], of_loss.args[2]
     if not shape_of(grad):
@@ -131,7 +128,7 @@ def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: 
 
 
 def _users(softmax: AtenOp) -> _Users | None:
-    """Who uses a log-softmax over the classes of rows; None where it is of another form, or has other users."""
+    """Return the users of a log-softmax over the classes of rows, or None if its form or a user is not supported."""
     scores, logarithms = softmax.args[0], softmax.outs[0]
     if scores.type != logarithms.type or not isinstance(element_of(scores), Float32Type | Float64Type):
         return None
@@ -142,8 +139,8 @@ def _users(softmax: AtenOp) -> _Users | None:
         op = use.operation
         if _is_loss(op, "nll_loss_forward"):
             users.losses.append(op)
-        elif _is_loss(op, _LOSS_BACKWARD) and (found := _only_user(op)) is not None:
-            users.gradients[op] = found
+        elif _is_loss(op, _LOSS_BACKWARD) and (gradient := _only_user(op)) is not None:
+            users.gradients[op] = gradient
         elif isinstance(op, AtenOp) and op.overload == _SOFTMAX_BACKWARD:
             of_softmax.add(op)
         else:
@@ -152,10 +149,10 @@ def _users(softmax: AtenOp) -> _Users | None:
 
 
 def _is_loss(op: Operation, overload: str) -> TypeGuard[AtenOp]:
-    """Whether `op` is a loss of a form that can be rewritten, forward or backward."""
+    """Return whether `op` is a loss that can be rewritten, forward or backward."""
     if not isinstance(op, AtenOp) or op.overload != overload:
         return False
-    # `decompose-mean` counts labels by themselves; only the gradient takes a count, which it does not read.
+    # `decompose-mean` counts labels separately; only the gradient takes the count, and it ignores the value.
     counts = (use.operation for count in op.outs[1:] for use in count.uses)
     return op.arguments().get("reduction") in (_NONE, _SUM) and all(_is_backward(user) for user in counts)
 
@@ -165,7 +162,7 @@ def _is_backward(op: Operation) -> bool:
 
 
 def _only_user(of_loss: AtenOp) -> AtenOp | None:
-    """The gradient of the log-softmax, if it is all that a gradient of the loss is for."""
+    """Return the gradient of the log-softmax if it is the only user of a gradient of the loss."""
     users = [use.operation for use in of_loss.outs[0].uses]
     if len(users) == 1 and isinstance(op := users[0], AtenOp) and op.overload == _SOFTMAX_BACKWARD:
         return op
@@ -179,17 +176,17 @@ def _integers(*numbers: int) -> ArrayAttr[IntegerAttr]:
 @dataclass(frozen=True)
 class DecomposeCrossEntropyPass(ModulePass):
     """
-    Write every cross-entropy as the logarithm of a sum over classes and one score of each row, so that the classes can
-    be split.
+    Write every cross-entropy as the logarithm of a sum over classes and one score of each row, so that classes can be
+    split.
 
-    A log-softmax needs all classes of a row in one place; a vocabulary that is split over devices would be gathered for
-    it. Here what crosses devices is a maximum, a sum and a score per row. The gradient needs none of them again, for
-    it keeps the logarithm of the sum. Where nothing is split it does without the logarithms of all probabilities, but
-    takes longer than the fused ops on a CPU: half as long again with 50,257 classes, twice as long with a thousand.
+    A log-softmax needs all classes of a row on one device, so a vocabulary that is split over devices would be gathered
+    for it. Here only a maximum, a sum and a score per row cross devices. The gradient needs no further communication,
+    because the logarithm of the sum is kept. Without a split, this form saves the logarithms of all probabilities, but
+    is slower than the fused ops on a CPU: by half with 50,257 classes, by a factor of two with a thousand.
 
-    Requires: `decompose-mean`, for a mean over labels stays as it is.
-    Ensures: a cross-entropy over the last dim of [rows, classes] in single or double precision, reduced by a sum or not
-    at all, is `aten.amax`, `aten.sum_exp` and an `aten.nll_loss_forward` of the scores; its gradient is one
+    Requires: `decompose-mean`, because a mean over labels is not rewritten.
+    Ensures: a cross-entropy over the last dim of [rows, classes] in single or double precision, with sum reduction or
+    none, becomes `aten.amax`, `aten.sum_exp` and an `aten.nll_loss_forward` of the scores; its gradient is one
     `aten.cross_entropy_backward`. A log-softmax with other users stays.
 
     Before:

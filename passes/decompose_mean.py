@@ -26,7 +26,7 @@ from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 
 _MEAN, _SUM = 1, 2
-"""ATen's numbers for how a loss is reduced."""
+"""ATen's codes of the reductions of a loss."""
 
 _FORWARD = ("nll_loss_forward", "nll_loss2d_forward")
 _BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
@@ -56,7 +56,8 @@ class CrossEntropyToSum(RewritePattern):
     """
     nll_loss(mean) -> nll_loss(sum) / count, where the count is computed from labels (and class weights) alone.
 
-    The gradient of a sum takes the count too, though it does not read it: it would wait for the complete loss.
+    The gradient of a sum takes this count too, although it ignores the value: the op's own count would delay it until
+    the loss is complete.
     """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
@@ -70,9 +71,9 @@ class CrossEntropyToSum(RewritePattern):
         counting = _count_labels(op)
         count = counting[-1].outs[0]
         if not is_mean:
-            given = [*counting, *cast(op, count, element_of(weight), "count")]
-            rewriter.insert(given)
-            weight.replace_all_uses_with(given[-1].outs[0])
+            counted = [*counting, *cast(op, count, element_of(weight), "count")]
+            rewriter.insert(counted)
+            weight.replace_all_uses_with(counted[-1].outs[0])
             return
         hint = loss.name_hint or "loss"
         # The sum and the count of many losses overflow in float16.
@@ -82,8 +83,8 @@ class CrossEntropyToSum(RewritePattern):
         total = like(op, op.overload, operands, [shape_of(loss), shape_of(weight)], f"{hint}.sum", **_as_sum(op))
         total.outs[1].name_hint = weight.name_hint
         mean = like(op, "div.Tensor", [total.outs[0], count], [shape_of(loss)], hint)
-        made = [*wide.values(), *counting, total, mean, *cast(op, mean.outs[0], element_of(loss), hint)]
-        rewriter.replace(op, made, [made[-1].outs[0], count])
+        ops = [*wide.values(), *counting, total, mean, *cast(op, mean.outs[0], element_of(loss), hint)]
+        rewriter.replace(op, ops, [ops[-1].outs[0], count])
 
 
 class CrossEntropyGradient(RewritePattern):
@@ -96,45 +97,44 @@ class CrossEntropyGradient(RewritePattern):
         grad, count = op.args[0], op.args[-1]
         hint = f"{grad.name_hint or 'grad'}.mean"
         scaled = like(op, "div.Tensor", [grad, count], [shape_of(grad)], hint)
-        # Torch asks for one dtype, also of the count, which a sum does not read.
-        made = [scaled, *cast(op, scaled.outs[0], element_of(grad), hint)]
+        # Torch requires one dtype for all operands, including the count that sum reduction ignores.
+        divided = [scaled, *cast(op, scaled.outs[0], element_of(grad), hint)]
         counts = cast(op, count, element_of(op.args[1]), "count")
-        operands = [made[-1].outs[0], *op.args[1:-1], counts[0].outs[0] if counts else count]
+        operands = [divided[-1].outs[0], *op.args[1:-1], counts[0].outs[0] if counts else count]
         result = op.outs[0]
         new = like(op, op.overload, operands, [shape_of(result)], result.name_hint or "grad", **_as_sum(op))
-        rewriter.replace(op, [*made, *counts, new])
+        rewriter.replace(op, [*divided, *counts, new])
 
 
 def _as_sum(op: AtenOp) -> dict[str, Attribute]:
-    """The op's arguments with sum reduction."""
-    kept = {name: value for name, value in op.attributes.items() if "." not in name}
-    return {**kept, "reduction": IntegerAttr(_SUM, i64)}
+    arguments = {name: value for name, value in op.attributes.items() if "." not in name}
+    return {**arguments, "reduction": IntegerAttr(_SUM, i64)}
 
 
 def _count_labels(op: AtenOp) -> list[AtenOp]:
-    """The ops that count the labels which are not ignored, or add up their weights, in the dtype of sums of losses."""
+    """Return ops that count the labels that are not ignored, or sum their weights, in the dtype of sums of losses."""
     named = dict(zip(op.operand_names(), op.args, strict=True))
     target, dtype = named["target"], sum_dtype(dtype_of(op.outs[0]))
     ignored = IntegerAttr(op.arguments().get("ignore_index", -100), i64)
-    made: list[AtenOp] = []
+    ops: list[AtenOp] = []
 
     def make(name: str, operands: list[SSAValue], shape: Sequence[int], hint: str, **given: Attribute) -> SSAValue:
-        made.append(like(op, name, operands, [shape], hint, **given))
-        return made[-1].outs[0]
+        ops.append(like(op, name, operands, [shape], hint, **given))
+        return ops[-1].outs[0]
 
     shape, hint = shape_of(target), f"{target.name_hint or 'labels'}.counted"
     if (weight := named.get("weight")) is None:
         counted = make("sum", [make("ne.Scalar", [target], shape, "valid", other=ignored)], (), hint)
-        return [*made, *cast(op, counted, ELEMENTS[dtype], "count")]
+        return [*ops, *cast(op, counted, ELEMENTS[dtype], "count")]
     if len(shape) != 1:
         shape = (math.prod(shape),)
         target = make("view", [target], shape, "labels", size=ArrayAttr([IntegerAttr(shape[0], i64)]))
     left_out = make("eq.Scalar", [target], shape, "ignored", other=ignored)
     legal = make("masked_fill.Scalar", [target, left_out], shape, "legal", value=IntegerAttr(0, i64))
     weights = make("index_select", [weight, legal], shape, "weights", dim=IntegerAttr(0, i64))
-    kept = make("masked_fill.Scalar", [weights, left_out], shape, hint, value=FloatAttr(0.0, 64))
-    make("sum", [kept], (), "count", **({"dtype": ELEMENTS[dtype]} if dtype != dtype_of(weight) else {}))
-    return made
+    valid = make("masked_fill.Scalar", [weights, left_out], shape, hint, value=FloatAttr(0.0, 64))
+    make("sum", [valid], (), "count", **({"dtype": ELEMENTS[dtype]} if dtype != dtype_of(weight) else {}))
+    return ops
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ class DecomposeMeanPass(ModulePass):
     Write every mean as a sum and a count, so that its parts add up however they are split.
 
     Requires: nothing.
-    Ensures: all `aten.mean` and all cross-entropies of mean reduction are sums and counts. The count of a
-    cross-entropy (of the labels that are not ignored) is computed from the labels alone, so that it can be taken
+    Ensures: all `aten.mean` and all cross-entropies with mean reduction are sums and counts. The count of a
+    cross-entropy (of the labels that are not ignored) is computed from the labels alone, so that it can be computed
     before any loop over micro-batches: a mean of the means of parts is not the mean.
 
     Before:

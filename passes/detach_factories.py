@@ -1,4 +1,4 @@
-"""Detach constant tensors from the tensors whose sizes they copy."""
+"""Detach constant tensors from the tensors that they copy sizes from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .step.requirements import require_undecided
 from .step.step_view import step_functions
 
 _FILLED = {"new_full": "fill_value", "full_like": "fill_value", "fill.Scalar": "value"}
-"""The ops that make a tensor of one number, with the argument that it is."""
+"""The ops that fill a tensor with one number, with the name of the argument that is the number."""
 
 _MADE = {
     "new_zeros": "zeros",
@@ -30,7 +30,7 @@ _MADE = {
     "empty_like": "empty.memory_format",
     **dict.fromkeys(_FILLED, "full"),
 }
-"""By op that reads of an operand its shape and dtype alone, the one that takes both as arguments."""
+"""The ops that read only the shape and dtype of an operand, with the ops that take both as arguments."""
 
 
 class _Detach(RewritePattern):
@@ -40,14 +40,14 @@ class _Detach(RewritePattern):
         if not isinstance(op, AtenOp) or op.overload not in _MADE or len(op.args) != 1:
             return
         result = op.outs[0]
-        given = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
+        fields = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
         if (filled := _FILLED.get(op.overload)) is not None:
-            given["fill_value"] = op.attributes[filled]
-        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **given))
+            fields["fill_value"] = op.attributes[filled]
+        rewriter.replace(op, like(op, _MADE[op.overload], [], [shape_of(result)], result.name_hint or "made", **fields))
 
 
 def _adds_into(use: Use) -> bool:
-    """Say whether an op adds its part of a sum to the value, once on all devices."""
+    """Return whether an op adds its part of a sum to the value, once on all devices."""
     user = use.operation
     return isinstance(user, ComputeOp) and use.index in user.rule().additive
 
@@ -61,25 +61,25 @@ class _MakeForEach(RewritePattern):
         uses = list(op.outs[0].uses)
         into = [use for use in uses if _adds_into(use)]
         for use in into if len(into) < len(uses) else into[1:]:
-            own = op.clone()
-            own.results[0].name_hint = op.outs[0].name_hint
-            rewriter.insert(own, InsertPoint.before(use.operation))
-            use.operation.operands[use.index] = own.results[0]
+            copy = op.clone()
+            copy.results[0].name_hint = op.outs[0].name_hint
+            rewriter.insert(copy, InsertPoint.before(use.operation))
+            use.operation.operands[use.index] = copy.results[0]
             rewriter.notify_op_modified(use.operation)
 
 
 @dataclass(frozen=True)
 class DetachFactoriesPass(ModulePass):
     """
-    Let tensors of one number be made from their sizes alone, not from another tensor of which nothing is read.
+    Create constant tensors from their sizes alone, without an operand that is only read for its shape and dtype.
 
-    `x.new_zeros(sizes)`, `zeros_like(x)` and their kind ask for `x`, so it would be gathered, or waited for, to no
-    purpose. Without an operand every device makes the part that it uses, and every micro-batch does.
+    `x.new_zeros(sizes)`, `zeros_like(x)` and similar ops take `x` as an operand, so it would be gathered, or waited
+    for, in vain. Without the operand, every device and every micro-batch creates just the part that it uses.
 
-    Requires: a step without signatures; run it before `search-strategy`, and after `cse`, which would let all zeros of
-    one shape be one tensor, kept from the first use to the last and copied for each.
-    Ensures: no op is left that reads nothing of its operand. Zeros that several ops add into are made for each of
-    these, which may add what they have of a sum: on each device, or in each micro-batch.
+    Requires: a step without signatures; run it before `search-strategy`, and after `cse`, which would otherwise merge
+    all zeros of one shape into one tensor that lives from the first use to the last and is copied for each.
+    Ensures: all ops read elements of their operands. Ops that add into common zeros get zeros of their own, so that
+    they can add partial sums, on each device or in each micro-batch.
 
     Before:
     ```mlir
@@ -101,7 +101,7 @@ class DetachFactoriesPass(ModulePass):
     }
     ```
 
-    Source: factories; GShard's and Switch's dispatch, which fills the room of experts with zeros.
+    Source: factories; the dispatch of GShard and Switch, which pads the capacity of experts with zeros.
     """
 
     name = "detach-factories"

@@ -1,4 +1,4 @@
-"""Draw random numbers on each device by itself."""
+"""Draw random numbers on each device separately."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class DrawIndependentlyPass(ModulePass):
     """
     Let every device draw its part of a random tensor from torch's own generator.
 
-    The generator is seeded by the seed of the step, the stream and where the part starts: devices that hold the same
-    part draw the same, others draw other numbers. So the numbers depend on how a tensor is spread, and are not those
-    of one device; the mathematics of training is the same.
+    The generator is seeded by the seed of the step, the stream and the offset of the part: devices that hold the same
+    part draw the same numbers, other devices draw other numbers. So the numbers depend on the sharding of a tensor and
+    differ from a run on one device; the mathematics of training is the same.
 
     Requires: nothing.
-    Ensures: every random op says `independent`.
+    Ensures: every random op has `independent = true`.
 
     Before:
     ```mlir
@@ -43,7 +43,7 @@ class DrawIndependentlyPass(ModulePass):
     }
     ```
 
-    Source: Megatron-LM's random states, one for what tensor-parallel ranks share and one for what they do not.
+    Source: Megatron-LM's two random states, for values shared by tensor-parallel ranks and for values that differ.
     """
 
     name = "draw-independently"
@@ -51,6 +51,6 @@ class DrawIndependentlyPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for func in step_functions(op):
-            for each in func.walk():
-                if isinstance(each, AtenOp) and each.is_random:
-                    each.attributes[INDEPENDENT] = BoolAttr.from_bool(True)
+            for inner in func.walk():
+                if isinstance(inner, AtenOp) and inner.is_random:
+                    inner.attributes[INDEPENDENT] = BoolAttr.from_bool(True)

@@ -1,4 +1,4 @@
-"""Interleave two parts of the batch, so that one communicates while the other computes."""
+"""Interleave the micro-batches, so that one communicates while another computes."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from .unrolling.unroller import PARTS, Unroller, check_loop
 Order = Literal["phases", "list", "best"]
 
 TRIED = 3
-"""How many list orders are simulated, those that are the fastest by their own account."""
+"""Number of list orders that are simulated, the fastest by the list scheduler's estimate."""
 
 MEMORY = 1.05
-"""How many times the peak memory of the order by phases a list order may need."""
+"""Limit of the peak memory of a list order, as a multiple of the peak memory of the order by phases."""
 
 
 @dataclass(frozen=True)
 class DuplexPass(ModulePass):
     """
-    Run parts of the batch at once: each communicates while the others compute.
+    Run several micro-batches at once: each communicates while the others compute.
 
-    The loop is unrolled, a copy for each part. By `order=phases` it is divided into phases: a communication step, then
-    the computation that it is for. An op is in the phase of as many communications, one after the other, as lead to it.
-    The copies a and b take turns: `wait a.comm k; start b.comm k; a.compute k; wait b.comm k; start a.comm k+1;
-    b.compute k`, for k = 0, 1, ...; more copies likewise.
+    The loop is unrolled into a copy for each micro-batch. With `order=phases` it is divided into phases: a
+    communication step, then the computation that needs it. The phase of an op is the number of communications on the
+    longest path to it. The copies a and b take turns: `wait a.comm k; start b.comm k; a.compute k; wait b.comm k;
+    start a.comm k+1; b.compute k`, for k = 0, 1, ...; more copies take turns in the same way.
 
-    By `order=list` the copies are put in order on the streams of the simulator, whose seconds are those of the module's
-    cluster. A communication starts once its operand is there, so those over different axes run side by side. A free
-    compute stream takes the op with the longest remaining time whose operands are there. Gradients of weights and what
-    else no later communication needs are done while the stream would wait. Of several such orders, which differ in how
-    far a copy may be ahead of the next and for how long filler may be put off, the one is taken that is simulated to be
-    the fastest, after `overlap` and `join-updates`, and whose peak memory is at most 1.05 times that by phases.
+    With `order=list` the copies are list-scheduled on the streams of the simulator, with seconds from the module's
+    cluster. A communication starts once its operand is computed, so communications over different axes overlap. A free
+    compute stream takes the ready op with the longest remaining time. Weight gradients, and other ops that no later
+    communication needs, fill the time while the stream would wait. Several such orders differ in how far a copy may be
+    ahead of the next and how long filler may be delayed. The pass takes the order that is fastest in simulation, after
+    `overlap` and `join-updates`, and whose peak memory is at most 1.05 times the peak of the order by phases.
 
-    Requires: a temporal axis of two parts or more (`split-batch`) and collectives (`select-collectives`).
-    Ensures: every op in the loop is there once for each part and says by `spmd.at` for which; its collectives are
-    `spmd.start` and `spmd.wait`, and each part crosses to another stage by a transfer of its own. A sum over the axis
-    is a chain of `spmd.accumulate`, each as soon as its part is there. What runs once comes where it is first needed.
-    Frees are dropped: run `insert-frees` after it.
+    Requires: a temporal axis of at least two parts (`split-batch`) and collectives (`select-collectives`).
+    Ensures: every op in the loop has one copy per micro-batch, marked by `spmd.at`; its collectives are `spmd.start`
+    and `spmd.wait`, and each micro-batch has its own transfers to other stages. A sum over the axis is a chain of
+    `spmd.accumulate`, each as soon as its operand is computed. Ops that run once come where they are first needed.
+    Frees are dropped: run `insert-frees` afterwards.
 
     Before:
     ```mlir
@@ -115,8 +115,8 @@ class DuplexPass(ModulePass):
     """The temporal axis; by default the only one."""
 
     order: Order = "best"
-    """In which order the copies are written: phase by phase; by list scheduling (`list`), for which the module needs a
-    cluster; or what the simulator says is the faster of both (`best`), which is `phases` where it cannot say."""
+    """Order of the copies: by phases (`phases`); by list scheduling (`list`), which needs a cluster; or the faster of
+    both in simulation (`best`), which is `phases` if simulation is impossible."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -136,31 +136,31 @@ class DuplexPass(ModulePass):
             Unroller(func, loop).write(self._turns(op, index, loop))
 
     def _turns(self, module: ModuleOp, index: int, loop: UnrolledLoop) -> Sequence[Turn]:
-        """The order of the copies in the step function `index` of a module."""
+        """Return the order of the copies in the step function `index` of a module."""
         func = step_functions(module)[index]
-        is_judged = not Stages(func).names and all(
+        can_simulate = not Stages(func).names and all(
             axis.name == loop.axis or axis.kind is not AxisKind.TEMPORAL for axis in loop.mesh.axes
         )
         if self.order == "list":
-            if not is_judged:
+            if not can_simulate:
                 fail(func, 'has stages, or another temporal axis; list scheduling is for one loop: use order="phases"')
             return _OrderJudge(module, index, loop).fastest(with_phases=False)
-        known = any(isinstance(each, ClusterOp) for each in module.ops)
-        if self.order == "phases" or not known or not is_judged:
+        has_cluster = any(isinstance(inner, ClusterOp) for inner in module.ops)
+        if self.order == "phases" or not has_cluster or not can_simulate:
             return tuple(phase_turns(loop))
         return _OrderJudge(module, index, loop).fastest(with_phases=True)
 
 
 @dataclass(frozen=True)
 class _JudgedOrder:
-    """An order, with the simulated seconds of the step that `overlap` and `join-updates` make of it."""
+    """An order, with the simulated seconds of the step after `overlap` and `join-updates`."""
 
     turns: tuple[Turn, ...]
     seconds: float
 
 
 class _OrderJudge:
-    """Simulates what becomes of the orders of a loop; one use."""
+    """A simulation of the orders of a loop; used once."""
 
     def __init__(self, module: ModuleOp, index: int, loop: UnrolledLoop) -> None:
         self.module, self.index, self.loop = module, index, loop
@@ -168,17 +168,16 @@ class _OrderJudge:
 
     def fastest(self, *, with_phases: bool) -> tuple[Turn, ...]:
         """
-        The order of the fastest step; of list orders, those that hold little more than the order by phases, which is
-        what there is where none does.
+        Return the order of the fastest step, among list orders whose memory is close to the order by phases.
 
         Args:
-            with_phases: whether that by phases may be faster.
+            with_phases: whether the order by phases may win; otherwise it is only returned if no list order fits.
         """
         by_phases = tuple(phase_turns(self.loop))
-        made = self._made(by_phases)
-        best = _JudgedOrder(by_phases, self._seconds(made) if with_phases else inf)
-        most = MEMORY * self._peak(made)
-        listed = [each.turns for each in list_orders(self.loop, self.cluster)]
+        program = self._made(by_phases)
+        best = _JudgedOrder(by_phases, self._seconds(program) if with_phases else inf)
+        most = MEMORY * self._peak(program)
+        listed = [order.turns for order in list_orders(self.loop, self.cluster)]
         for turns in listed[:TRIED]:
             module = self._made(turns)
             if (seconds := self._seconds(module)) < best.seconds and self._peak(module) <= most:
@@ -193,12 +192,11 @@ class _OrderJudge:
         return tightest_rank(view, self.cluster).bytes
 
     def _made(self, turns: tuple[Turn, ...]) -> ModuleOp:
-        """The program of an order."""
         module = self.module.clone()
         func = step_functions(module)[self.index]
         loop = UnrolledLoop.of(func, self.loop.mesh, self.loop.axis)
-        mine = dict(zip(self.loop.ops, loop.ops, strict=True))
-        Unroller(func, loop).write((copy, step, mine[op]) for copy, step, op in turns)
-        for each in (OverlapPass(), JoinUpdatesPass()):
-            each.apply(Context(), module)
+        own = dict(zip(self.loop.ops, loop.ops, strict=True))
+        Unroller(func, loop).write((copy, step, own[op]) for copy, step, op in turns)
+        for later in (OverlapPass(), JoinUpdatesPass()):
+            later.apply(Context(), module)
         return module

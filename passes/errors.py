@@ -14,7 +14,7 @@ FailureKind: TypeAlias = Literal["failed", "crashed", "invalid", "unsound"]
 
 
 class OpFailure(PassFailedException):
-    """A failure of a pass at one op, which the text names."""
+    """A failure of a pass at one op, which the message names."""
 
     def __init__(self, op: Operation, message: str) -> None:
         super().__init__(f"{describe(op)}: {message}")
@@ -23,11 +23,11 @@ class OpFailure(PassFailedException):
 
 class PassError(DiagnosticException):
     """
-    One pass of a pipeline did not succeed.
+    A pass of a pipeline that did not succeed.
 
-    `kind` says how: it "failed" (cannot do what was asked), "crashed" (the pass itself is at fault; its
-    exception is the `__cause__`), left "invalid" IR, or is "unsound" (the IR computes something else than
-    before). `op` is the op concerned, None where not known.
+    `kind` says how: it "failed" (it cannot do the request), "crashed" (the pass itself is at fault; its exception is
+    the `__cause__`), left "invalid" IR, or is "unsound" (the IR computes different values). `op` is the op concerned,
+    or None if it is not known.
     """
 
     def __init__(self, pass_name: str, kind: FailureKind, message: str, op: Operation | None = None) -> None:
@@ -46,12 +46,12 @@ _VERBS: dict[FailureKind, str] = {
 
 
 def fail(op: Operation, message: str) -> NoReturn:
-    """Raise the OpFailure of `op`; `message` says what was expected and what to do."""
+    """Raise the OpFailure of `op`; `message` names the error, the expectation and the remedy."""
     raise OpFailure(op, message)
 
 
 def describe(op: Operation) -> str:
-    """Return what to call `op` in a message: `'aten.mm' op %h from "fc1" (model.py:3:4)`."""
+    """Return the text for `op` in a message: `'aten.mm' op %h from "fc1" (model.py:3:4)`."""
     hints = [f"%{result.name_hint}" for result in op.results if result.name_hint]
     names = ", ".join(hints[:_NAMED]) + (f" and {len(hints) - _NAMED} more" if len(hints) > _NAMED else "")
     if isinstance(symbol := op.get_attr_or_prop("sym_name"), StringAttr):
@@ -61,7 +61,7 @@ def describe(op: Operation) -> str:
 
 
 _NAMED = 3
-"""Of how many results a message has the names."""
+"""Largest number of results that a message names."""
 
 
 def place_in_model(location: Attribute) -> str:
@@ -81,12 +81,12 @@ def place_in_model(location: Attribute) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the question whether the closest of `known` was meant; empty if none is close."""
+    """Return a question whether the closest of `known` was meant; empty if no name is close."""
     close = get_close_matches(name, known, n=1)
     return f"did you mean '{close[0]}'?" if close else ""
 
 
 def sentence(text: str) -> str:
-    """Return a message as MLIR writes them: no capital at the start, no point at the end."""
+    """Return a message in MLIR's style: it begins without a capital and ends without a point."""
     text = text.strip().rstrip("!.:")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

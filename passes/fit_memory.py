@@ -17,17 +17,17 @@ from .pipeline import Pipeline, run_pipeline
 @dataclass(frozen=True)
 class FitMemoryPass(ModulePass):
     """
-    Where a program needs more memory than the devices have, search again with a smaller memory budget, until it fits.
+    Search again with a smaller memory budget until the program fits in the memory of the devices.
 
-    A search counts the memory of changes of sharding, but not how early collectives start, nor how many are sent
-    together; later passes decide that. The bytes by which the program exceeds what the search predicted are subtracted
-    from the memory budget of the next search (`spmd.memory_budget`), and the pipeline runs again on the same function.
+    A search counts the memory of changes of sharding, but not how early collectives start, nor how many share a bucket;
+    later passes decide that. The bytes by which the program exceeds the search's prediction are subtracted from the
+    memory budget of the next search (`spmd.memory_budget`), and the pipeline runs again on the same function.
 
     Pipeline: fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap" max=3}
 
-    Requires: a program that the pipeline has gone through; it begins with a search.
-    Ensures: what the pipeline does. Where the program fits at once it is unchanged; where it still does not after `max`
-    runs it is left as it is, for `check-memory` to say so.
+    Requires: a program that is the output of the pipeline; the pipeline begins with a search.
+    Ensures: the guarantees of the pipeline. A program that fits at once is unchanged. If the program still does not fit
+    after `max` runs, it is left for `check-memory` to report.
 
     Before:
     ```mlir
@@ -53,7 +53,7 @@ class FitMemoryPass(ModulePass):
     }
     ```
 
-    Source: HAP 3.1, which takes search and ratios in turn.
+    Source: HAP 3.1, which alternates search and ratios.
     """
 
     name = "fit-memory"
@@ -62,7 +62,7 @@ class FitMemoryPass(ModulePass):
     """The passes to run, a search first."""
 
     max: int = 3
-    """How often they run at most."""
+    """Largest number of runs."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the module."""
@@ -77,16 +77,16 @@ class FitMemoryPass(ModulePass):
 
 
 def _excesses(module: ModuleOp) -> dict[FuncOp, float]:
-    """By function that does not fit, the most that a rank needs beyond the memory of its device, in bytes."""
-    found: dict[FuncOp, float] = {}
-    for each in tightest_ranks(module):
-        if each.excess > 0:
-            found[each.view.func] = max(each.excess, found.get(each.view.func, 0.0))
-    return found
+    """Return, for each function that does not fit, the largest excess of a rank over its device's memory, in bytes."""
+    excesses: dict[FuncOp, float] = {}
+    for rank in tightest_ranks(module):
+        if rank.excess > 0:
+            excesses[rank.view.func] = max(rank.excess, excesses.get(rank.view.func, 0.0))
+    return excesses
 
 
 def _believed(func: FuncOp) -> float:
-    """The peak that the last search found for a function, in bytes."""
-    found = func.attributes.get(SEARCH)
-    peak = found.data.get("peak_bytes") if isinstance(found, DictionaryAttr) else None
+    """Return the peak memory of a function that the last search predicted, in bytes."""
+    search = func.attributes.get(SEARCH)
+    peak = search.data.get("peak_bytes") if isinstance(search, DictionaryAttr) else None
     return float(peak.value.data) if isinstance(peak, IntegerAttr) else 0.0

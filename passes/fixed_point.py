@@ -1,4 +1,4 @@
-"""Repeat a pipeline until the step that it leaves is no faster."""
+"""Repeat a pipeline until the predicted step time stops falling."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .pipeline import Pipeline, replace_module, run_pipeline
 from .shares.prediction import predicted_seconds
 
 _CLOSE = 1e-9
-"""By how much, relatively, the time has to fall to count as better."""
+"""Relative decrease of the time that counts as an improvement."""
 
 
 @dataclass(frozen=True)
 class FixedPointPass(ModulePass):
     """
-    Run a pipeline again and again, until the step that it leaves is no faster, and keep the fastest.
+    Run a pipeline again and again until the predicted step time stops falling, and keep the fastest program.
 
-    The strategy is best for the ratios that it was found with, and ratios for the strategy: each is found in turn.
-    The time is that of the phases of `balance-ratios`. It may also rise, or swing between two programs; the run that
-    does not improve on the best, or fails, ends the loop and is dropped. What is pinned (`add-pins`) stays, so that
-    every run obeys it.
+    A strategy is optimal for the ratios that it was searched with, and ratios for a strategy, so the two are found in
+    turn. The time is predicted from the phases of `balance-ratios`. It may also rise, or alternate between two
+    programs; a run that does not improve on the best, or fails, ends the loop and is dropped. Pins (`add-pins`) stay,
+    so that every run obeys them.
 
     Pipeline: fixed-point{pipeline="search-strategy,balance-ratios" max=3}
 
-    Requires: what the pipeline does.
-    Ensures: what the pipeline does; signatures, for the time is that of a strategy.
+    Requires: the requirements of the pipeline, which must write signatures: the time is predicted from a strategy.
+    Ensures: the guarantees of the pipeline.
 
     Before:
     ```mlir
@@ -73,7 +73,7 @@ class FixedPointPass(ModulePass):
     """The passes to run."""
 
     max: int = 3
-    """How often they run at most."""
+    """Largest number of runs."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the module."""
@@ -83,7 +83,7 @@ class FixedPointPass(ModulePass):
             try:
                 run_pipeline(ctx, op, pipeline)
             except PassError:
-                # Under the shares that were found, pins may leave no strategy.
+                # With the new shares, pins may exclude every strategy.
                 if turn == 0:
                     raise
                 break

@@ -18,12 +18,12 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class InsertFreesPass(ModulePass):
     """
-    Write into the program where each value's memory is given back: right after its last use.
+    Write where the memory of each value is freed: right after its last use.
 
-    Requires: nothing; run it last, for passes that move ops move last uses.
-    Ensures: every value that an op computes, and that the function does not return, is freed once. Arguments
-    are the caller's. Operands of a `spmd.start` are kept until its `spmd.wait`. A fragment frees what it makes and
-    does not yield; what it takes from around it is freed after it.
+    Requires: nothing; run it last, because passes that move ops move last uses.
+    Ensures: every value that an op computes and the function does not return is freed once. Arguments belong to the
+    caller. Operands of a `spmd.start` are kept until its `spmd.wait`. A fragment frees the values that it computes and
+    does not yield; values from outside are freed after the fragment.
 
     Before:
     ```mlir
@@ -56,7 +56,7 @@ class InsertFreesPass(ModulePass):
 
 
 def insert_frees(func: FuncOp) -> None:
-    """Insert the frees of one function, in place; frees that stand there already are replaced."""
+    """Insert the frees of one function, in place; existing frees are replaced."""
     for op in list(func.walk()):
         if isinstance(op, FreeOp):
             op.detach()
@@ -81,7 +81,7 @@ def _free_values_of(block: Block) -> None:
 
 
 def _end(user: Operation) -> Operation:
-    """When a use is over: a collective that was started reads its operands until it is waited for."""
+    """Return the op that ends a use: a collective that was started reads its operands until its wait."""
     if isinstance(user, StartOp):
         return next(iter(user.token.uses)).operation
     return user

@@ -38,15 +38,15 @@ class InsertReshardingPass(ModulePass):
     Make every change of sharding an op.
 
     Requires: signatures on all compute ops (`search-strategy`), a cluster.
-    Ensures: every operand has the sharding that its op's signature demands; each `spmd.reshard` is one
-    collective, a change that takes several is a chain of them, the cheapest on this cluster. A resharding
-    stands before its first user, or, where only updates use it, right after its value is made; users with the same
-    demand share it, except that a working copy marked `spmd.regather` is made once for forward and again for backward.
-    A partial value is summed once: its other shardings are produced from that sum, so that a comparison of what two
-    users compute from it sees one number; ops between such a value and the comparison may not pass partial sums on.
-    In memory-saving mode (`spmd.memory_saving`), every sharding but homes and working copies is produced once for
-    forward and again for backward, and a working copy takes the place of its value. Transfers between stages carry no
-    partial values. Results carry their `spmd.sharding`.
+    Ensures: every operand has the sharding that its op's signature demands. Each `spmd.reshard` is one collective; a
+    change that takes several is a chain of them, the cheapest on this cluster. A resharding comes before its first user
+    or, if only updates use it, right after its value is computed. Users with the same demand share it, except that a
+    working copy marked `spmd.regather` is gathered once for forward and again for backward. A partial value is summed
+    once, and its other shardings are produced from that sum, so that a comparison of values that two users compute from
+    it sees one number; ops between such a value and the comparison may not pass partial sums on. In memory-saving mode
+    (`spmd.memory_saving`), every sharding but homes and working copies is produced once for forward and again for
+    backward, and a working copy replaces its value. Transfers between stages carry no partial values. Results carry
+    their `spmd.sharding`.
 
     Before:
     ```mlir
@@ -103,10 +103,10 @@ def insert_resharding(view: StepView, cluster: Cluster) -> None:
 
 
 class _Inserter(ReshardingPlan[SSAValue]):
-    """Inserts the reshardings of one function; one use."""
+    """An insertion of the reshardings of one function; used once."""
 
     def run(self) -> None:
-        """Insert them, and let every result say its sharding."""
+        """Insert the reshardings, and write the sharding of every result of the function."""
         for op in self.comparisons.ops:
             _verify_whole_sums(op)
         super().run()
@@ -126,9 +126,9 @@ class _Inserter(ReshardingPlan[SSAValue]):
         return (copy, is_regathered(value)) if copy is not None else None
 
     def demand(self, op: ComputeOp, index: int) -> Sharding:
-        if (found := demanded_sharding(op, index)) is None:
+        if (sharding := demanded_sharding(op, index)) is None:
             fail(op, "has no signature; run search-strategy before insert-resharding")
-        return found
+        return sharding
 
     @property
     def saves_memory(self) -> bool:
@@ -150,12 +150,12 @@ class _Inserter(ReshardingPlan[SSAValue]):
 
 
 def _verify_whole_sums(op: ComputeOp) -> None:
-    """Fail where an op between a value and its comparison with what is computed from it passes partial sums on."""
-    given = op.signature
-    shardings = () if given is None else (*given.operands, *given.results)
+    """Fail if an op on the way from a value to a comparison of two results of it passes partial sums on."""
+    signed = op.signature
+    shardings = () if signed is None else (*signed.operands, *signed.results)
     if any(kind is Reduction.SUM for sharding in shardings for _, kind in sharding.partial):
         fail(
             op,
-            f"passes partial sums on, {given}, but its result is compared with other values computed from the same"
+            f"passes partial sums on, {signed}, but its result is compared with other values computed from the same"
             " value, and sums before and after an op are rounded differently; give it a signature without partial sums",
         )

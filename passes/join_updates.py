@@ -35,8 +35,8 @@ _USUAL_BYTES = 25 * _MIB
 
 _LAUNCHES = 4
 """
-As many times as launching a kernel takes, a group's parameters take to be read. An op of several operands then takes
-some ten launches, so that joining more of them would gain little; and they stay in the caches of a CPU.
+Limit of the seconds of reading a group's parameters, in kernel launches. An op of several operands then takes some ten
+launches, so that larger groups would gain little, and the parameters stay in the caches of a CPU.
 """
 
 Update: TypeAlias = list[ComputeOp]
@@ -46,22 +46,22 @@ Update: TypeAlias = list[ComputeOp]
 @dataclass(frozen=True)
 class JoinUpdatesPass(ModulePass):
     """
-    Do the same step of several parameters' updates in one call of a multi-tensor function.
+    Join the same steps of several parameters' updates in one call of a multi-tensor function.
 
-    An update of a parameter is many small ops, or a fused one; each is a kernel to launch, which on a GPU takes longer
-    than its work. Updates are joined that are the same sequence of ops, on values of the same dtypes, with the same
-    settings and numbers, between the same collectives: so none waits for gradients of another bucket. Shapes and
-    shardings may differ. What torch has no multi-tensor function for stays an op of each parameter. Joined ops write
-    over parameters and states where these are not read again, and need no `train.assign` then.
+    An update of a parameter is many small ops, or one fused op. Each is a kernel launch, which on a GPU takes longer
+    than the work. Updates are joined if they are the same sequence of ops, on values of the same dtypes, with the same
+    settings and numbers, between the same collectives, so that they do not wait for gradients of another bucket. Shapes
+    and shardings may differ. An op that torch has no multi-tensor function for stays one op per parameter. Joined ops
+    overwrite parameters and states that are not read again, which makes `train.assign` unnecessary.
 
-    So are the squares that the norm of all gradients sums up (`train.sum_of_squares`), and the scaling of gradients
-    goes with their updates.
+    The squares that are summed for the norm of all gradients are joined as well (`train.sum_of_squares`), and gradients
+    are scaled in the joined updates.
 
-    A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
-    held for all of them at once. Fused updates make nothing on the way: their groups are as large as they can be.
+    A group has as many parameters as are read in the time of four kernel launches, because its intermediate values are
+    alive for all of them at once. Fused updates have no intermediate values, so their groups are unlimited.
 
     Requires: collectives in their order (`overlap`).
-    Ensures: the same values. Frees are dropped: run `insert-frees` after it.
+    Ensures: the same values. Frees are dropped: run `insert-frees` afterwards.
 
     Before:
     ```mlir
@@ -98,24 +98,23 @@ class JoinUpdatesPass(ModulePass):
     name = "join-updates"
 
     group_mb: int | float | None = None
-    """The MiB of parameters that a group has at most on a rank; by default what the module's cluster reads in four
-    times its launch of a kernel, and 25 without a cluster; of fused updates, any number."""
+    """Limit of a group's parameters on a rank, in MiB; by default the size that the module's cluster reads in the time
+    of four kernel launches, or 25 without a cluster. Fused updates have no limit by default."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
-        known = any(isinstance(each, ClusterOp) for each in op.ops)
-        has_mesh = any(SIGNATURE in each.attributes for each in op.walk())
+        has_cluster = any(isinstance(inner, ClusterOp) for inner in op.ops)
+        has_mesh = any(SIGNATURE in inner.attributes for inner in op.walk())
         for func in step_functions(op):
             limits: dict[str, float] = {}
             meshes: dict[str, Mesh] = {}
             for _, mesh in stage_meshes(op, func) if has_mesh else ():
                 meshes[mesh.name] = mesh
-                limits[mesh.name] = self._limit(cluster_on(op, mesh) if known else None)
+                limits[mesh.name] = self._limit(cluster_on(op, mesh) if has_cluster else None)
             fused = math.inf if self.group_mb is None else self._limit(None)
             _join(func.body.block, meshes, _GroupLimits(limits, self._limit(None), fused))
 
     def _limit(self, cluster: Cluster | None) -> float:
-        """The bytes of a group's parameters on a rank."""
         if self.group_mb is not None:
             return self.group_mb * _MIB
         if cluster is None:
@@ -125,20 +124,19 @@ class JoinUpdatesPass(ModulePass):
 
 @dataclass(frozen=True)
 class _GroupLimits:
-    """The bytes of parameters in a group: by mesh, without one, and of fused updates, which make nothing on the way."""
+    """The limits of a group's parameters in bytes: by mesh, without a mesh, and of fused updates."""
 
     by_mesh: Mapping[str, float]
     usual: float
     fused: float
 
     def of(self, update: Update, mesh: str) -> float:
-        """That of a group of updates like this one."""
+        """Return the limit of a group of updates like this one."""
         is_fused = all(isinstance(op, train.FusedOp) for op in update)
         return self.fused if is_fused else self.by_mesh.get(mesh, self.usual)
 
 
 def _join(block: Block, meshes: Mapping[str, Mesh], limits: _GroupLimits) -> None:
-    """Join the updates of a block, in place."""
     forget_memory_plan(block)
     sum_squares(block)
     _together(block)
@@ -150,7 +148,7 @@ def _join(block: Block, meshes: Mapping[str, Mesh], limits: _GroupLimits) -> Non
 
 
 def _segments(block: Block) -> Iterator[list[Operation]]:
-    """The ops between which nothing is communicated, where some of them are updates."""
+    """Yield runs of ops without communication between them that contain updates."""
     for computes, ops in groupby(list(block.ops), key=lambda op: isinstance(op, ComputeOp | SliceOp)):
         segment = list(ops)
         if computes and any(map(train.is_update, segment)):
@@ -159,9 +157,9 @@ def _segments(block: Block) -> Iterator[list[Operation]]:
 
 def _together(block: Block) -> None:
     """
-    Move what an update makes of states alone behind the wait for its gradient, where the rest of it is.
+    Move ops of an update on states alone behind the wait for its gradient, to the rest of the update.
 
-    Ops are written where they are first needed, a wait too: so it comes between what needs it and what does not.
+    Ops, including waits, are written where they are first needed, so a wait can divide the ops of an update.
     """
     segment = {op: number for number, ops in enumerate(_segments(block)) for op in ops}
     place = {op: number for number, op in enumerate(block.ops)}
@@ -182,12 +180,12 @@ def _together(block: Block) -> None:
 
 
 def _groups(segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: _GroupLimits) -> Iterator[list[Update]]:
-    """The updates to join of ops between which nothing is communicated, at least two in each group."""
-    independent, alike = _independent(segment), dict[object, list[Update]]()
+    """Yield the groups of at least two updates to join, among ops without communication between them."""
+    independent, same = _independent(segment), dict[object, list[Update]]()
     common = _common(independent)
     for update in independent:
-        alike.setdefault(_structure(update, common), []).append(update)
-    for updates in alike.values():
+        same.setdefault(_structure(update, common), []).append(update)
+    for updates in same.values():
         signature = updates[0][-1].attributes.get(SIGNATURE)
         name = signature.data.mesh if isinstance(signature, SignatureAttr) else ""
         most = limits.of(updates[0], name)
@@ -206,8 +204,9 @@ def _groups(segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: _G
 
 def _independent(segment: Sequence[Operation]) -> list[Update]:
     """
-    The updates of which no op needs anything that the update of another parameter makes, and none may be skipped: what
-    is skipped is not written over in place.
+    Return the updates whose ops need no value from another parameter's update, and that cannot be skipped.
+
+    A skipped update does not overwrite anything in place.
     """
     owner: dict[Operation, object] = {}
     updates: dict[object, Update] = {}
@@ -215,8 +214,8 @@ def _independent(segment: Sequence[Operation]) -> list[Update]:
     entangled: set[object] = set()
     for op in segment:
         key = _key_of_update(op)
-        made = [value.op for value in op.operands if isinstance(value, OpResult)]
-        of_others = [each for each in made if each in after or owner.get(each, key) != key]
+        producers = [value.op for value in op.operands if isinstance(value, OpResult)]
+        of_others = [producer for producer in producers if producer in after or owner.get(producer, key) != key]
         if key is None:
             if of_others:
                 after.add(op)
@@ -230,37 +229,36 @@ def _independent(segment: Sequence[Operation]) -> list[Update]:
 
 
 def _key_of_update(op: Operation) -> object:
-    """What ops of one update have in common; None for other ops."""
+    """Return a key that the ops of one update have in common, or None for other ops."""
     if isinstance(op, train.FusedOp):
         return op
     if train.EACH_GRADIENT in op.attributes:
-        # What only one update reads of a gradient is a part of it, as its scaling.
+        # An op on a gradient that only one update reads, such as its scaling, belongs to that update.
         keys = {_key_of_update(use.operation) for result in op.results for use in result.uses}
         return keys.pop() if len(keys) == 1 else None
     return train.updated_parameter(op) if isinstance(op, ComputeOp) else None
 
 
 def _common(updates: Sequence[Update]) -> set[SSAValue]:
-    """The numbers that several updates read: rates, counts, and what is computed from them."""
     reader: dict[SSAValue, int] = {}
-    found: set[SSAValue] = set()
+    common: set[SSAValue] = set()
     for number, update in enumerate(updates):
         for value in (value for op in update for value in op.operands if not shape_of(value)):
             if reader.setdefault(value, number) != number:
-                found.add(value)
-    return found
+                common.add(value)
+    return common
 
 
 def _structure(update: Update, common: Container[SSAValue]) -> object:
     """
-    What updates have in common that do the same, to values of any shape.
+    Return a key that is equal for updates that do the same to values of any shape.
 
     Args:
-        common: what is the same value where they do.
+        common: values that must be identical in both updates.
     """
     number: dict[Operation, int] = {op: index for index, op in enumerate(update)}
     places: dict[SSAValue, int] = {}
-    found: list[object] = []
+    steps: list[object] = []
     for op in update:
         operands: list[object] = []
         for value in op.operands:
@@ -272,17 +270,17 @@ def _structure(update: Update, common: Container[SSAValue]) -> object:
                 operands.append((places.setdefault(value, len(places)), dtype_of(value)))
         signature = op.attributes.get(SIGNATURE)
         mesh = signature.data.mesh if isinstance(signature, SignatureAttr) else None
-        kept = tuple((name, op.attributes[name]) for name in sorted(op.attributes) if name not in _OF_ONE)
-        found.append((op.name, *operands, "", mesh, *kept, *map(dtype_of, op.outs)))
-    return tuple(found)
+        attributes = tuple((name, op.attributes[name]) for name in sorted(op.attributes) if name not in _OF_ONE)
+        steps.append((op.name, *operands, "", mesh, *attributes, *map(dtype_of, op.outs)))
+    return tuple(steps)
 
 
 _OF_ONE = (SIGNATURE, PIN, train.UPDATE)
-"""Attributes in which updates that are joined may differ."""
+"""The attributes that may differ between joined updates."""
 
 
 def _bytes(update: Update, mesh: Mesh | None) -> int:
-    """The bytes of a parameter on a rank, or of the largest value that its update makes."""
+    """Return the bytes of a parameter on a rank, or of the largest value that its update computes."""
     if mesh is None:
         return max(value_bytes(value) for op in update for value in op.outs)
     return max(
@@ -295,12 +293,12 @@ def _bytes(update: Update, mesh: Mesh | None) -> int:
 
 def _write(segment: Sequence[Operation], groups: Sequence[list[Update]], place: Mapping[Operation, int]) -> None:
     """
-    Put joined ops where the last of their group was.
+    Write joined ops at the place of the last op of their group.
 
-    What needs something of an update, and is not joined itself, comes after all groups.
+    Ops that need a result of an update, and are not joined, come after all groups.
 
     Args:
-        place: of ops in the program so far.
+        place: index of each op in the program before the change.
     """
     block, end = segment[0].parent_block(), segment[-1].next_op
     begin = place[segment[0]]
@@ -314,12 +312,12 @@ def _write(segment: Sequence[Operation], groups: Sequence[list[Update]], place: 
         op.detach()
     for op in segment:
         if op in last:
-            made = list[Operation]()
-            for each in _of_group(last[op]):
-                block.insert_op_before(each, end)
-                made.append(each)
-            _write_over(made, lambda user: user in written or place.get(_around(user, block), begin) < begin)
-            written.update(made)
+            joined_ops = list[Operation]()
+            for new in _of_group(last[op]):
+                block.insert_op_before(new, end)
+                joined_ops.append(new)
+            _write_over(joined_ops, lambda user: user in written or place.get(_around(user, block), begin) < begin)
+            written.update(joined_ops)
         elif op not in joined:
             if any(isinstance(value, OpResult) and value.op in waiting for value in op.operands):
                 waiting.add(op)
@@ -332,7 +330,7 @@ def _write(segment: Sequence[Operation], groups: Sequence[list[Update]], place: 
 
 
 def _of_group(group: Sequence[Update]) -> Iterator[Operation]:
-    """The ops of updates that have the same structure, in order; what cannot be joined goes parameter by parameter."""
+    """Yield the joined ops of updates with the same structure, in order; ops that cannot be joined stay single."""
     single = 0
     for at in range(len(group[0]) + 1):
         joined = _joined([update[at] for update in group]) if at < len(group[0]) else None
@@ -347,13 +345,13 @@ def _of_group(group: Sequence[Update]) -> Iterator[Operation]:
 
 
 def _around(op: Operation, block: Block | None) -> Operation:
-    """The op of a block that has another in it; that one itself where none has."""
+    """Return the op of a block that contains another, or the other op itself if no op does."""
     return (block.find_ancestor_op_in_block(op) if block is not None else None) or op
 
 
 def _write_over(made: Sequence[Operation], is_before: Callable[[Operation], bool]) -> None:
     """
-    Let ops write new values over old ones, in the place of assignments that only copy them there.
+    Let ops overwrite old values in place, and remove the assignments that only copy new values there.
 
     Args:
         made: the ops of a group, in order.
@@ -368,7 +366,7 @@ def _write_over(made: Sequence[Operation], is_before: Callable[[Operation], bool
             continue
         last = number[chain[-1]]
         users = {use.operation for value in old for use in value.uses} - {assign}
-        # What is read again afterwards has to stay as it is.
+        # A value that is read afterwards must not be overwritten.
         if all(number[user] <= last if user in number else is_before(user) for user in users):
             for op in chain:
                 op.in_place = UnitAttr()
@@ -380,22 +378,26 @@ def _write_over(made: Sequence[Operation], is_before: Callable[[Operation], bool
 
 
 def _chain(old: Sequence[SSAValue], new: Sequence[SSAValue]) -> list[train.ForeachOp]:
-    """The ops that lead from old values to new ones, each by its first list, the last first; none where none do."""
+    """Return the ops from old values to new ones by their first lists, the last first; empty without such a chain."""
     chain: list[train.ForeachOp] = []
     values = list(new)
     while values != list(old):
-        made = values[0].owner
-        if not isinstance(made, train.ForeachOp) or made.overload not in FOREACH or list(made.outs) != values:
+        producer = values[0].owner
+        if (
+            not isinstance(producer, train.ForeachOp)
+            or producer.overload not in FOREACH
+            or list(producer.outs) != values
+        ):
             return []
         if chain and any(len(list(value.uses)) > 1 for value in values):
             return []
-        chain.append(made)
-        values = list(made.args[: made.count])
+        chain.append(producer)
+        values = list(producer.args[: producer.count])
     return chain
 
 
 def _joined(ops: Sequence[ComputeOp]) -> train.ForeachOp | None:
-    """The op in the place of alike ones, whose results it has; None where torch has no function for it."""
+    """Return the op that replaces equal ops and has their results, or None if torch has no function for it."""
     first, count = ops[0], len(ops[0].outs)
     lists: dict[str, list[SSAValue]] = {}
     shared: dict[str, SSAValue] = {}
@@ -409,25 +411,24 @@ def _joined(ops: Sequence[ComputeOp]) -> train.ForeachOp | None:
         return None
     results = [op.outs[kind] for kind in range(count) for op in ops]
     attributes = {name: value for name, value in first.attributes.items() if name not in _OF_ONE}
-    made = train.ForeachOp(first.name, lists, shared, [value.type for value in results], attributes)
+    joined = train.ForeachOp(first.name, lists, shared, [value.type for value in results], attributes)
     if (signature := _signature(ops, [*lists], [*shared])) is not None:
-        made.attributes[SIGNATURE] = signature
+        joined.attributes[SIGNATURE] = signature
     if layer := _layer_of_all(ops):
-        made.location = NameLoc(StringAttr(layer), UnknownLoc())
-    for before, after in zip(results, made.outs, strict=True):
+        joined.location = NameLoc(StringAttr(layer), UnknownLoc())
+    for before, after in zip(results, joined.outs, strict=True):
         after.name_hint = before.name_hint
         before.replace_all_uses_with(after)
-    return made
+    return joined
 
 
 def _layer_of_all(ops: Sequence[ComputeOp]) -> str:
-    """The innermost module that has the parameters of all ops; empty where that is the model."""
     levels = zip(*(layer_of(op).split(".") for op in ops), strict=False)
     return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
 
 def _has_form(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], shared: Mapping[str, SSAValue]) -> bool:
-    """Whether there is a multi-tensor function for an op with such operands."""
+    """Return whether there is a multi-tensor function for an op with such operands."""
     if isinstance(op, train.FusedOp):
         return set(shared) == {"step", "lr"}
     if isinstance(op, train.AssignOp):
@@ -439,21 +440,20 @@ def _has_form(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], shared: Ma
 
 
 def _is_elementwise(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], at: int) -> bool:
-    """Whether the tensors of a member are all of one shape, and, but for a fused update, of one dtype."""
     tensors = [*(values[at] for values in lists.values()), *op.outs]
-    alike = isinstance(op, train.FusedOp) or len(set(map(dtype_of, tensors))) == 1
-    return alike and len(set(map(shape_of, tensors))) == 1
+    same_dtype = isinstance(op, train.FusedOp) or len(set(map(dtype_of, tensors))) == 1
+    return same_dtype and len(set(map(shape_of, tensors))) == 1
 
 
 def _signature(ops: Sequence[ComputeOp], lists: Sequence[str], shared: Sequence[str]) -> Attribute | None:
-    """The signatures of all members as one; None where nothing is decided."""
-    given = ops[0].attributes.get(SIGNATURE)
+    """Return the joined signature of all members, or None if there are no signatures."""
+    attribute = ops[0].attributes.get(SIGNATURE)
     signatures = [op.signature for op in ops]
-    if not isinstance(given, SignatureAttr):
+    if not isinstance(attribute, SignatureAttr):
         return None
-    known = [signature for signature in signatures if signature is not None]
+    members = [signature for signature in signatures if signature is not None]
     names = ops[0].operand_names()
-    operands = [each.operands[names.index(name)] for name in lists for each in known]
-    operands += [known[0].operands[names.index(name)] for name in shared]
-    results = [each.results[kind] for kind in range(len(ops[0].outs)) for each in known]
-    return SignatureAttr.of(given.data.mesh, Signature(tuple(operands), tuple(results)))
+    operands = [member.operands[names.index(name)] for name in lists for member in members]
+    operands += [members[0].operands[names.index(name)] for name in shared]
+    results = [member.results[kind] for kind in range(len(ops[0].outs)) for member in members]
+    return SignatureAttr.of(attribute.data.mesh, Signature(tuple(operands), tuple(results)))

@@ -44,12 +44,12 @@ JOB = "job"
 @dataclass(frozen=True)
 class LeaveIdlePass(ModulePass):
     """
-    Put a program on the given ranks of a cluster, whose other ranks idle.
+    Put a program on the given ranks of a cluster, and leave its other ranks idle.
 
-    The idle ranks become the last stage. It is without parameters and ops, and it receives the loss and the metrics.
-    Where all ranks are given, in another order than their own, no rank idles.
+    The idle ranks become the last stage. It has no parameters and ops, and it receives the loss and the metrics. If all
+    ranks are given in a different order, no rank is idle.
 
-    Requires: a program with collectives, and with transfers if it has stages; a cluster with as many devices or more.
+    Requires: a program with collectives, and with transfers if it has stages; a cluster with at least as many devices.
     Ensures: the module has the mesh and the cluster of the job. The meshes of the program list the given ranks. A
     program without stages becomes the first stage, and a program with stages keeps them. Transfers are planned again.
 
@@ -113,7 +113,7 @@ class LeaveIdlePass(ModulePass):
             raise PassFailedException(
                 f'ranks="{self.ranks}": expected different ranks of {cluster.name!r}, 0 to {count - 1}'
             )
-        if taken := {each.sym_name.data for each in op.ops if isinstance(each, MeshOp)} & {JOB, IDLE}:
+        if taken := {mesh.sym_name.data for mesh in op.ops if isinstance(mesh, MeshOp)} & {JOB, IDLE}:
             raise PassFailedException(f"the module has a mesh @{min(taken)}; run {self.name} once")
         if (needed := mesh_of_module(op).device_count) != len(ranks):
             raise PassFailedException(f'ranks="{self.ranks}": the program is for {needed} ranks')
@@ -147,7 +147,7 @@ def leave_idle(module: ModuleOp, cluster: Cluster, ranks: Sequence[int]) -> None
     job = replace(cluster, mesh=replace(cluster.mesh, name=JOB))
     module.body.block.insert_ops_before([MeshOp(job.mesh), ClusterOp(job)], declared[0])
     if all(own not in Stages(func).names for func in step_functions(module)):
-        # The mesh of all stages is referred to by nothing.
+        # The program's mesh is no longer used if it is not the mesh of a stage.
         for each in declared:
             if own == (each.sym_name if isinstance(each, MeshOp) else each.mesh).data:
                 each.detach()
@@ -156,7 +156,6 @@ def leave_idle(module: ModuleOp, cluster: Cluster, ranks: Sequence[int]) -> None
 
 
 def _become_stage(func: FuncOp, mesh: Mesh) -> None:
-    """Make a function without stages one of a single stage, whose loop is its schedule."""
     first = IntegerAttr(0, i64)
     func.attributes[STAGES] = ArrayAttr([StringAttr(mesh.name)])
     merge_argument_attributes(func, {index: {STAGE: first} for index in range(len(func.body.block.args))})
@@ -186,13 +185,13 @@ def _share_results(func: FuncOp, idle: Mesh) -> None:
         if not sharding_of(value).is_replicated:
             fail(func, f"result {index} is split, and is needed on idle ranks; run insert-resharding first")
         name = f"{value.name_hint or 'result'}.{idle.name}"
-        there = ShardingAttr.of(idle.name, Sharding.replicated(len(shape_of(value))))
-        transfer = TransferOp(name, value, idle.name, there)
+        sharding = ShardingAttr.of(idle.name, Sharding.replicated(len(shape_of(value))))
+        transfer = TransferOp(name, value, idle.name, sharding)
         transfer.result.name_hint = name
         func.body.block.insert_op_before(transfer, done)
         values.append(transfer.result)
-        attributes.append({**attributes[index], SHARDING: there})
+        attributes.append({**attributes[index], SHARDING: sharding})
     done.operands = values
-    func.res_attrs = ArrayAttr([DictionaryAttr(dict(each)) for each in attributes])
+    func.res_attrs = ArrayAttr([DictionaryAttr(dict(roles)) for roles in attributes])
     inputs = [argument.type for argument in func.body.block.args]
     func.function_type = FunctionType.from_lists(inputs, [value.type for value in values])

@@ -26,16 +26,16 @@ class MakeBatchMajorPass(ModulePass):
     """
     Put the rows of the batch first in every dim that they are merged into, so that the dim can be split along them.
 
-    Only the leading factor of a dim can be split. Attention that works with time before the batch merges both,
-    `[time, batch, width]` to `[time * batch, width]`, for its matrix products; the gradient of queries, keys and values
-    that are unpacked from one tensor puts three batches end to end. Such a view becomes one of the permuted value,
-    `[batch * time, width]`. Ops that treat all elements of that dim alike then compute the same rows in another order,
-    up to a view that takes the dim apart, which is followed by the inverse permutation. Concatenations, slices and
-    repetitions along the batch work on the dim beside it. What depends on the order (a sum up to each element, say)
+    Only the leading factor of a dim can be split. Attention with time before the batch merges both, `[time, batch,
+    width]` to `[time * batch, width]`, for its matrix products; the gradient of queries, keys and values that are
+    unpacked from one tensor concatenates three batches. The pass turns such a view into a view of the permuted value,
+    `[batch * time, width]`. Ops that treat all elements of that dim equally then compute the same rows in another
+    order. A later view that divides the dim is followed by the inverse permutation. Concatenations, slices and
+    repetitions along the batch work on a separate dim. An op that depends on the order (a cumulative sum, for example)
     gets the value in its own order; random numbers are drawn for each element as before.
 
     Requires: a step without signatures; run it before `search-strategy`.
-    Ensures: what the step computes is the same but for the order in which sums are taken.
+    Ensures: the step computes the same values, up to the order of summation.
 
     Before:
     ```mlir
@@ -59,7 +59,7 @@ class MakeBatchMajorPass(ModulePass):
     }
     ```
 
-    Source: Shardy's factors of a dim, of which only the major one can be split; time-major and batch-major layouts.
+    Source: Shardy's factors of a dim, where only the major factor can be split; time-major and batch-major layouts.
     """
 
     name = "make-batch-major"
@@ -75,7 +75,6 @@ class MakeBatchMajorPass(ModulePass):
 
 
 def _make_batch_major(func: FuncOp, order: BatchOrder) -> None:
-    """Walk over the ops of a step once."""
     for op in list(func.body.block.ops):
         if not isinstance(op, ComputeOp) or train.is_update(op):
             order.give_in_order(op)
@@ -85,25 +84,22 @@ def _make_batch_major(func: FuncOp, order: BatchOrder) -> None:
 
 
 def _follow(order: BatchOrder, op: ComputeOp) -> None:
-    """
-    Let an op work on values that are batch-major, if it treats all elements of their dims alike; else give it their
-    own order.
-    """
+    """Let an op work on batch-major values if it treats all elements of their dims equally, or restore their order."""
     rule, moves = op.rule(), not order.moved.isdisjoint(op.args)
     placed = {i: order.places[value] for i, value in enumerate(op.args) if value in order.places}
-    found = {factor_of(rule, i, place) for i, place in placed.items()}
-    known = found.pop() if len(found) == 1 else None
-    if known is None or (moves and not _is_alike_for_all(op, known[0])):
+    factors = {factor_of(rule, i, place) for i, place in placed.items()}
+    location = factors.pop() if len(factors) == 1 else None
+    if location is None or (moves and not _is_alike_for_all(op, location[0])):
         order.give_in_order(op)
         return
-    factor, within = known
+    factor, within = location
     if moves:
         for index in range(len(op.args)):
             if (place := place_of(rule.operands[index], rule, factor, within)) is not None:
                 order.give_batch_major(op, index, place)
     for index, value in enumerate(op.outs):
         place = place_of(rule.results[index], rule, factor, within)
-        # Of a value in its own order, a place behind something else is of no use: it could not be split there.
+        # A value in its own order cannot be split at a place behind another factor, so the place is not recorded.
         if place is not None and (moves or not place.is_merged):
             order.note(value, place, moved=moves)
     if isinstance(op, AtenOp) and op.overload in PERMUTATIONS and order.is_made(op.args[0], PERMUTATIONS):
@@ -111,7 +107,7 @@ def _follow(order: BatchOrder, op: ComputeOp) -> None:
 
 
 def _is_alike_for_all(op: ComputeOp, factor: str) -> bool:
-    """Whether an op makes the same of the elements of a factor in whichever order they come."""
+    """Return whether an op computes the same for the elements of a factor in any order."""
     rule = op.rule()
     apart = factor in rule.splittable() and factor not in rule.indexed and not depends_on_place(op)
     return stands_alone(rule, factor) and (apart or op.overload in BATCH_NORMS)

@@ -15,13 +15,13 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class MarkCompiledPass(ModulePass):
     """
-    Say that the computation of a step between collectives will be compiled, so that plans are priced accordingly.
+    Mark that the computation of a step between collectives will be compiled, so that plans are priced accordingly.
 
-    Ops that go over elements and follow one another are then one kernel: its launch counts once, each of its operands
-    is read once, and what stays within it is neither written nor read. Searches, overlap and the simulator price them
-    so. The program stays the same; `PlanOptions(compile=True)` and `run --compile` compile it.
+    Consecutive elementwise ops are then one kernel: its launch counts once, each of its operands is read once, and
+    values inside the kernel are neither written nor read. Searches, overlap and the simulator use these prices. The
+    program stays the same; `PlanOptions(compile=True)` and `run --compile` compile it.
 
-    Requires: a step function; before whatever is to reckon with it.
+    Requires: a step function; run it before any pass that uses prices.
     Ensures: `train.compiled` on the function.
 
     Before:
@@ -43,7 +43,7 @@ class MarkCompiledPass(ModulePass):
     }
     ```
 
-    Source: fusion of TorchInductor (Ansel et al. 2024, 4.3), of which `passes/analysis/fusion.py` is a model.
+    Source: fusion of TorchInductor (Ansel et al. 2024, 4.3), which `passes/analysis/fusion.py` models.
     """
 
     name = "mark-compiled"

@@ -30,24 +30,24 @@ _MIB = 2**20
 @dataclass(frozen=True)
 class OverlapPass(ModulePass):
     """
-    Run collectives beside compute: in two halves, started early, waited for late, small ones together.
+    Overlap collectives with computation: start them early, wait for them late, and send small ones together.
 
-    Reductions of gradients start when the last operand of their bucket is there; the updates follow in the order of
+    Reductions of gradients start when the last operand of their bucket is computed; the updates follow in the order of
     the buckets. Parameters are gathered block by block, a bucket ahead of their use, for forward and again for
-    backward; where memory allows, not those that forward still needs when that would start. Any other collective starts
-    when its operand is there if there is work to do before its first use; to make some, the gradients of weights are
-    computed after its start and not before.
+    backward; if memory suffices, parameters that forward still needs when that gather would start are not gathered
+    again. Any other collective starts when its operand is computed, if other work can overlap with it before its first
+    use; weight gradients are computed after its start to provide such work.
 
-    A reduce-scatter is waited for once it is over: when something started after it over the same axes is, or when it
-    has had three times its predicted time. So full gradients are freed while backward runs, and nothing waits. Where a
-    rank would hold more than `memory`, less is under way, though that may take time: the oldest reduce-scatters are
-    waited for before the op that is too much, and gathers start after it.
+    A reduce-scatter is waited for once it is complete: when a later collective over the same axes is, or when it has
+    had three times its predicted time. This frees full gradients during backward at no cost in time. Where a rank would
+    hold more than `memory`, fewer collectives are in flight, even if that takes time: the oldest reduce-scatters are
+    waited for before the op that exceeds the limit, and gathers start after it.
 
-    Requires: collectives (`select-collectives`). Fragments are gone through one by one, then what is around them.
-    Ensures: the same collectives but for gathers of what is there, in one order on all ranks. What starts together is
-    of one kind, over the same axes and of one dtype, and is waited for before the first use. Updates come last, and
-    the operands of collectives may come earlier; otherwise ops keep their order. Frees are dropped: run
-    `insert-frees` after it.
+    Requires: collectives (`select-collectives`). Fragments are scheduled one by one, then the ops around them.
+    Ensures: the same collectives, except for gathers of live copies, in one order on all ranks. Collectives that start
+    together have one kind, the same axes and one dtype, and are waited for before the first use. Updates come last, and
+    the operands of collectives may come earlier; otherwise ops keep their order. Frees are dropped: run `insert-frees`
+    afterwards.
 
     Before:
     ```mlir
@@ -95,17 +95,17 @@ class OverlapPass(ModulePass):
     ```
 
     Source: PyTorch DDP (Li et al. 2020, 3.2) for buckets, FSDP (Zhao et al. 2023, 3.3) for gathers ahead and few
-    reductions in flight, Megatron-LM for gradients of weights beside the reduction of activations' gradients.
+    reductions in flight, Megatron-LM for weight gradients during the reduction of activations' gradients.
     """
 
     name = "overlap"
 
     bucket_mb: int | float | None = None
-    """The MiB that a bucket should have; by default as many as take an eighth longer, each, than at best on the
-    module's cluster (8 times as long to send as a collective takes to begin), and 25 without a cluster."""
+    """Size of a bucket in MiB; by default the size that makes communication on the module's cluster take an eighth
+    longer than at best (8 times as long to send as a collective takes to begin), or 25 without a cluster."""
 
     prefetch: int = 1
-    """How many buckets ahead of their use parameters are gathered."""
+    """Number of buckets that parameters are gathered ahead of their use."""
 
     gradients: bool = True
     """Whether to start reductions of gradients early."""
@@ -117,19 +117,21 @@ class OverlapPass(ModulePass):
     """Whether to start other collectives early."""
 
     in_flight: int | None = None
-    """How many reduce-scatters over the same axes may be under way at once; by default as many as cost no time."""
+    """Largest number of reduce-scatters in flight over the same axes; by default as many as cost no time."""
 
     memory: int | float | None = None
-    """Bytes that each rank may use; by default the memory of its device in the module's cluster, less a tenth."""
+    """Bytes that each rank may use; by default nine tenths of its device's memory in the module's cluster."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
-        known = any(isinstance(each, ClusterOp) for each in op.ops)
+        has_cluster = any(isinstance(child, ClusterOp) for child in op.ops)
         for func in step_functions(op):
             forget_memory_plan(func.body.block)
             for stage, mesh in stage_meshes(op, func):
-                view, cluster = StepView(func, mesh, stage), cluster_on(op, mesh) if known else None
-                fragments = [each for each in func.body.block.ops if isinstance(each, FragmentOp) and view.has(each)]
+                view, cluster = StepView(func, mesh, stage), cluster_on(op, mesh) if has_cluster else None
+                fragments = [
+                    child for child in func.body.block.ops if isinstance(child, FragmentOp) and view.has(child)
+                ]
                 for fragment in (*fragments, None):
                     flow = OpFlow(view, fragment)
                     if flow.roles:
@@ -143,7 +145,6 @@ class OverlapPass(ModulePass):
         return self.bucket_mb * _MIB if self.bucket_mb is not None else None
 
     def _limits(self, cluster: Cluster) -> list[float]:
-        """The bytes that each rank may use."""
         devices = (cluster.device(rank) for rank in range(cluster.mesh.device_count))
         return [self.memory if self.memory is not None else (1 - HEADROOM) * device.memory for device in devices]
 

@@ -29,15 +29,15 @@ from .step.step_view import StepView, cluster_of_module, step_functions
 @dataclass(frozen=True)
 class PartitionStagesPass(ModulePass):
     """
-    Divide a step into the stages of a pipeline: contiguous layers, each stage on ranks of its own.
+    Divide a step into the stages of a pipeline: contiguous layers, each stage on its own ranks.
 
-    With `chunks` a stage has several groups of contiguous layers, and values come back to it.
+    With `chunks` a stage has several groups of contiguous layers, and values return to it.
 
-    A layer's backward and update go with it. A value that another stage needs crosses by a transfer, straight to that
-    stage. A weight that several stages use is kept by the first: it crosses to the others, and their gradients come
-    back. Every stage has its own copies of batch items, scalars and constants, and of what depends on these alone.
+    A layer's backward and update are in its stage. A value that another stage needs crosses by a transfer, directly to
+    that stage. A weight that several stages use is kept by the first: it is sent to the others, and their gradients
+    return. Every stage has copies of batch items, scalars and constants, and of values that depend on these alone.
 
-    Requires: a cluster; run it before `search-strategy`, and after `decompose-mean`. What `add-pins` added is resolved
+    Requires: a cluster; run it before `search-strategy`, and after `decompose-mean`. Pins of `add-pins` are resolved
     again, for the meshes of the stages.
     Ensures: a mesh and a cluster for each stage; `pipe.stages` on the function, `pipe.stage` on arguments and ops;
     transfers without shardings; a step count, a learning rate and a loss for each stage.
@@ -85,32 +85,29 @@ class PartitionStagesPass(ModulePass):
     name = "partition-stages"
 
     stages: int
-    """How many stages."""
+    """Number of stages."""
 
     ranks: str | None = None
-    """The numbers of ranks of the stages, as "2,2"; by default as equal as can be, where there is a choice the fastest.
-    """
+    """Numbers of ranks of the stages, as "2,2"; by default as equal as possible, and the fastest such division."""
 
     chunks: int = 1
     """
-    How many chunks of consecutive layers each stage has, for `interleaved-1f1b`: the first chunks of all stages come
-    before the second ones, so that values go through the stages as often. Where that is faster, the last stages have
-    one chunk less: of two stages the first may have both ends of all skip connections.
+    Number of chunks of consecutive layers of each stage, for `interleaved-1f1b`. The first chunks of all stages come
+    before the second chunks, so values pass the stages once per chunk. If that is faster, the last stages have one
+    chunk less: of two stages the first may have both ends of all skip connections.
     """
 
     begins: str | None = None
-    """
-    The number of the first layer of each stage, as "0,14", or of each chunk; by default where the step is fastest.
-    """
+    """Index of the first layer of each stage, as "0,14", or of each chunk; by default the fastest choice."""
 
     cost: Literal["roofline", "amp"] = "roofline"
-    """`roofline` counts each stage's own devices and all that crosses, `amp` what AMP counts."""
+    """`roofline` counts each stage's own devices and all values that cross, `amp` the costs of AMP."""
 
     costs: str | None = None
-    """For `amp`: a JSON file with `forward_s`, the seconds of a sample's forward by layer."""
+    """A JSON file for `amp` with `forward_s`, the forward seconds of a sample by layer."""
 
     micro_batches: int = 4
-    """Into how many parts the batch will be divided."""
+    """Number of micro-batches that the batch will be divided into."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Divide every step function of the module."""
@@ -122,14 +119,13 @@ class PartitionStagesPass(ModulePass):
             view = StepView(func, cluster.mesh)
             layers = find_layers(view)
             self._check_layers(func, layers)
-            counts, found = self._best(view, layers, cluster)
+            counts, best = self._best(view, layers, cluster)
             clusters = stage_clusters(cluster, counts)
-            divide(view, layers, [c.mesh.name for c in clusters], places_of_layers(found.bounds, self.stages))
+            divide(view, layers, [c.mesh.name for c in clusters], places_of_layers(best.bounds, self.stages))
             add_stages(op, clusters)
         resolve_pins(op)
 
     def _check_layers(self, func: FuncOp, layers: Layers) -> None:
-        """Refuse what layers cannot be divided into."""
         if self.chunks < 1 or (self.chunks > 1 and self.stages < 2):
             fail(func, f"chunks={self.chunks} of {self.stages} stages: expected at least one chunk, or several stages")
         if self.chunks > 1 and self.cost == "amp":
@@ -144,7 +140,7 @@ class PartitionStagesPass(ModulePass):
             )
 
     def _best(self, view: StepView, layers: Layers, cluster: Cluster) -> tuple[tuple[int, ...], Partition]:
-        """The fastest partition over the ways to give out ranks."""
+        """Return the fastest partition over the ways to give ranks to stages, with the numbers of ranks."""
         options = [self._given(view.func, cluster)] if self.ranks is not None else divisions(cluster.mesh, self.stages)
         if not options:
             fail(
@@ -152,7 +148,7 @@ class PartitionStagesPass(ModulePass):
                 f"the {cluster.mesh.device_count} ranks of mesh {cluster.mesh} cannot be divided into {self.stages} "
                 "stages, each on full rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
             )
-        found: list[tuple[tuple[int, ...], Partition]] = []
+        candidates: list[tuple[tuple[int, ...], Partition]] = []
         bounds = self._bounds(view.func, layers) if self.begins is not None else None
         for counts in options:
             costs = self._costs(view, layers, cluster, counts)
@@ -163,11 +159,11 @@ class PartitionStagesPass(ModulePass):
                 best = Partition(bounds, seconds_of_chunks(costs, bounds))
             else:
                 best = best_chunks(costs)
-            found.append((counts, best))
-        return min(found, key=lambda each: each[1].seconds)
+            candidates.append((counts, best))
+        return min(candidates, key=lambda candidate: candidate[1].seconds)
 
     def _bounds(self, func: FuncOp, layers: Layers) -> tuple[int, ...]:
-        """Where stages begin, and the number of layers."""
+        """Return the first layer of each stage or chunk, and the number of layers."""
         assert self.begins is not None
         bounds = (*_numbers(func, "begins", self.begins), len(layers.names))
         counts = rounds(self.stages, self.chunks) if self.chunks > 1 else range(self.stages, self.stages + 1)
@@ -220,17 +216,17 @@ def _numbers(func: FuncOp, option: str, text: str) -> tuple[int, ...]:
 
 
 def stage_clusters(cluster: Cluster, counts: tuple[int, ...]) -> list[Cluster]:
-    """The parts of a cluster that stages with these numbers of ranks have."""
-    found: list[Cluster] = []
+    """Return the parts of a cluster for stages with these numbers of ranks."""
+    clusters: list[Cluster] = []
     for index, (first, count) in enumerate(zip(itertools.accumulate(counts, initial=0), counts, strict=False)):
         mesh = submesh(cluster.mesh, first, count, f"stage{index}")
         assert mesh is not None
-        found.append(subcluster(cluster, mesh, range(first, first + count)))
-    return found
+        clusters.append(subcluster(cluster, mesh, range(first, first + count)))
+    return clusters
 
 
 def add_stages(module: ModuleOp, clusters: list[Cluster]) -> None:
-    """Put the meshes and clusters of the stages behind those of the module."""
+    """Put the meshes and clusters of the stages behind the meshes and clusters of the module."""
     after = [op for op in module.ops if isinstance(op, MeshOp | ClusterOp)][-1]
     first = 0
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""Running passes one after the other, each timed and its result verified."""
+"""Runs of passes in sequence, with the time and verification of each."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Observer: TypeAlias = Callable[[ModulePass, ModuleOp], None]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in the order in which they run; the text form is what `opt-tool --pass-pipeline` takes."""
+    """Passes in the order that they run; `opt-tool --pass-pipeline` takes the text form."""
 
     passes: tuple[ModulePass, ...]
 
     @staticmethod
     def of(*parts: ModulePass | str | Iterable[ModulePass]) -> Pipeline:
         """Return the pipeline of passes, of texts that name passes, and of sequences of passes, in this order."""
-        return Pipeline(tuple(each for part in parts for each in _passes_of(part)))
+        return Pipeline(tuple(single for part in parts for single in _passes_of(part)))
 
     @staticmethod
     def parse(text: str, available: Mapping[str, PassFactory] | None = None) -> Pipeline:
         """
-        The passes that `text` names, from `available`, by default ours, xDSL's own and the named pipelines.
+        Return the passes that `text` names, from `available`; by default ours, xDSL's own and the named pipelines.
 
         Raises:
-            PipelineError: `text` names no pipeline; the error points at what is wrong.
+            PipelineError: `text` names no pipeline; the error points at the wrong part.
         """
         return Pipeline(_parsed(text) if available is None else parse_pipeline(text, available))
 
@@ -46,13 +46,13 @@ class Pipeline:
         return iter(self.passes)
 
     def __str__(self) -> str:
-        """The text form, which `parse` reads; options that are the default are left out."""
+        """Return the text form, which `parse` reads; options with default values are left out."""
         return ",".join(map(pass_text, self.passes))
 
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[ModulePass, ...]:
-    """Parse a text once, however many candidates of a search are finished by it."""
+    """Parse a text once, for all candidates of a search."""
     return parse_pipeline(text)
 
 
@@ -72,22 +72,22 @@ def run_passes(
     on_after: Observer | None = None,
 ) -> dict[str, float]:
     """
-    Run `passes` on `module` in place and return the seconds each took, by name (summed where one runs twice).
+    Run `passes` on `module` in place and return the seconds of each by name, summed for a pass that runs twice.
 
-    `on_before` and `on_after` see the module around every pass, outside the time; `on_after` only if the pass
-    succeeded and, with `verify_each`, left valid IR. PassError names the pass that did not.
+    `on_before` and `on_after` are called with the module around every pass, outside the timing; `on_after` only if the
+    pass succeeded and, with `verify_each`, left valid IR. PassError names the pass that failed.
     """
     seconds: dict[str, float] = {}
-    for each in passes:
+    for step in passes:
         if on_before is not None:
-            on_before(each, module)
+            on_before(step, module)
         start = perf_counter()
-        _apply(ctx, module, each)
-        seconds[each.name] = seconds.get(each.name, 0.0) + perf_counter() - start
+        _apply(ctx, module, step)
+        seconds[step.name] = seconds.get(step.name, 0.0) + perf_counter() - start
         if verify_each and (fault := first_fault(module)):
-            raise PassError(each.name, "invalid", fault.message, fault.op)
+            raise PassError(step.name, "invalid", fault.message, fault.op)
         if on_after is not None:
-            on_after(each, module)
+            on_after(step, module)
     return seconds
 
 
@@ -104,7 +104,7 @@ def run_pipeline(
     """
     Run the passes of `pipeline`, as `run_passes` does.
 
-    Those of a text come from `available`, by default ours and xDSL's own. PipelineError says what is wrong with the
+    Passes of a text come from `available`, by default ours and xDSL's own. PipelineError says what is wrong with the
     text, before any pass has run.
     """
     return run_passes(
@@ -118,13 +118,13 @@ def run_pipeline(
 
 
 def replace_module(module: ModuleOp, other: ModuleOp) -> None:
-    """Give a module the ops and attributes of another, which is used up."""
-    for each in list(module.ops):
-        each.detach()
-        each.erase(safe_erase=False)
-    for each in list(other.ops):
-        each.detach()
-        module.body.block.add_op(each)
+    """Move the ops and attributes of another module into a module; the other module becomes empty."""
+    for inner in list(module.ops):
+        inner.detach()
+        inner.erase(safe_erase=False)
+    for inner in list(other.ops):
+        inner.detach()
+        module.body.block.add_op(inner)
     module.attributes = other.attributes
 
 

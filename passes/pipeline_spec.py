@@ -1,4 +1,4 @@
-"""The text of a pipeline, `search-strategy{algorithm=fixed},insert-resharding`, made into passes."""
+"""Parsing of the text of a pipeline, `search-strategy{algorithm=fixed},insert-resharding`, into passes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PipelineError(ValueError):
     """
     A pipeline that cannot be built.
 
-    `text[start:end]` is the part of the pipeline that is wrong, `hint` what to write instead (may be empty).
+    `text[start:end]` is the wrong part of the pipeline, `hint` the suggested correction (may be empty).
     """
 
     def __init__(self, message: str, text: str, start: int, end: int, hint: str = "") -> None:
@@ -38,7 +38,7 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True)
 class PassOption:
-    """One option as a pipeline spells it; `default` is None where the option must be given."""
+    """An option as a pipeline spells it; `default` is None if the option is required."""
 
     name: str
     type: str
@@ -52,31 +52,31 @@ def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None
     """
     Return the passes that `text` names, with their options set; a named pipeline stands for its passes.
 
-    The grammar is xDSL's: passes parted by commas, options in braces parted by one blank, lists by commas,
-    any other text quoted, nested pipelines too: `fixed-point{pipeline="a{x=1},b" max=3}`. PipelineError
-    points at the pass, option or character that is wrong.
+    The grammar is xDSL's: commas between passes; options in braces with one blank between them; commas between the
+    items of a list; quotes around any other text, including nested pipelines: `fixed-point{pipeline="a{x=1},b" max=3}`.
+    PipelineError points at the wrong pass, option or character.
     """
-    known = available_passes() if available is None else available
+    factories = available_passes() if available is None else available
     try:
         specs = list(parse_specs(text))
     except ArgSpecParseError as error:
         raise _syntax_error(str(error), text) from error
     except ParseError as error:
         raise PipelineError(sentence(error.msg), text, error.span.start, error.span.end) from error
-    named = (_build(spec, places, text, known) for spec, places in zip(specs, _places(text), strict=True))
+    named = (_build(spec, places, text, factories) for spec, places in zip(specs, _places(text), strict=True))
     return tuple(
-        each
+        step
         for part in named
-        for each in ((part,) if isinstance(part, ModulePass) else parse_pipeline(part.text, available))
+        for step in ((part,) if isinstance(part, ModulePass) else parse_pipeline(part.text, available))
     )
 
 
 def quoted(text: str) -> str:
     """
-    `text` as the value of an option: a path, say.
+    Return `text` as the value of an option, for example a path.
 
     Raises:
-        PipelineError: it has a character that a pipeline cannot spell.
+        PipelineError: `text` has a character that a pipeline cannot spell.
     """
     wrong = next((at for at, c in enumerate(text) if c in "\r\f\v\0" or "\ud800" <= c <= "\udfff"), None)
     if wrong is not None:
@@ -86,19 +86,19 @@ def quoted(text: str) -> str:
 
 
 def pass_text(each: ModulePass) -> str:
-    """A pass with the options that are not the default, as a pipeline names it: `search-strategy{algorithm=fixed}`."""
+    """Return a pass with its non-default options as a pipeline spells it: `search-strategy{algorithm=fixed}`."""
     required = type(each).required_fields()
-    given = ((field, getattr(each, field.name)) for field in fields(each) if field.init)
+    values = ((field, getattr(each, field.name)) for field in fields(each) if field.init)
     texts = [
         field.name.replace("_", "-") + (f"={_spelled(value)}" if value not in (None, ()) else "")
-        for field, value in given
+        for field, value in values
         if field.name in required or value != _default(field)
     ]
     return each.name + (f"{{{' '.join(texts)}}}" if texts else "")
 
 
 def _spelled(value: object) -> str:
-    """A value so that it is read as what it is, and not as a number or a word with a meaning."""
+    """Return a value so that it is read back as the same value, not as a number or a keyword."""
     match value:
         case float():
             return float_text(value)
@@ -136,7 +136,6 @@ def _default(field: Field[object]) -> object:
 
 
 def _value_text(value: object) -> str:
-    """Return a value as a pipeline spells it."""
     match value:
         case None | ():
             return "none"
@@ -171,7 +170,7 @@ class _PassSpan:
 
 
 def _places(text: str) -> list[_PassSpan]:
-    """Return the place of every pass in `text`, which xDSL has parsed. PipelineError at a repeated option."""
+    """Return the place of every pass in `text`, which xDSL has parsed. Raises PipelineError at a repeated option."""
     places: list[_PassSpan] = []
     lexer = PipelineLexer(text)
     before, in_options = SpecTokenKind.COMMA, False
@@ -190,9 +189,9 @@ def _places(text: str) -> list[_PassSpan]:
 
 
 def _syntax_error(report: str, text: str) -> PipelineError:
-    """Return the error for xDSL's report, which says where only in its text: `pass-pipeline:1:5`."""
+    """Return the error for xDSL's report, whose text ends with the position: `pass-pipeline:1:5`."""
     line, column = map(int, re.findall(r"^pass-pipeline:(\d+):(\d+)$", report, re.MULTILINE)[0])
-    start = sum(len(each) + 1 for each in text.split("\n")[: line - 1]) + column - 1
+    start = sum(len(row) + 1 for row in text.split("\n")[: line - 1]) + column - 1
     reason = sentence(report.strip().rpartition("\n")[2])
     end = start + max(map(len, re.findall(r"^ *(\^+)$", report, re.MULTILINE)))
     wrong = text[start : start + 1]
@@ -211,7 +210,7 @@ _SYNTAX_HINTS = {
 
 
 def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassFactory]) -> ModulePass | NamedPipeline:
-    """Return one pass or named pipeline with its options set. The PipelineError points at its name or option."""
+    """Return a pass or named pipeline with its options set. PipelineError points at its name or option."""
     if spec.name not in known and spec.name not in PIPELINES:
         raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, _pass_hint(spec.name, known))
     try:
@@ -241,7 +240,7 @@ def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassF
 
 
 def _fits(value: ParameterListType, hint: Any) -> bool:
-    """Say whether xDSL would take the values given to an option for its type."""
+    """Return whether xDSL would accept the values of an option for its type."""
     if not value:
         return NoneType in get_args(hint)
     return (len(value) == 1 and isa(value[0], hint)) or isa(value, hint)

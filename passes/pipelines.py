@@ -4,7 +4,7 @@ The lists of passes that the product runs, each under a name that a pipeline may
     prepare,search-strategy,program,finish
 
 A list is text, so that naming one imports no other passes than its own. `parse_pipeline` replaces a name by its passes;
-whatever runs them sees them one by one.
+the passes then run one by one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from xdsl.utils.arg_spec import ArgSpecConvertible
 from .stages.schedules import ScheduleName
 
 AXIS = "micro"
-"""The temporal axis along which a batch is cut."""
+"""The temporal axis along which a batch is split."""
 
 SUM_BATCH_NORMS = "decompose-batch-norm,canonicalize,cse,dce"
-"""The passes that write batch-norms as sums over the batch, so that it can be split."""
+"""The passes that write batch-norms as sums over the batch, so that the batch can be split."""
 
 Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
-"""How a step goes through time: the batch as a whole, its parts one after the other or in turns, or in stages."""
+"""How a step runs the batch: whole, as micro-batches in sequence or interleaved, or in pipeline stages."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,20 @@ class ProgramPipeline(NamedPipeline):
     name = "program"
 
     mode: Mode | None = None
-    """How parts of the batch are run; by default `accumulate` where there are several, and `whole` where there are
-    not."""
+    """How micro-batches run; by default `accumulate` if there are several, and `whole` otherwise."""
 
     parts: int = 1
-    """The number of parts of the batch."""
+    """Number of micro-batches."""
 
     schedule: ScheduleName = "auto"
     """The schedule of a pipeline."""
 
     chunked: bool = False
-    """Whether products and their collectives are cut in parts (`chunk-collectives`)."""
+    """Whether products and their collectives are cut into parts (`chunk-collectives`)."""
 
     @property
     def text(self) -> str:
-        """The passes."""
+        """The passes of the program."""
         return f"{self.collectives},{self.overlapped}"
 
     @property
@@ -111,4 +110,4 @@ class FinishPipeline(NamedPipeline):
 PIPELINES: dict[str, type[NamedPipeline]] = {
     each.name: each for each in (PreparePipeline, CommunicatePipeline, ProgramPipeline, FinishPipeline)
 }
-"""The pipelines by name, the first to run first."""
+"""The pipelines by name, in the order that they run."""

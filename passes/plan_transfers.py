@@ -24,21 +24,21 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class PlanTransfersPass(ModulePass):
     """
-    Say which rank sends which slice of a transfer to whom, in which order.
+    Choose the sender, the receivers and the order of each slice of a transfer.
 
-    Senders and order are chosen so that NICs, each of which sends one slice and receives one at a time, are busy until
-    the last slice has arrived: at best for as long as the busiest needs, which most transfers reach. What stays inside
-    of a host is arranged for its devices likewise. The plan depends on the step and the cluster alone, not on the
-    machine or its load.
+    Senders and order are chosen to keep NICs busy until the last slice has arrived; each NIC sends one slice and
+    receives one at a time. The best time is the load of the busiest NIC, which most transfers reach. Slices that stay
+    inside a host are arranged for its devices in the same way. The plan depends only on the step and the cluster, not
+    on the machine that computes it.
 
-    A rank's host and NIC are those that the topology of the module's cluster has for it. Without one, the host is the
-    rank's row of the module's own mesh, the one that no stage has, where that has several spatial axes; with one axis
-    all ranks share a host. A module without such a mesh has the rows of each stage's mesh as hosts. Such a host has one
-    NIC.
+    The topology of the module's cluster gives each rank its host and NIC. Without a topology, the host is the rank's
+    row of the mesh of all ranks, which belongs to no stage, if that mesh has several spatial axes; with one axis all
+    ranks share a host. If there is no such mesh, the rows of each stage's mesh are hosts. These hosts have one NIC
+    each.
 
     Requires: transfers with shardings (`search-strategy`).
-    Ensures: every transfer has tasks, part by part, that bring each receiver what it holds and nothing else, and, where
-    ranks that share a NIC have several in one part, the order of these.
+    Ensures: every transfer has tasks for each part that bring each receiver exactly its slices. If ranks that share a
+    NIC have several tasks in one part, the transfer has their order.
 
     Before:
     ```mlir
@@ -74,19 +74,19 @@ class PlanTransfersPass(ModulePass):
     name = "plan-transfers"
 
     method: Method = "broadcast"
-    """How a slice travels: `broadcast` passes it on from receiver to receiver, one copy to each host."""
+    """How a slice is sent: `broadcast` passes it on from receiver to receiver, one copy to each host."""
 
     order: Order = "best"
-    """How senders and order are chosen: `best` of all, `exact` by CP-SAT, or one of the heuristics by its name."""
+    """Algorithm for senders and order: `best` of all, `exact` by CP-SAT, or the name of a heuristic."""
 
     per_host: int | None = None
-    """How many consecutive ranks of the job share a host; by default as the meshes say."""
+    """Number of consecutive ranks of the job that share a host; by default from the topology or the meshes."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Plan every transfer of the module."""
-        meshes = {each.sym_name.data: each for each in op.ops if isinstance(each, MeshOp)}
-        grids = {name: Grid.of(each.mesh, each.ranks) for name, each in meshes.items()}
-        clusters = {each.mesh.data: each for each in op.ops if isinstance(each, ClusterOp)}
+        meshes = {inner.sym_name.data: inner for inner in op.ops if isinstance(inner, MeshOp)}
+        grids = {name: Grid.of(inner.mesh, inner.ranks) for name, inner in meshes.items()}
+        clusters = {inner.mesh.data: inner for inner in op.ops if isinstance(inner, ClusterOp)}
         for func in step_functions(op):
             stages = Stages(func)
             sites = self._sites(meshes, stages.names, clusters)
@@ -99,11 +99,11 @@ class PlanTransfersPass(ModulePass):
                 transfer.order = OrderAttr(order) if order is not None else None
 
     def _sites(self, meshes: Mapping[str, MeshOp], stages: Sequence[str], clusters: Mapping[str, ClusterOp]) -> Sites:
-        """Where every rank sits."""
-        ranks = {rank for each in meshes.values() for rank in each.ranks}
+        """Return the host and NIC of every rank."""
+        ranks = {rank for mesh_op in meshes.values() for rank in mesh_op.ranks}
         if self.per_host is not None:
             return Sites({rank: rank // self.per_host for rank in ranks})
-        own = [each for name, each in meshes.items() if name not in stages and ranks <= set(each.ranks)]
+        own = [mesh_op for name, mesh_op in meshes.items() if name not in stages and ranks <= set(mesh_op.ranks)]
         described = clusters[own[0].sym_name.data] if own and own[0].sym_name.data in clusters else None
         if described is not None and described.topology is not None:
             seats = {rank: described.topology.data.seat(place) for place, rank in enumerate(own[0].ranks)}
@@ -113,19 +113,19 @@ class PlanTransfersPass(ModulePass):
                 {rank: names[seat.host, seat.nic] for rank, seat in seats.items()},
             )
         hosts: dict[int, int] = {}
-        for each in own[:1] or meshes.values():
+        for mesh_op in own[:1] or meshes.values():
             first = max(hosts.values(), default=-1) + 1
-            rows = each.mesh.spatial[0].size if len(each.mesh.spatial) > 1 else 1
-            row = len(each.ranks) // rows
-            hosts |= {rank: first + index // row for index, rank in enumerate(each.ranks)}
+            rows = mesh_op.mesh.spatial[0].size if len(mesh_op.mesh.spatial) > 1 else 1
+            row = len(mesh_op.ranks) // rows
+            hosts |= {rank: first + index // row for index, rank in enumerate(mesh_op.ranks)}
         return Sites(hosts)
 
     def _tasks(self, op: TransferOp, source: str, grids: Mapping[str, Grid], sites: Sites) -> list[Task]:
         if op.out_sharding is None:
             fail(op, "has no sharding; run search-strategy before plan-transfers")
-        here = Placed(grids[source], sharding_of(op.operand))
-        there = Placed(grids[op.mesh.data], op.out_sharding.sharding)
+        sender = Placed(grids[source], sharding_of(op.operand))
+        receiver = Placed(grids[op.mesh.data], op.out_sharding.sharding)
         try:
-            return plan(units(shape_of(op.operand), here, there, parts_of(op)), sites, self.method, self.order)
+            return plan(units(shape_of(op.operand), sender, receiver, parts_of(op)), sites, self.method, self.order)
         except ValueError as error:
             fail(op, f"from @{source} to @{op.mesh.data}: {error}")

@@ -14,16 +14,16 @@ from ..dialects.text import IRParser
 from .verification import Fault, first_fault
 
 MOST_CHARACTERS = 2**28
-"""Of a text of IR; parsing takes a few hundred times its size of memory."""
+"""Limit of the length of an IR text; parsing takes a few hundred times its size in memory."""
 
 
 class TextError(ValueError):
     """
-    Text that is no IR.
+    Text that is not valid IR.
 
     Args:
-        error: what the parser raised, of any kind.
-        parser: how far it had come; None where it did not begin.
+        error: the exception of the parser, of any kind.
+        parser: the parser, which knows its position in the text, or None if parsing did not begin.
     """
 
     def __init__(self, name: str, error: Exception, parser: IRParser | None) -> None:
@@ -36,8 +36,8 @@ class InvalidModuleError(ValueError):
     IR that parses and does not verify.
 
     Args:
-        fault: the innermost op that does not, and why.
-        spans: where ops stand in the text.
+        fault: the innermost op that does not verify, and the reason.
+        spans: the positions of ops in the text.
     """
 
     def __init__(self, name: str, fault: Fault, spans: Mapping[Operation, Span]) -> None:
@@ -47,7 +47,7 @@ class InvalidModuleError(ValueError):
 
 @dataclass(frozen=True)
 class ReadModule:
-    """A module that verifies, and where its ops stand in the text."""
+    """A module that verifies, and the positions of its ops in the text."""
 
     module: ModuleOp
     spans: Mapping[Operation, Span]
@@ -55,11 +55,11 @@ class ReadModule:
 
 def read_module(ctx: Context, source: Input[str]) -> ReadModule:
     """
-    The module in a text.
+    Return the module in a text.
 
     Raises:
-        TextError: the text is no IR.
-        InvalidModuleError: the IR is not valid.
+        TextError: the text is not valid IR.
+        InvalidModuleError: the IR does not verify.
     """
     parser = None
     try:

@@ -1,4 +1,4 @@
-"""Recompute values of forward in backward, for less memory: activation checkpointing."""
+"""Recompute values of forward in backward, to save memory: activation checkpointing."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .step.step_view import StepView, cluster_of_module, step_functions
 @dataclass(frozen=True)
 class RecomputePass(ModulePass):
     """
-    Keep fewer values of forward for backward, and compute the others again there: activation checkpointing.
+    Keep fewer values of forward for backward, and recompute the others there: activation checkpointing.
 
-    What the model runs under `torch.utils.checkpoint` (`train.checkpoint`) is computed again. Of the other values as
-    many are, with `keep` below 1, that what is kept takes no more than that part of its bytes: those that cost the
-    fewest seconds per byte, by the roofline of the cluster's devices. Ops are done again right before the first op of
-    backward that needs them; what goes from one layer to the next is kept. Random numbers are the same, for they are
-    drawn by seed and place.
+    Ops that the model runs under `torch.utils.checkpoint` (`train.checkpoint`) are recomputed. With `keep` below 1,
+    further values are recomputed until the kept values take at most that fraction of the bytes of all: first the values
+    that cost the fewest seconds per byte, by the roofline of the cluster's devices. Ops are recomputed right before the
+    first op of backward that needs them; values between layers are kept. Random numbers are the same, because they
+    depend on seed and place.
 
-    Requires: a step function before it is divided into stages; a cluster, where `keep` is below 1.
-    Ensures: the same results. Ops that are done again have `train.backward` and `train.recomputed`.
+    Requires: a step function that is not divided into stages; a cluster if `keep` is below 1.
+    Ensures: the same results. Recomputed ops have `train.backward` and `train.recomputed`.
 
     Before:
     ```mlir
@@ -67,38 +67,37 @@ class RecomputePass(ModulePass):
     }
     ```
 
-    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016; Korthikanti et al., MLSys 2023 (what is
-    cheap to compute again); `search/kept_values.py` for the choice.
+    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016; Korthikanti et al., MLSys 2023 (values
+    that are cheap to recompute); `recomputing/kept_values.py` for the choice.
     """
 
     name = "recompute"
 
     keep: int | float = 1
-    """The fraction of the bytes that backward needs of forward that may be kept; 1 for all but what is marked."""
+    """Fraction of the bytes from forward to backward that may be kept; 1 keeps all but values marked in the model."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         if not 0 <= self.keep <= 1:
             raise PassFailedException(f"recompute: keep={self.keep}, expected a fraction between 0 and 1")
         for func in step_functions(op):
-            if self.keep == 1 and not any(CHECKPOINT in each.attributes for each in func.body.block.ops):
+            if self.keep == 1 and not any(CHECKPOINT in inner.attributes for inner in func.body.block.ops):
                 continue
             require_no_resharding(func, self.name)
             cluster = cluster_of_module(op) if self.keep < 1 else None
-            found = Activations(StepView(func, cluster.mesh if cluster is not None else Mesh(())), cluster)
-            chosen = choose(found.ops, found.values, self.keep)
-            _Recomputer(func, {found.forward[number] for number in chosen.again}).run()
+            activations = Activations(StepView(func, cluster.mesh if cluster is not None else Mesh(())), cluster)
+            chosen = choose(activations.ops, activations.values, self.keep)
+            _Recomputer(func, {activations.forward[number] for number in chosen.again}).run()
 
 
 class _Recomputer:
-    """Puts ops into backward that do again what ops of forward did; one use."""
+    """A rewrite of backward that repeats ops of forward; used once."""
 
     def __init__(self, func: FuncOp, again: set[ComputeOp]) -> None:
         self.block, self.again = func.body.block, again
         self.values: dict[SSAValue, SSAValue] = {}
 
     def run(self) -> None:
-        """Let backward take what is computed again."""
         for op in list(self.block.ops):
             if BACKWARD in op.attributes:
                 for index, value in enumerate(op.operands):
@@ -106,13 +105,13 @@ class _Recomputer:
                         op.operands[index] = instead
 
     def _value(self, value: SSAValue, user: Operation) -> SSAValue:
-        """What backward takes in the place of a value, made before `user` if it is not there yet."""
+        """Return the value that backward uses in the place of `value`, computed before `user` if it is missing."""
         if not isinstance(value, OpResult) or not isinstance(op := value.op, ComputeOp) or BACKWARD in op.attributes:
             return value
         if op not in self.again and not _looks_at_parameter(value):
             return value
         if value not in self.values:
-            operands = [self._value(each, user) for each in op.operands]
+            operands = [self._value(operand, user) for operand in op.operands]
             if spec_of(op).view and operands[0] is op.operands[0] and not _looks_at_parameter(value):
                 self.values[value] = value
             else:
@@ -132,10 +131,7 @@ class _Recomputer:
 
 
 def _looks_at_parameter(value: SSAValue) -> bool:
-    """
-    Whether a value is a view of a parameter, or of one in another dtype: one of forward would keep the copy that was
-    gathered there.
-    """
+    """Return whether a value is a view or cast of a parameter; in forward it would keep the gathered copy alive."""
     while isinstance(value, OpResult) and isinstance(op := value.op, ComputeOp):
         if not spec_of(op).view and not is_cast(op):
             break

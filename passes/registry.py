@@ -1,4 +1,4 @@
-"""The passes of this package by name, each imported when asked for: xDSL loads this at every start."""
+"""The passes of this package by name, each imported on first use, because xDSL loads this module at every start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _HOMES: dict[str, str] = {
     "annotate-costs": "annotate_costs:AnnotateCostsPass",
     "strip-resharding": "strip_resharding:StripReshardingPass",
 }
-"""Pass -> "module:Class", both named as the pass is."""
+"""Pass -> "module:Class", both named like the pass."""
 
 
 def our_passes() -> dict[str, PassFactory]:

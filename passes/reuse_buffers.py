@@ -16,15 +16,15 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class ReuseBuffersPass(ModulePass):
     """
-    Write into the program which results are written over an operand: updates over what they replace, sums and
-    all-reduces over an operand that nothing else reads any more.
+    Write which results are written over an operand: updates over the values that they replace, sums and all-reduces
+    over an operand that no other op reads afterwards.
 
     Requires: nothing; run it after every pass that adds or moves ops, and before `check-memory` and `insert-frees`.
-    Ensures: each op that can write over an operand has `spmd.reuses`: by result the index of the operand whose memory
-    it takes over, or -1 where it has memory of its own. The memory of arguments changes where the function returns
-    their new value, and nowhere else. A `pipe.fragment` says which sums of its parts lie in the memory of what the
-    first part yields. The verifier refuses a program that reads a value after it was written over; `check-memory` and
-    the emitted program follow what is written. What it says already is decided again.
+    Ensures: each op that can write over an operand has `spmd.reuses`: for each result, the index of the operand whose
+    memory it takes over, or -1 if it has new memory. The memory of an argument changes only if the function returns its
+    new value. A `pipe.fragment` says which sums of its parts are in the memory of the first part's results. The
+    verifier refuses a program that reads a value after it was written over; `check-memory` and the emitted program
+    follow these attributes. Existing attributes are decided again.
 
     Before:
     ```mlir
@@ -46,7 +46,7 @@ class ReuseBuffersPass(ModulePass):
     }
     ```
 
-    Source: one walk over straight-line code, which knows what may share memory (`analysis.liveness`).
+    Source: one walk over straight-line code with an alias analysis (`analysis.liveness`).
     """
 
     name = "reuse-buffers"
@@ -54,5 +54,5 @@ class ReuseBuffersPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for func in step_functions(op):
-            for each, operands in list(reuse_of(func)):
-                set_reuses(each, operands)
+            for writer, operands in list(reuse_of(func)):
+                set_reuses(writer, operands)

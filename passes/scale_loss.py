@@ -45,7 +45,7 @@ from .step.requirements import require_no_skipped_updates, require_undecided
 from .step.step_view import step_functions
 
 SCALE, GROWTH = "loss_scale", "growth_tracker"
-"""The states of a step, which are of no parameter: what the loss is multiplied by, and for how many steps it was."""
+"""The states of a step that belong to no parameter: the loss factor, and the number of steps since it changed."""
 
 _NUMBER, _COUNT = TensorType(f32, []), TensorType(i32, [])
 
@@ -53,17 +53,17 @@ _NUMBER, _COUNT = TensorType(f32, []), TensorType(i32, [])
 @dataclass(frozen=True)
 class ScaleLossPass(ModulePass):
     """
-    Scale the loss before backward, so that small gradients are no zeros in float16, and gradients back after it.
+    Scale the loss before backward, so that small gradients do not underflow in float16, and unscale gradients after it.
 
-    Where an element of any gradient is not finite, the scale was too large: all updates of this step are skipped, the
-    count of steps too, and the scale becomes smaller. After many steps without, it becomes larger. Scale and counter
-    are states of the step. How many elements are finite is a sum, partial where gradients are split, so the search
-    decides where it is reduced; gradients that are sums over devices or parts of the batch are looked at once they are
-    complete. The step gives the scale of the next one as the metric `loss_scale`.
+    If an element of any gradient is not finite, the scale was too large: all updates of this step are skipped,
+    including the step count, and the scale is reduced. After many steps without a skip it grows. Scale and counter are
+    states of the step. The number of finite elements is a sum, which is partial where gradients are split, so the
+    search decides where it is reduced. Gradients that are sums over devices or micro-batches are checked once they are
+    complete. The step returns the scale of the next step as the metric `loss_scale`.
 
-    Requires: a captured step before any decision, with all gradients before the first update, in float32 or wider.
-    Before `clip-gradients`, which then clips gradients that are scaled back.
-    Ensures: every update takes a gradient that is scaled back, and `found_inf`.
+    Requires: a captured step before any decision, with all gradients before the first update, in float32 or wider. Run
+    it before `clip-gradients`, which then clips unscaled gradients.
+    Ensures: every update takes an unscaled gradient, and `found_inf`.
 
     Before:
     ```mlir
@@ -132,13 +132,13 @@ class ScaleLossPass(ModulePass):
     """The scale of the first step."""
 
     growth_factor: int | float = 2.0
-    """What the scale is multiplied by after `growth_interval` steps in a row that were not skipped."""
+    """Factor of the scale after `growth_interval` consecutive steps that were not skipped."""
 
     backoff_factor: int | float = 0.5
-    """What the scale is multiplied by after a step that was skipped."""
+    """Factor of the scale after a step that was skipped."""
 
     growth_interval: int = 2000
-    """After how many steps the scale grows."""
+    """Number of steps after which the scale grows."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -150,7 +150,7 @@ class ScaleLossPass(ModulePass):
                 self._run(func, updates)
 
     def check(self) -> None:
-        """Raise PassFailedException for a setting that cannot be."""
+        """Raise PassFailedException for an impossible setting."""
         for name, fits, expected in (
             ("init_scale", 0 < self.init_scale < math.inf, "a number above 0"),
             ("growth_factor", self.growth_factor > 1, "a number above 1"),
@@ -161,24 +161,24 @@ class ScaleLossPass(ModulePass):
                 raise PassFailedException(f"scale-loss: {name}={getattr(self, name)}, expected {expected}")
 
     def _run(self, func: FuncOp, updates: Sequence[Operation]) -> None:
-        given = gradients(func, updates, self.name)
-        if half := next((each for each in given if dtype_of(each) == "float16"), None):
-            fail(func, f"the gradient %{hint_of(half)} is in float16, in which it cannot be unscaled; train float32")
-        if clip := next(filter(None, map(clip_of, given)), None):
-            fail(clip, "clips a gradient, which would be that of the scaled loss; run scale-loss before clip-gradients")
+        old = gradients(func, updates, self.name)
+        if half := next((gradient for gradient in old if dtype_of(gradient) == "float16"), None):
+            fail(func, f"the gradient %{hint_of(half)} is in float16 and cannot be unscaled; train in float32")
+        if clip := next(filter(None, map(clip_of, old)), None):
+            fail(clip, "would clip a gradient of the scaled loss; run scale-loss before clip-gradients")
         scale = _state(func, SCALE, _NUMBER, {train.INITIAL: FloatAttr(float(self.init_scale), 64)})
         growth = _state(func, GROWTH, _COUNT, {})
         _scale_loss(func, scale)
-        made, updating = Insertion(updates[0]), [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
-        skips = any_not_finite(made, given)
-        found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
-        unscaled = _unscaled(made, given, scale)
-        new_scale, new_growth = self._adapted(made, scale, growth, skips)
-        made.insert_before_updates(func)
-        for gradient, new in zip(given, unscaled, strict=True):
+        insertion, updating = Insertion(updates[0]), [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
+        skips = any_not_finite(insertion, old)
+        found_inf = insertion.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
+        unscaled = _unscaled(insertion, old, scale)
+        new_scale, new_growth = self._adapted(insertion, scale, growth, skips)
+        insertion.insert_before_updates(func)
+        for gradient, new in zip(old, unscaled, strict=True):
             replace(func, gradient, new, updates)
         for op in updating:
-            op.operands = [*op.operands, found]
+            op.operands = [*op.operands, found_inf]
         add_result(func, new_scale, train.UPDATES, IntegerAttr(scale.index, i64))
         add_result(func, new_growth, train.UPDATES, IntegerAttr(growth.index, i64))
         add_metric(func, new_scale, SCALE)
@@ -186,7 +186,7 @@ class ScaleLossPass(ModulePass):
     def _adapted(
         self, made: Insertion, scale: SSAValue, growth: SSAValue, skips: SSAValue
     ) -> tuple[SSAValue, SSAValue]:
-        """The scale and the counter after this step."""
+        """Return the scale and the counter after this step."""
         counted = made.add("add.Scalar", [growth], (), f"{GROWTH}.counted", other=IntegerAttr(1, i64))
         interval = IntegerAttr(self.growth_interval, i64)
         due = made.add("eq.Scalar", [counted], (), f"{SCALE}.due", other=interval)
@@ -196,15 +196,15 @@ class ScaleLossPass(ModulePass):
         )
         fits = made.add("isfinite", [larger], (), f"{SCALE}.fits")
         grows = made.add("logical_and", [due, fits], (), f"{SCALE}.grows")
-        kept = made.add("where.self", [grows, larger, scale], (), f"{SCALE}.kept")
-        new_scale = made.add("where.self", [skips, smaller, kept], (), f"{SCALE}.new")
+        unskipped = made.add("where.self", [grows, larger, scale], (), f"{SCALE}.kept")
+        new_scale = made.add("where.self", [skips, smaller, unskipped], (), f"{SCALE}.new")
         none = made.add("zeros_like", [growth], (), f"{GROWTH}.none")
         begins = made.add("logical_or", [due, skips], (), f"{GROWTH}.begins")
         return new_scale, made.add("where.self", [begins, none, counted], (), f"{GROWTH}.new")
 
 
 def _state(func: FuncOp, name: str, type: TensorType[Attribute], more: Mapping[str, Attribute]) -> BlockArgument:
-    """A new argument that is a state of no parameter."""
+    """Add an argument that is a state of no parameter, and return it."""
     block = func.body.block
     value = block.insert_arg(type, len(block.args))
     value.name_hint = name
@@ -216,23 +216,23 @@ def _state(func: FuncOp, name: str, type: TensorType[Attribute], more: Mapping[s
 
 
 def _scale_loss(func: FuncOp, scale: SSAValue) -> None:
-    """Let backward begin with the scale in the place of 1."""
+    """Begin backward with the scale instead of 1."""
     begin = next((op for op in func.body.block.ops if train.LOSS_GRADIENT in op.attributes), None)
     if not isinstance(begin, ComputeOp):
         fail(func, "has no op marked train.loss_gradient; run scale-loss on the step as captured")
-    one, scales = begin.outs[0], list[Operation]()
-    if element_of(one) != f32:
-        element = element_of(one)
+    gradient, scales = begin.outs[0], list[Operation]()
+    if element_of(gradient) != f32:
+        element = element_of(gradient)
         scales.append(like(begin, "_to_copy", [scale], [()], f"{SCALE}.cast", dtype=element))
         scale = scales[-1].results[0]
-    scaled = like(begin, "mul.Tensor", [one, scale], [shape_of(one)], f"{hint_of(one)}.scaled")
-    one.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
+    scaled = like(begin, "mul.Tensor", [gradient, scale], [shape_of(gradient)], f"{hint_of(gradient)}.scaled")
+    gradient.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
     func.body.block.insert_ops_after([*scales, scaled], begin)
 
 
 def _unscaled(made: Insertion, given: Sequence[SSAValue], scale: SSAValue) -> list[SSAValue]:
-    """The gradients as they are of the loss itself."""
-    # As torch does: the inverse of a scale that is no power of two is rounded once.
+    """Return the gradients of the loss itself."""
+    # As in torch, the inverse of a scale that is not a power of two is rounded once.
     exact = made.add("_to_copy", [scale], (), f"{SCALE}.exact", dtype=f64)
     inverse = made.add("reciprocal", [exact], (), f"{SCALE}.exact_inverse")
     rounded = made.add("_to_copy", [inverse], (), f"{SCALE}.inverse", dtype=f32)

@@ -25,19 +25,18 @@ from .step.step_view import cluster_of_module, stage_meshes, step_functions, ste
 @dataclass(frozen=True)
 class SchedulePipelinePass(ModulePass):
     """
-    Put the ops of each stage that work on parts into fragments, and say in which order stages run them, part by part.
+    Put the micro-batched ops of each stage into fragments, and write the order of each stage's fragments and transfers.
 
     Requires: stages (`partition-stages`), a temporal axis (`split-batch`) and collectives (`select-collectives`).
-    Ensures: the ops in the loop are in fragments by stage and kind: `forward0`, `backward0` (gradients that go to
-    another stage, and what they depend on) and `weights0` (the other gradients); where a stage sends no gradients on,
-    all are in `backward0`. Transfers of parts stand between them in the order of dataflow; what is there once comes
-    before or after. `pipe.schedule` has per stage the order of its runs, starts and waits. Frees are dropped. Where a
-    part comes back to a stage, whose chunks of the model it goes through one after the other, these have fragments of
-    their own: `forward0.0`, `forward0.1`.
+    Ensures: the ops in the loop are in fragments by stage and kind: `forward0`, `backward0` (gradients for another
+    stage, and the ops that they depend on) and `weights0` (the other gradients). If a stage sends no gradients, all are
+    in `backward0`. Transfers of micro-batches are between the fragments in dataflow order; ops outside the loop come
+    before or after. `pipe.schedule` has for each stage the order of its runs, starts and waits. Frees are dropped. If
+    micro-batches return to a stage, each of its chunks of the model has its own fragments: `forward0.0`, `forward0.1`.
 
-    `auto` plans transfers that are not planned (`plan-transfers`) and simulates all fixed orders, and the best that
-    list scheduling finds with the estimated seconds of fragments and transfers, each stage within its memory. The
-    fastest that fits is taken, so how long gradients of weights wait follows from what they hide. It needs the
+    `auto` plans transfers that are not planned yet (`plan-transfers`). It simulates all fixed orders, and the best
+    orders of list scheduling with the estimated seconds of fragments and transfers, each stage within its memory, and
+    takes the fastest that fits. So the delay of weight gradients follows from the time that they can fill. It needs the
     module's cluster.
 
     Pipeline: schedule-pipeline{schedule=gpipe}
@@ -100,18 +99,18 @@ class SchedulePipelinePass(ModulePass):
 
     schedule: ScheduleName = "eager-1f1b"
     """
-    `gpipe`; `1f1b`; `eager-1f1b`, which runs more forwards ahead and delays gradients of weights; `zero-bubble`, which
+    `gpipe`; `1f1b`; `eager-1f1b`, which runs more forwards ahead and delays weight gradients; `zero-bubble`, which
     delays them for longer the later the stage; `interleaved-1f1b`, for stages of several chunks; or `auto`.
     """
 
     axis: str | None = None
-    """The temporal axis whose parts go through the pipeline; by default the only one."""
+    """The temporal axis whose micro-batches pass the pipeline; by default the only one."""
 
     in_flight: int | None = None
-    """For `auto`: how many parts a stage may have between forward and their last gradient; by default any number."""
+    """With `auto`, the number of micro-batches that a stage may have between forward and their last gradient."""
 
     limit: int | float | None = None
-    """For `auto`: bytes that each rank may use; by default the memory of its device."""
+    """With `auto`, bytes that each rank may use; by default the memory of its device."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Schedule every step function of the module."""
@@ -135,7 +134,7 @@ class SchedulePipelinePass(ModulePass):
     def _slots(
         self, ctx: Context, module: ModuleOp, func: FuncOp, fragments: Fragments, shape: PipelineShape, axis: str
     ) -> list[list[Slot]]:
-        """The schedule of a function, whose ops are put into fragments."""
+        """Return the schedule of a function, after putting its ops into fragments."""
         works, deliveries = fragments.works(), fragments.deliveries()
         if self.schedule == "auto":
             stages = [cluster for view, cluster in step_views(module) if view.func is func]
@@ -145,14 +144,14 @@ class SchedulePipelinePass(ModulePass):
                 PlanTransfersPass().apply(ctx, module)
             budget = MemoryBudget(self.limit, self.in_flight)
             return choose_schedule(func, works, deliveries, shape, stages, whole, budget)
-        if self.schedule not in (known := policies(shape)):
-            fail(func, _refusal(self.schedule, shape, known))
+        if self.schedule not in (allowed := policies(shape)):
+            fail(func, _refusal(self.schedule, shape, allowed))
         fragments.write(axis)
         return schedule(works, deliveries, shape, self.schedule)
 
 
 def _refusal(name: str, shape: PipelineShape, known: Sequence[str]) -> str:
-    """Why a pipeline cannot have an order."""
+    """Return why a pipeline cannot have an order."""
     others = f"; use {', '.join((*known, 'auto'))}"
     if shape.chunks == 1:
         return f"has one chunk of the model in each stage, but {name} is for several{others}"

@@ -1,4 +1,4 @@
-"""Search for the whole plan of a step: its mesh, stages, parts of the batch and strategy."""
+"""Search for the whole plan of a step: its mesh, stages, micro-batches and strategy."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ from .step.step_view import cluster_of_module, step_functions, step_views
 from .strip_resharding import strip_resharding
 
 WORTHWHILE = 0.99
-"""The part of the fastest step on all devices that one on some of them may take at most."""
+"""A plan that leaves devices idle must take at most this fraction of the time of the fastest plan on all devices."""
 
 WORK_OF_PART = 0.25
-"""The part of the usual work that is done on each part of the cluster."""
+"""Fraction of the usual work that is spent on each part of the cluster."""
 
 
 @dataclass(frozen=True)
 class SearchPlanPass(ModulePass):
     """
-    Decide on everything, and leave the program of the plan whose simulated step is the shortest.
+    Decide on the whole plan, and write the program with the shortest simulated step.
 
-    A plan is a layout and a strategy on it. Layouts are factorisations of the devices into a mesh, stages of a
-    pipeline with their schedule, and parts of the batch: one after the other, or two in turns. Strategies are those
-    that people write by hand (data parallelism, ZeRO, tensor parallelism, and these inside one another), and those that
-    are optimal where collectives count in part, for what runs beside compute may cost nothing. Each candidate is
-    finished by the passes that make a program of it, and simulated; what an estimate shows to be slower than the best
-    is not finished. Where devices differ they have shares by their speed. Of what fits in memory the fastest is kept.
+    A plan is a layout and a strategy on it. Layouts are factorisations of the devices into a mesh, pipeline stages with
+    their schedule, and micro-batches that run in sequence or interleaved in pairs. Strategies are the common
+    hand-written ones (data parallelism, ZeRO, tensor parallelism, and combinations of them), and strategies that are
+    optimal when collectives count only in part, because they may overlap with computation. Each candidate is compiled
+    to a program and simulated, unless an estimate shows that it is slower than the best. On unequal devices, shares
+    follow speed. The fastest candidate that fits in memory is kept.
 
     Requires: a `spmd.mesh` and a `spmd.cluster`; a step without stages. Run it after `decompose-mean`; a batch-norm is
-    decomposed if that pays. What is pinned (`add-pins`) every candidate obeys; it keeps the mesh, to whose axes pins
-    refer.
-    Ensures: what `search-strategy`, `partition-stages`, `split-batch`, `insert-resharding`, `select-collectives`,
-    `accumulate`, `duplex`, `overlap`, `join-updates`, `schedule-pipeline` and `plan-transfers` ensure, as far as they
-    were of use. The mesh may be another one of the same devices. `spmd.plan` on the function has the chosen candidate,
-    its seconds, and what became of all others; `spmd.chosen` what is needed to make it again. The same for the same
-    input, on any machine, unless `budget` ends the search.
+    decomposed if that pays. Every candidate obeys the pins (`add-pins`); with pins the mesh stays, because pins refer
+    to its axes.
+    Ensures: the guarantees of `search-strategy`, `partition-stages`, `split-batch`, `insert-resharding`,
+    `select-collectives`, `accumulate`, `duplex`, `overlap`, `join-updates`, `schedule-pipeline` and `plan-transfers`,
+    as far as the plan uses them. The mesh may be another mesh of the same devices. `spmd.plan` on the function has the
+    chosen candidate, its seconds, and the results of all others; `spmd.chosen` has the data to compile it again. The
+    result is the same for the same input, on any machine, unless `budget` ends the search.
 
     Pipeline: search-plan{budget=0 bound_rounds=0}
 
@@ -118,7 +118,7 @@ class SearchPlanPass(ModulePass):
     }
     ```
 
-    Source: DESIGN of this project; AMP (stages), HAP (shares), HiDup (two parts in turns), AutoDDL (judged by cost).
+    Source: DESIGN of this project; AMP (stages), HAP (shares), HiDup (interleaving), AutoDDL (choice by cost).
     """
 
     name = "search-plan"
@@ -127,35 +127,35 @@ class SearchPlanPass(ModulePass):
     """The sizes of the mesh, as `4x16`, or its named axes; by default the search decides."""
 
     stages: int | None = None
-    """How many stages; 1 for no pipeline."""
+    """Number of stages; 1 for no pipeline."""
 
     micro_batches: int | None = None
-    """Into how many parts the batch is cut, by stages or by accumulation; 1 for none."""
+    """Number of micro-batches, with stages or accumulation; 1 for none."""
 
     duplex: Literal["auto", "yes", "no"] = "auto"
-    """Whether parts of the batch take turns: `auto` where that is simulated to be faster."""
+    """Whether micro-batches are interleaved; `auto` if that is faster in simulation."""
 
     keep_activations: int | float | None = None
-    """The fraction of the bytes that backward needs of forward that may be kept (`recompute`), 1 for all; by default
-    less than all where that makes a faster plan fit."""
+    """Fraction of the bytes from forward to backward that may be kept (`recompute`), 1 for all; by default less than
+    all if a faster plan then fits."""
 
     idle: Literal["auto", "no"] = "auto"
-    """Whether devices may idle: `auto` where the step is faster without them."""
+    """Whether devices may idle; `auto` if the step is faster without them."""
 
     ratios: Literal["auto", "even", "balanced"] = "auto"
-    """Whether devices that differ may have shares by their speed (`auto`), or must."""
+    """Whether unequal devices may have shares by their speed (`auto`), must not (`even`) or must (`balanced`)."""
 
     budget: int | float | None = None
-    """Seconds after which no further candidate is begun, and the best so far is the plan."""
+    """Seconds after which no further candidate is tried, and the best so far is the plan."""
 
     work: int = WORK
-    """How many ops the search may go through, where no seconds limit it: its length, by the same count everywhere."""
+    """Number of ops that the search may process if `budget` is not set: its length, the same on every machine."""
 
     processes: int = 1
-    """In how many processes of this machine candidates are tried; the plan does not depend on it."""
+    """Number of processes of this machine that try candidates; the plan does not depend on it."""
 
     algorithm: Literal["auto", "anneal"] = "auto"
-    """How candidates are found: `auto` as said above, or `anneal` by AMP's walk over degrees of parallelism and
+    """How candidates are found: `auto` as described above, or `anneal` by AMP's walk over degrees of parallelism and
     placements of stages, with data and tensor parallelism inside them."""
 
     seed: int = 0
@@ -165,15 +165,14 @@ class SearchPlanPass(ModulePass):
     """The number of iterations of `anneal`; by default its own."""
 
     candidate: str | None = None
-    """A candidate, as `spmd.chosen`, or a `plan.json`, in a JSON file or as JSON text: it is made again, and nothing is
-    searched."""
+    """A candidate to compile without a search: `spmd.chosen` or a `plan.json`, as a JSON file or as JSON text."""
 
     adapt: bool = False
-    """Whether the candidate may be of another cluster: it is then put on the devices that there are, and searched is
-    only where it fits on none of the meshes like its own, or none of them is as the other options ask."""
+    """Whether the candidate may be for another cluster. It is then adapted to the devices; a search runs only if the
+    candidate fits on no mesh similar to its own, or if no such mesh agrees with the other options."""
 
     bound_rounds: int = 3
-    """How many times the lower bound of the step is improved; 0 for none."""
+    """Number of times that the lower bound of the step is improved; 0 for no bound."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the module, which has one step function."""
@@ -184,28 +183,28 @@ class SearchPlanPass(ModulePass):
         strip_resharding(op)
         cluster = cluster_of_module(op)
         try:
-            given = self._given(cluster) if self.candidate is not None else None
+            chosen = self._given(cluster) if self.candidate is not None else None
             fixed = self._fixed(cluster)
-            if given is not None and not self.adapt and not _obeys(fixed, given.candidate):
-                raise ValueError(f"{self._source} is {given.candidate.name}, asked for was {fixed}; leave one out")
+            if chosen is not None and not self.adapt and not _obeys(fixed, chosen.candidate):
+                raise ValueError(f"{self._source} is {chosen.candidate.name}, but options say {fixed}; leave one out")
         except ValueError as error:
             raise PassFailedException(str(error)) from error
-        if given is not None and given.pins and not is_pinned(op):
-            add_pins(op, given.pins)
+        if chosen is not None and chosen.pins and not is_pinned(op):
+            add_pins(op, chosen.pins)
         pins = pin_entries(funcs[0])
         bench = CandidateCompiler(op, cluster)
-        found = self._found(bench, given, fixed)
-        if isinstance(found, str):
-            fail(funcs[0], found)
-        if (ranks := found.best.candidate.layout.ranks) is not None:
-            leave_idle(found.best.module, cluster, ranks)
-        replace_module(op, found.best.module)
+        result = self._found(bench, chosen, fixed)
+        if isinstance(result, str):
+            fail(funcs[0], result)
+        if (ranks := result.best.candidate.layout.ranks) is not None:
+            leave_idle(result.best.module, cluster, ranks)
+        replace_module(op, result.best.module)
         for func in step_functions(op):
-            func.attributes |= found.attributes(pins, cluster.mesh)
+            func.attributes |= result.attributes(pins, cluster.mesh)
 
     @property
     def _source(self) -> str:
-        """Where the candidate comes from, for messages."""
+        """The origin of the candidate, for messages."""
         return "the given candidate" if _is_json(self.candidate or "") else str(self.candidate)
 
     def _found(self, bench: CandidateCompiler, given: Chosen | None, fixed: LayoutConstraints) -> _FoundPlan | str:
@@ -216,18 +215,18 @@ class SearchPlanPass(ModulePass):
         cluster = bench.cluster
         balanced = fixed.balanced is not False and len(cluster.kinds_used) > 1
         count, ranks = cluster.mesh.device_count, given.candidate.layout.ranks
-        # Which devices idle on another cluster is for the search to find out.
+        # If devices idle and the cluster is another one, a search chooses the devices.
         as_is = [given.candidate] if ranks is not None and max(ranks) < count else []
-        for each in as_is if ranks is not None else resized(given.candidate, count, balanced=balanced):
-            if not _obeys(fixed, each):
+        for candidate in as_is if ranks is not None else resized(given.candidate, count, balanced=balanced):
+            if not _obeys(fixed, candidate):
                 continue
-            found = self._made_again(bench, each)
-            if not isinstance(found, str) and found.best.fits:
-                return found
+            result = self._made_again(bench, candidate)
+            if not isinstance(result, str) and result.best.fits:
+                return result
         return self._searched(bench, fixed)
 
     def _searched(self, bench: CandidateCompiler, fixed: LayoutConstraints) -> _FoundPlan | str:
-        """What a search finds, or why it finds nothing."""
+        """Return the plan that a search finds, or why it finds none."""
         if self.algorithm == "anneal":
             return self._annealed(bench, fixed)
         work = float("inf") if self.budget is not None else float(self.work)
@@ -238,19 +237,19 @@ class SearchPlanPass(ModulePass):
             own = bench.on(part)
             worth = _worth(explorers, ranks)
             if not allowance.is_late and own.times.least(Layout(part.mesh)) < worth:
-                mine = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
-                explorers.append(Explorer(own, fixed, mine, processes=self.processes, ranks=ranks))
+                share = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
+                explorers.append(Explorer(own, fixed, share, processes=self.processes, ranks=ranks))
                 explorers[-1].begin(worth)
-        found: list[tuple[Finished, CandidateCompiler]] = []
-        for each in sorted(explorers, key=lambda each: each.plain):
+        finished: list[tuple[Finished, CandidateCompiler]] = []
+        for explorer in sorted(explorers, key=lambda explorer: explorer.plain):
             # The likeliest devices come first, since their best plan ends the search on the others.
-            others = [other for other in explorers if other is not each]
-            if (made := each.go_on(_worth(others, each.ranks, expected=False))) is not None:
-                found.append((made, each.bench))
-        notes = [note for each in explorers for note in each.notes]
-        if not found:
+            others = [other for other in explorers if other is not explorer]
+            if (plan := explorer.go_on(_worth(others, explorer.ranks, expected=False))) is not None:
+                finished.append((plan, explorer.bench))
+        notes = [note for explorer in explorers for note in explorer.notes]
+        if not finished:
             return _why_none(notes, fixed, bench)
-        best, bench = min(found, key=lambda each: each[0].seconds * _handicap(each[0].candidate.layout.ranks))
+        best, bench = min(finished, key=lambda pair: pair[0].seconds * _handicap(pair[0].candidate.layout.ranks))
         if (layout := best.candidate.layout).parts > 1:
             cut, ops = bench.in_parts(unrolled=layout.mode == "duplex")
             LOG.info("%s: %d of %d ops work on parts of the batch, the others once", best.candidate.name, cut, ops)
@@ -272,7 +271,7 @@ class SearchPlanPass(ModulePass):
         return parts_of_cluster(bench.cluster, bench.times.by_kind)
 
     def _made_again(self, step: CandidateCompiler, candidate: Candidate) -> _FoundPlan | str:
-        """The plan of a candidate that is given, or why there is none."""
+        """Return the plan of a given candidate, or why it is impossible."""
         if (ranks := candidate.layout.ranks) is not None:
             if (part := part_of_cluster(step.cluster, ranks)) is None:
                 return f"{candidate.name}: cluster {step.cluster.name!r} has no links between these ranks alone"
@@ -282,12 +281,12 @@ class SearchPlanPass(ModulePass):
             best = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
             verify(best.module, candidate)
         except Refused as error:
-            return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
+            return f"{candidate.name}, from {self._source}, is impossible: {error}"
         note = Note(best.candidate, best.seconds, "" if best.fits else "does not fit", best.exposed, *best.tightest)
         return _FoundPlan(best, [note])
 
     def _given(self, cluster: Cluster) -> Chosen:
-        """The candidate of the file; ValueError where it has none, or one for another number of devices."""
+        """Return the given candidate. Raises ValueError if there is none, or if it is for another number of devices."""
         try:
             text = self.candidate or ""
             read = json.loads(text if _is_json(text) else read_text(text))
@@ -295,7 +294,7 @@ class SearchPlanPass(ModulePass):
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self._source}: cannot read a candidate ({type(error).__name__}: {error}); expected the plan.json"
-                " of a plan that was searched for, or its entry chosen_candidate"
+                " of a search, or its entry chosen_candidate"
             ) from error
         layout, count = given.candidate.layout, given.own_mesh.device_count
         if (ranks := layout.ranks) is not None:
@@ -314,8 +313,9 @@ class SearchPlanPass(ModulePass):
 
     def _bound(self, bench: CandidateCompiler, best: Finished) -> tuple[float, str] | None:
         """
-        Return a lower bound of the step of a family of plans that includes the best, and a text: the family, and how
-        the busiest rank spends the step.
+        Return a lower bound of the step of a family of plans that includes the best, and a text.
+
+        The text names the family, and says how the busiest rank spends the step.
         """
         if not self.bound_rounds:
             return None
@@ -326,16 +326,16 @@ class SearchPlanPass(ModulePass):
         uneven = any(any(ratios_of(view.func, view.mesh).values()) for view in views)
         if uneven or (layout.mode == "whole" and layout.fused):
             on = " on these ranks alone" if layout.ranks is not None else ""
-            found, family = compute_bound(bench), f"any plan{on}, by what there is to compute"
+            bound, family = compute_bound(bench), f"any plan{on}, by what there is to compute"
         elif layout.mode == "whole":
-            found = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
+            bound = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
             on = Layout(layout.mesh, ranks=layout.ranks).name
             family = f"plans on {on} with the batch whole and even shares"
         else:
-            found = parts_bound(bench, layout, rounds=rounds, target=target)
+            bound = parts_bound(bench, layout, rounds=rounds, target=target)
             layers = "these layers and " if layout.stages > 1 else ""
             family = f"plans on {layout.name} with {layers}even shares"
-        return found, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
+        return bound, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
 
     def _fixed(self, cluster: Cluster) -> LayoutConstraints:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
@@ -347,14 +347,14 @@ class SearchPlanPass(ModulePass):
         return LayoutConstraints(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep, balanced, idle)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:
-        """The mesh that is asked for; its axes are called as the cluster's where there are as many."""
+        """Return the mesh of the option; its axes have the cluster's names if there are as many."""
         if self.mesh is None:
             return None
         asked, own = parse_mesh(self.mesh), cluster.mesh
         if asked.device_count != own.device_count:
             raise ValueError(
-                f"mesh {self.mesh} has {asked.device_count} devices, cluster {cluster.name!r} {own.device_count}; the"
-                " sizes of the axes must multiply to that"
+                f"mesh {self.mesh} has {asked.device_count} devices, but cluster {cluster.name!r} has"
+                f" {own.device_count}; the product of the axis sizes must be the same"
             )
         if "=" not in self.mesh and len(asked.axes) == len(own.spatial):
             sizes = (axis.size for axis in asked.axes)
@@ -368,7 +368,7 @@ class _FoundPlan:
     A plan, and the results of the other candidates.
 
     Args:
-        bound: of the step, and of which plans it is one.
+        bound: lower bound of the step in seconds, and the plans that it holds for.
     """
 
     best: Finished
@@ -377,22 +377,22 @@ class _FoundPlan:
     bound: tuple[float, str] | None = None
 
     def attributes(self, pins: Sequence[Pin], own_mesh: Mesh) -> dict[str, Attribute]:
-        """What is kept of it on the function."""
+        """Return the attributes of the function that record the plan."""
         chosen, *others = (
-            plain_attribute(Chosen(each, tuple(pins), own_mesh).record())
-            for each in (self.best.candidate, *self.runners_up)
+            plain_attribute(Chosen(candidate, tuple(pins), own_mesh).record())
+            for candidate in (self.best.candidate, *self.runners_up)
         )
         plan = plan_attribute(self.best.candidate.name, self.best.seconds, self.bound, self.notes)
         return {CHOSEN: chosen, PLAN: plan, **({RUNNERS_UP: ArrayAttr(others)} if others else {})}
 
 
 def _is_json(text: str) -> bool:
-    """Whether a candidate is given as text, and not as a file."""
+    """Return whether a candidate is JSON text rather than a file name."""
     return text.lstrip().startswith("{")
 
 
 def _obeys(fixed: LayoutConstraints, candidate: Candidate) -> bool:
-    """Whether a candidate is as was decided, its mesh and shares too."""
+    """Return whether a candidate obeys the constraints, including mesh and shares."""
     layout = candidate.layout
     sizes = [axis.size for axis in layout.mesh.spatial]
     if fixed.balanced is not None and candidate.choice.balanced != fixed.balanced:
@@ -409,17 +409,17 @@ def _worth(explorers: Sequence[Explorer], ranks: tuple[int, ...] | None, *, expe
     Args:
         expected: whether the estimates of short steps count as well.
     """
-    known = ((each.expected_seconds if expected else each.best_seconds) * _handicap(each.ranks) for each in explorers)
-    return min(known, default=inf) / _handicap(ranks)
+    limits = ((each.expected_seconds if expected else each.best_seconds) * _handicap(each.ranks) for each in explorers)
+    return min(limits, default=inf) / _handicap(ranks)
 
 
 def _handicap(ranks: tuple[int, ...] | None) -> float:
-    """Return the factor for the seconds of a plan on these ranks; None for all. A plan must be worth idle devices."""
+    """Return the factor for the seconds of a plan on these ranks, or on all if None: idle devices must pay off."""
     return 1.0 if ranks is None else 1.0 / WORTHWHILE
 
 
 def _why_none(notes: list[Note], fixed: LayoutConstraints, bench: CandidateCompiler) -> str:
-    """Why there is no plan: what came closest to fitting, else the first reason."""
+    """Return why there is no plan: the candidate closest to fitting, otherwise the first reason."""
     tight = [note for note in notes if note.peak_bytes is not None]
     if tight:
         least = min(tight, key=lambda note: note.peak_bytes or 0)
@@ -432,6 +432,6 @@ def _why_none(notes: list[Note], fixed: LayoutConstraints, bench: CandidateCompi
     devices = bench.cluster.mesh.device_count
     why = impossible(fixed, devices, bench.rows, bench.layers) or first
     return (
-        f"no plan obeys what was asked ({fixed}):"
-        f" {why or f'no way to divide the {devices} devices and {bench.rows} rows is like that'}"
+        f"no plan obeys the options ({fixed}):"
+        f" {why or f'the {devices} devices and {bench.rows} rows cannot be divided in this way'}"
     )

@@ -1,4 +1,4 @@
-"""Search for the signatures of all ops that make the predicted step the shortest."""
+"""Search for the signatures of all ops that minimise the predicted step time."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ WholePlan = Literal["auto", "anneal"]
 @dataclass(frozen=True)
 class SearchStrategyPass(ModulePass):
     """
-    Give every op a signature and every argument a home, at the least predicted time of a step.
+    Give every op a signature and every argument a home, with the least predicted step time.
 
-    Requires: a `spmd.mesh` and a `spmd.cluster`. Reshardings and collectives of an earlier run are stripped
-    first. What is pinned (`add-pins`) is obeyed, and stays.
-    Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
-    users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
-    it, in seconds. Where memory is short, the function is in memory-saving mode (`spmd.memory_saving`).
+    Requires: a `spmd.mesh` and a `spmd.cluster`. Reshardings and collectives of an earlier run are stripped first. Pins
+    (`add-pins`) are obeyed, and stay.
+    Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several users may
+    have a `spmd.working` placement. The function's `spmd.search` has the cost and its lower bound, in seconds. If
+    memory is short, the function is in memory-saving mode (`spmd.memory_saving`).
 
     Before:
     ```mlir
@@ -78,7 +78,7 @@ class SearchStrategyPass(ModulePass):
     }
     ```
 
-    Source: bucket elimination (Dechter 1999) and branch and bound, as `passes/search/eliminate.py` says; HiDup 4
+    Source: bucket elimination (Dechter 1999) and branch and bound, see `passes/search/eliminate.py`; HiDup 4
     (`pareto-dp`); HAP 4.3 to 4.5 (`astar`); AutoDDL 4.5 and 4.6 (`random`, `metropolis`, `coordinate-descent`).
     """
 
@@ -87,38 +87,37 @@ class SearchStrategyPass(ModulePass):
     algorithm: AlgorithmName | WholePlan = "eliminate"
     """
     `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication; `exhaustive` tries
-    everything; `ilp` is an integer program, exact or with a gap; `pareto-dp` minimises the time of two halves of the
-    batch that take turns (HiDup); `astar` synthesises a program instruction by instruction (HAP); `random`,
-    `metropolis` and `coordinate-descent` are heuristics without a bound (AutoDDL). `auto` and `anneal` are those of
-    `search-plan`, which decides on everything and leaves a program with collectives.
+    all strategies; `ilp` is an integer program, exact or with a gap; `pareto-dp` minimises the time of two interleaved
+    micro-batches (HiDup); `astar` synthesises a program instruction by instruction (HAP); `random`, `metropolis` and
+    `coordinate-descent` are heuristics without a bound (AutoDDL). `auto` and `anneal` are the algorithms of
+    `search-plan`, which decides on the whole plan and writes a program with collectives.
     """
 
     pins: str | None = None
-    """Pins to add first, as by `add-pins`."""
+    """Pins to add first, as `add-pins` does."""
 
     memory: int | float | None = None
-    """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
-    buffers of collectives, which are decided later; never more than the memory budget set by `fit-memory`
+    """Bytes per device that a plan may use; by default nine tenths of the memory of the cluster's smallest device,
+    because the buffers of collectives are decided later; never more than the memory budget of `fit-memory`
     (`spmd.memory_budget`)."""
 
     parameters: int | float = 1.0
-    """The weight of the seconds of gathers of parameters and reductions of gradients, which run beside compute."""
+    """Weight of the seconds of gathers of parameters and reductions of gradients, which overlap with computation."""
 
     activations: int | float = 1.0
-    """The weight of the seconds of all other collectives."""
+    """Weight of the seconds of all other collectives."""
 
     seed: int = 0
-    """The seed of the random choices of an algorithm."""
+    """Seed of the random choices of an algorithm."""
 
     budget: int | None = None
-    """The number of steps after which an algorithm returns its best strategy so far; by default its own."""
+    """Number of steps after which an algorithm returns its best strategy so far; by default the algorithm's own."""
 
     without: str | None = None
-    """Parts of an algorithm that are switched off, with commas between them, to measure what they are worth."""
+    """Parts of an algorithm to switch off, separated by commas, to measure their effect."""
 
     explain: bool = False
-    """Whether `spmd.search` also has the statistics of the search: how many states it visited, and how many each rule
-    dropped."""
+    """Whether `spmd.search` also has the statistics of the search: how many states it visited, and each rule pruned."""
 
     @property
     def _weights(self) -> Weights:
@@ -142,19 +141,19 @@ class SearchStrategyPass(ModulePass):
             AddPinsPass(self.pins).apply(ctx, op)
         for func in step_functions(op):
             func.attributes.pop(MEMORY_SAVING, None)
-        found: dict[FuncOp, list[ConstrainedSolution]] = {}
+        solutions: dict[FuncOp, list[ConstrainedSolution]] = {}
         for view, cluster in step_views(op):
             budget = (1.0 - HEADROOM) * cluster.memory if self.memory is None else self.memory
             left = view.func.attributes.get(MEMORY_BUDGET)
             room = min(budget, left.value.data) if isinstance(left, FloatAttr) else budget
             constraints = constraints_of(view)
             stage = search_within(view, cluster, constraints, room, self.algorithm, self._weights, self._effort)
-            found.setdefault(view.func, []).append(stage)
-        for func, stages in found.items():
+            solutions.setdefault(view.func, []).append(stage)
+        for func, stages in solutions.items():
             func.attributes[SEARCH] = self._summary(stages)
 
     def _search_plan(self, ctx: Context, op: ModuleOp, algorithm: WholePlan) -> None:
-        """Run `search-plan`, which has no use for the options of an objective."""
+        """Run `search-plan`, which does not take the options of an objective."""
         from .search_plan import SearchPlanPass
 
         usual = SearchStrategyPass()
@@ -169,14 +168,14 @@ class SearchStrategyPass(ModulePass):
         """Return the result of all stages: their seconds together, the largest peak, and the statistics if asked."""
         entries: dict[str, Attribute] = {
             "algorithm": StringAttr(self.algorithm),
-            "cost": FloatAttr(sum(found.cost for found in stages), 64),
-            "lower_bound": FloatAttr(sum(found.lower_bound for found in stages), 64),
-            "peak_bytes": IntegerAttr(int(max(found.peak_bytes for found in stages)), i64),
+            "cost": FloatAttr(sum(solution.cost for solution in stages), 64),
+            "lower_bound": FloatAttr(sum(solution.lower_bound for solution in stages), 64),
+            "peak_bytes": IntegerAttr(int(max(solution.peak_bytes for solution in stages)), i64),
         }
         if self.explain:
             counts = Counter[str]()
-            for found in stages:
-                # Seconds differ from run to run, and the IR must not.
-                counts.update({name: n for name, n in found.solution.statistics.items() if isinstance(n, int)})
+            for solution in stages:
+                # Seconds are left out because they differ between runs, and the IR must not.
+                counts.update({name: n for name, n in solution.solution.statistics.items() if isinstance(n, int)})
             entries["statistics"] = DictionaryAttr({name: IntegerAttr(n, i64) for name, n in sorted(counts.items())})
         return DictionaryAttr(entries)

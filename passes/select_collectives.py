@@ -31,7 +31,7 @@ Selection = Literal["auto", "padded", "grouped_broadcast", "hierarchical"]
 
 
 def clusters_of(module: ModuleOp) -> dict[str, Cluster]:
-    """The clusters of a module by the names of their meshes."""
+    """Return the clusters of a module by the names of their meshes."""
     meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
     described = {op.mesh.data for op in module.ops if isinstance(op, ClusterOp)}
     return {mesh.name: cluster_on(module, mesh) for mesh in meshes if mesh.name in described}
@@ -79,15 +79,15 @@ class SelectCollectivesPass(ModulePass):
     """
     Replace every `spmd.reshard` by the collective that carries it out, with its method.
 
-    Requires: reshardings of one step each, as `insert-resharding` makes them.
-    Ensures: no `spmd.reshard` is left. A gather or scatter whose parts are not all of one size is `padded` to the
-    largest, for no backend takes unequal parts, or a `grouped_broadcast` of each part as it is (in a scatter, its
-    reduction to its owner), whichever takes less time on the module's cluster; without a cluster it is padded. An
-    all-to-all of unequal parts is `padded`. A collective over axes of which the last alone is inside hosts is
-    `hierarchical` where that takes less time, of equal parts or not: a reduction, and what is sent all to all, is over
-    the last axis first and then over the others, parts are gathered over the others first. But for an all-to-all along
-    one dim, whose pieces only their two ends know. All else is `flat`. (That an all-reduce becomes a reduce-scatter
-    and an all-gather of a dim is the shortest path's choice and has already been made.)
+    Requires: reshardings of one step each, as `insert-resharding` writes them.
+    Ensures: no `spmd.reshard` is left. A gather or scatter of unequal parts is `padded` to the largest part, because no
+    backend takes unequal parts, or a `grouped_broadcast` of each part (in a scatter, a reduction of each part to its
+    owner), whichever is faster on the module's cluster; without a cluster it is padded. An all-to-all of unequal parts
+    is `padded`. A collective over several axes, with only the last one inside hosts, is `hierarchical` if that is
+    faster, for equal and unequal parts: a reduction or all-to-all is over the last axis first and then over the others,
+    a gather over the others first. An all-to-all along one dim is excluded, because only its two ends know its pieces.
+    All other collectives are `flat`. (The replacement of an all-reduce by a reduce-scatter and an all-gather of a dim
+    is a choice of the shortest path and has already been made.)
 
     Before:
     ```mlir
@@ -114,8 +114,8 @@ class SelectCollectivesPass(ModulePass):
 
     method: Selection = "auto"
     """
-    How gathers and scatters of unequal parts, or with `hierarchical` all collectives over several axes, are carried
-    out; `auto` by their cost.
+    Method of gathers and scatters of unequal parts, or with `hierarchical` of all collectives over several axes;
+    `auto` chooses by cost.
     """
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:

@@ -1,4 +1,4 @@
-"""Set the dtype that gradients have while devices reduce them."""
+"""Set the dtype of gradients while devices reduce them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class SetReduceDtypePass(ModulePass):
     """
-    Say in which dtype gradients are reduced over devices that are cast to a wider one on their way to the updates.
+    Set the dtype in which devices reduce gradients that are cast to a wider dtype before the updates.
 
-    In mixed precision the gradients of matrices are made in bfloat16 and cast to float32. Reduced in float32, a
-    gradient stays a partial value up to its cast; in bfloat16 it is reduced before it, in half the bytes. What is in
-    float32 from the start is reduced so in any case. Without this pass the search decides for each gradient, and
-    presets reduce in float32.
+    In mixed precision, the gradients of matrices are computed in bfloat16 and cast to float32. If they are reduced in
+    float32, a gradient stays a partial value up to its cast; in bfloat16 it is reduced before the cast, with half the
+    bytes. Gradients that are computed in float32 are always reduced in float32. Without this pass the search decides
+    for each gradient, and presets reduce in float32.
 
-    Requires: a step function before `search-strategy` or `search-plan`, which has gradients of such a dtype that are
-    cast.
+    Requires: a step function before `search-strategy` or `search-plan`, with gradients in such a dtype that are cast.
     Ensures: `train.reduce_dtype` on the function, which every search and every preset obeys.
 
     Before:
@@ -61,7 +60,7 @@ class SetReduceDtypePass(ModulePass):
     name = "set-reduce-dtype"
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """In which dtype: the one that gradients are made in, or the one that they are cast to."""
+    """The dtype that gradients are computed in, or the dtype that they are cast to."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -69,9 +68,9 @@ class SetReduceDtypePass(ModulePass):
             if train.FORWARD in func.attributes:
                 continue
             casts = widening_casts(func)
-            known = {dtype_of(value): None for cast in casts for value in (cast.args[0], cast.outs[0])}
-            if self.dtype not in known:
-                why = f"they are in {' and '.join(known)}" if known else "none is cast to a wider dtype"
-                advice = "expected one of these" if known else 'leave it out, or give the step precision="bf16-mixed"'
+            dtypes = {dtype_of(value): None for cast in casts for value in (cast.args[0], cast.outs[0])}
+            if self.dtype not in dtypes:
+                why = f"they are in {' and '.join(dtypes)}" if dtypes else "none is cast to a wider dtype"
+                advice = "expected one of these" if dtypes else 'leave it out, or give the step precision="bf16-mixed"'
                 fail(func, f"gradients cannot be reduced in {self.dtype}, because {why}; {advice}")
             func.attributes[train.REDUCE_DTYPE] = StringAttr(self.dtype)

@@ -1,4 +1,4 @@
-"""Make a step leave everything as it was where its loss or gradients are not finite."""
+"""Skip all changes of a step whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .step.requirements import require_no_skipped_updates, require_undecided
 from .step.step_view import step_functions
 
 SKIPPED = "skipped"
-"""The metric that is 1 for a step that was skipped, and else 0."""
+"""The metric that is 1 for a skipped step, and 0 otherwise."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,13 @@ class SkipNonFinitePass(ModulePass):
     """
     Let a step whose loss or gradients are not finite change nothing: no parameter, state or buffer, and no count.
 
-    One sum of how many elements are finite decides for all updates, so all devices skip the same steps. It is partial
-    where gradients are split, and the search decides where it is reduced. The metric `skipped` says what was done.
+    One sum over the numbers of finite elements decides for all updates, so all devices skip the same steps. It is
+    partial where gradients are split, and the search decides where it is reduced. The metric `skipped` reports the
+    decision.
 
-    Requires: a captured step before any decision, with all gradients before the first update. Without `scale-loss`,
-    which skips updates by itself.
-    Ensures: every update takes `found_inf`; buffers keep their values where a step is skipped.
+    Requires: a captured step before any decision, with all gradients before the first update. Do not combine it with
+    `scale-loss`, which also skips updates.
+    Ensures: every update takes `found_inf`; buffers keep their values if a step is skipped.
 
     Before:
     ```mlir
@@ -89,28 +90,27 @@ class SkipNonFinitePass(ModulePass):
 
 def _run(func: FuncOp, updates: Sequence[Operation]) -> None:
     updating = [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
-    made = Insertion(updates[0])
-    given = gradients(func, updates, SkipNonFinitePass.name)
-    # Gradients before the clip: a bound turns infinity into a finite number.
-    unclipped = [clip.args[0] if (clip := clip_of(gradient)) else gradient for gradient in given]
-    skips = any_not_finite(made, [*_losses(func), *unclipped])
-    found = made.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
-    made.insert_before_updates(func)
+    insertion = Insertion(updates[0])
+    taken = gradients(func, updates, SkipNonFinitePass.name)
+    # Gradients are checked before the clip, because a bound turns infinity into a finite number.
+    unclipped = [clip.args[0] if (clip := clip_of(gradient)) else gradient for gradient in taken]
+    skips = any_not_finite(insertion, [*_losses(func), *unclipped])
+    found_inf = insertion.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
+    insertion.insert_before_updates(func)
     for op in updating:
-        op.operands = [*op.operands, found]
+        op.operands = [*op.operands, found_inf]
     _keep_buffers(func, skips, Insertion(updates[0]))
-    add_metric(func, found, SKIPPED)
+    add_metric(func, found_inf, SKIPPED)
 
 
 def _losses(func: FuncOp) -> list[SSAValue]:
-    """The loss, which a step has once."""
     end, roles = func.body.block.last_op, func.res_attrs
     assert isinstance(end, ReturnOp)
-    return [end.operands[at] for at, each in enumerate(roles.data if roles else ()) if train.LOSS in each.data]
+    return [end.operands[at] for at, attrs in enumerate(roles.data if roles else ()) if train.LOSS in attrs.data]
 
 
 def _keep_buffers(func: FuncOp, skips: SSAValue, made: Insertion) -> None:
-    """Return for each buffer the old value where the step is skipped."""
+    """Return the old value of each buffer if the step is skipped."""
     end, roles, arguments = func.body.block.last_op, func.res_attrs, func.arg_attrs
     assert isinstance(end, ReturnOp)
     returned = list(end.operands)

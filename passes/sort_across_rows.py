@@ -1,4 +1,4 @@
-"""Sort the rows that share a device together again, after `sort-within-rows` took them apart."""
+"""Join the sorts of rows that share a device, which `sort-within-rows` separated."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ from .step.step_view import step_functions
 @dataclass(frozen=True)
 class SortAcrossRowsPass(ModulePass):
     """
-    Let the rows of the batch that are on a device at one time sort their elements together again.
+    Let the rows of the batch that are on a device at the same time sort their elements together.
 
-    For `sort-within-rows` each row of the batch has a list of its own, which any strategy may divide. Once it is known
-    into how many parts, over devices and over time, the batch is divided, one list for each part will do: the sort that
-    the model has, where nothing is divided. A device then has the tokens of an expert in one place, and grouped
-    products need not join lists.
+    After `sort-within-rows` each row of the batch has its own list, which any strategy may divide. Once the number of
+    parts of the batch is known, over devices and over time, one list for each part suffices; an undivided batch has the
+    sort of the model. A device then has the tokens of an expert in one place, and grouped products need not join lists.
 
-    Where rows are shared unevenly, or the elements of a row are divided, each row keeps its own.
+    If rows are shared unevenly, or the elements of a row are divided, each row keeps its own list.
 
-    Requires: signatures (`search-strategy`), and the axis of the parts where the batch is split (`split-batch`).
-    Ensures: what the step computes is the same but for the order in which sums are taken; signatures stay.
+    Requires: signatures (`search-strategy`), and the temporal axis if the batch is split (`split-batch`).
+    Ensures: the step computes the same values, up to the order of summation; signatures stay.
 
     Before:
     ```mlir
@@ -67,7 +66,7 @@ class SortAcrossRowsPass(ModulePass):
     }
     ```
 
-    Source: dropless mixtures: Gale et al., MegaBlocks (2022), 4, where a device sorts the tokens that it has.
+    Source: dropless mixtures: Gale et al., MegaBlocks (2022), 4, where a device sorts its own tokens.
     """
 
     name = "sort-across-rows"
@@ -86,27 +85,25 @@ class SortAcrossRowsPass(ModulePass):
 
 
 def _parts(listed: Sequence[AtenOp], rows: int) -> int | None:
-    """
-    The least number of lists that all shardings of lists divide; None where rows of the batch have to keep theirs.
-    """
-    found = 1
+    """Return the least number of lists that all shardings of lists divide, or None if rows must keep their lists."""
+    lists = 1
     for op in listed:
-        for given, spread in _spreads(op):
+        for mesh_name, spread in _spreads(op):
             first, second = spread.dims[0], spread.dims[1]
-            parts = find_mesh(op, given).parts(first.axes)
+            parts = find_mesh(op, mesh_name).parts(first.axes)
             is_even = first.offsets is None or first.offsets == even_offsets(rows, parts)
             if second.axes or not is_even or rows % parts:
                 return None
-            found = math.lcm(found, parts)
-    return found if rows % found == 0 else None
+            lists = math.lcm(lists, parts)
+    return lists if rows % lists == 0 else None
 
 
 def _spreads(op: AtenOp) -> Iterator[tuple[str, Sharding]]:
-    """The shardings of lists, each with its mesh: those of a list op, of working copies, and of views."""
+    """Yield the shardings of lists with the names of their meshes: in a list op, its working copies and its views."""
     listed = LIST_OPS[op.overload]
-    name, given = _signature(op)
-    yield from ((name, given.operands[i]) for i in listed.operands)
-    yield from ((name, given.results[i]) for i in listed.results)
+    name, own = _signature(op)
+    yield from ((name, own.operands[i]) for i in listed.operands)
+    yield from ((name, own.results[i]) for i in listed.results)
     for i in listed.results:
         if isinstance(copy := attribute_of(op.outs[i], WORKING), ShardingAttr):
             yield copy.data.mesh, copy.sharding
@@ -115,13 +112,13 @@ def _spreads(op: AtenOp) -> Iterator[tuple[str, Sharding]]:
                 other, signature = _signature(use.operation)
                 yield other, signature.operands[0]
     for i in listed.operands:
-        made = op.args[i].owner
-        if isinstance(made, Operation) and is_view(made):
-            other, signature = _signature(made)
+        producer = op.args[i].owner
+        if isinstance(producer, Operation) and is_view(producer):
+            other, signature = _signature(producer)
             yield other, signature.results[0]
 
 
 def _signature(op: Operation) -> tuple[str, Signature]:
-    if (given := signature_of(op)) is None:
+    if (signed := signature_of(op)) is None:
         fail(op, "has no signature; run search-strategy before sort-across-rows")
-    return given.data.mesh, given.signature
+    return signed.data.mesh, signed.signature

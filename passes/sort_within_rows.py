@@ -1,4 +1,4 @@
-"""Sort the elements of each row of the batch by themselves, where a step sorts all rows together."""
+"""Sort the elements of each row of the batch separately, if a step sorts all rows together."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from .step.step_view import StepView, batch_rows, step_functions
 @dataclass(frozen=True)
 class SortWithinRowsPass(ModulePass):
     """
-    Let each row of the batch sort its own elements, where a step sorts those of all rows and what it makes of them does
-    not depend on which row they are from.
+    Let each row of the batch sort its own elements, if a step sorts all rows together and its results do not depend on
+    the rows that elements are from.
 
-    A mixture of experts that drops no token sorts the tokens of the whole batch by expert, multiplies each expert's by
-    its matrix, and puts them back. What a token becomes does not depend on others, so each sequence can do so for
-    itself: the products are then of several lists, `grouped_bmm`, that data parallelism and micro-batches divide. A
-    sort of which something else is made, the largest of all elements say, stays as it is. What works on a list of each
-    row is marked, so that `sort-across-rows` can join the lists that no strategy parts.
+    A mixture of experts that drops no token sorts the tokens of the whole batch by expert, multiplies each expert's
+    tokens by its matrix, and restores their order. Tokens do not depend on each other, so each sequence can do this
+    separately. The products are then products of several lists, `grouped_bmm`, which data parallelism and micro-batches
+    can divide. A sort with other uses, such as the largest of all elements, stays. Ops on the lists of rows are marked,
+    so that `sort-across-rows` can join the lists that no strategy divides.
 
     Requires: a step without signatures in which the batch leads its dims (`make-batch-major`).
-    Ensures: what the step computes is the same but for the order in which sums are taken.
+    Ensures: the step computes the same values, up to the order of summation.
 
     Before:
     ```mlir
@@ -110,7 +110,7 @@ class SortWithinRowsPass(ModulePass):
             require_undecided(func, self.name)
             view = StepView(func, Mesh(()))
             rows = batch_rows(view.inputs)
-            if rows is not None and rows > 1 and any(_is_sort(each) for each in view.ops):
+            if rows is not None and rows > 1 and any(_is_sort(compute) for compute in view.ops):
                 _RowSorts(func, view, rows).run()
 
 
@@ -119,24 +119,24 @@ def _is_sort(op: Operation) -> bool:
 
 
 class _RowSorts:
-    """One walk over a step, in which twins are made beside values; uses are changed at its end."""
+    """A walk over a step that creates twins of values, and replaces the uses of the values at its end."""
 
     def __init__(self, func: FuncOp, view: StepView, rows: int) -> None:
         self.func, self.maker = func, TwinMaker(func.body.block, rows)
         self.twins: dict[SSAValue, Twin] = {}
         self.places: dict[SSAValue, BatchPlace] = {}
         self.ends: dict[tuple[AtenOp, int], SSAValue] = {}
-        """By sort and number of groups, where these end among the sorted keys of each row of the batch."""
+        """By sort and number of groups, the ends of the groups among the sorted keys of each row of the batch."""
         self.failed: set[AtenOp] = set()
-        """The sorts that stay, for what is made of them."""
+        """The sorts that stay because of their uses."""
         self.closed: list[tuple[SSAValue, SSAValue, frozenset[AtenOp]]] = []
-        """Values that are the same, or as good, if some sorts are rewritten."""
-        for given in view.inputs:
-            if given.rows == rows:
-                self.places[given.argument] = BatchPlace(0, rows)
+        """Pairs of values that are interchangeable if some sorts are rewritten, with these sorts."""
+        for item in view.inputs:
+            if item.rows == rows:
+                self.places[item.argument] = BatchPlace(0, rows)
 
     def run(self) -> None:
-        """Walk over the step, then put twins in the place of values."""
+        """Walk over the step, then replace values by their twins."""
         old = list(self.func.body.block.ops)
         for op in old:
             self._visit(op)
@@ -153,11 +153,11 @@ class _RowSorts:
     def _visit(self, op: Operation) -> None:
         sorts = frozenset[AtenOp]().union(*(self.twins[value].sorts for value in op.operands if value in self.twins))
         if isinstance(op, AtenOp) and op.overload not in FACTORIES and (sorts or self._can_sort(op)):
-            found = self._twins_of(op)
-            if found is None:
+            twins = self._twins_of(op)
+            if twins is None:
                 self.failed |= sorts
             else:
-                self._note(op, found, sorts)
+                self._note(op, twins, sorts)
         elif sorts and not (isinstance(op, AtenOp) and op.overload in FACTORIES):
             self.failed |= sorts
         if isinstance(op, ComputeOp):
@@ -177,34 +177,34 @@ class _RowSorts:
         return _is_sort(op) and self._own(op.args[0]) is not None
 
     def _own(self, value: SSAValue) -> Twin | None:
-        """A list in its own order, in which each row of the batch has its own elements one after the other."""
+        """Return the twin of a list in its own order, or None unless rows of the batch have consecutive elements."""
         place = self.places.get(value)
         if value in self.twins or place is None or place.dim != 0:
             return None
         return Twin(value, None, None, frozenset())
 
     def _twins_of(self, op: AtenOp) -> Sequence[Twin | SSAValue] | None:
-        """What becomes of an op; None where its results depend on which row an element is from."""
+        """Return the twins of an op's results, or None if the results depend on the rows that elements are from."""
         special = _SPECIAL.get(op.overload)
-        if special is not None and (found := special(self, op)) is not None:
-            return found
+        if special is not None and (twins := special(self, op)) is not None:
+            return twins
         return self._alike(op)
 
     def sort(self, op: AtenOp) -> Sequence[Twin] | None:
-        """A sort of a list, or of the places that another sort gave, which finds the inverse."""
+        """Rewrite a sort of a list, or a sort of the places from another sort, which computes the inverse."""
         twin = self.twins.get(op.args[0])
         if twin is None:
             return sorted_apart(self.maker, op, op.args[0]) if self._can_sort(op) else None
-        given = twin.order
-        if given is None or op.args[0] is not given.outs[-1] or op.arguments().get("descending"):
+        inner = twin.order
+        if inner is None or op.args[0] is not inner.outs[-1] or op.arguments().get("descending"):
             return None
-        found = inverse_of(self.maker, op, twin)
-        # What is sorted is 0, 1, 2, ...: nothing asks for it.
+        inverse = inverse_of(self.maker, op, twin)
+        # The sorted values are 0, 1, 2, ..., which have no twin; they must be unused.
         is_used = len(op.outs) > 1 and op.outs[0].first_use is not None
-        return None if is_used else [found] * len(op.outs)
+        return None if is_used else [inverse] * len(op.outs)
 
     def pick(self, op: AtenOp) -> Sequence[Twin] | None:
-        """`x[places]`, of a list x that the places are of."""
+        """Rewrite `x[places]` for a list x that the places refer to."""
         source, places = op.args[0], self.twins.get(op.args[1]) if len(op.args) == 2 else None
         if places is None or places.target is None or op.arguments().get("dim", 0) != 0:
             return None
@@ -218,12 +218,12 @@ class _RowSorts:
         return [picked(self.maker, op, twin, places)] if twin is not None and twin.order is order else None
 
     def put(self, op: AtenOp) -> Sequence[Twin] | None:
-        """`zeros[places] = values` or `+= values`, the values in the order of the places."""
+        """Rewrite `zeros[places] = values` or `+= values` for values in the order of the places."""
         if len(op.args) != 3:
             return None
         into, places, values = op.args[0], self.twins.get(op.args[1]), op.args[2]
-        made = into.owner
-        if places is None or places.target is None or not isinstance(made, AtenOp) or made.overload not in FACTORIES:
+        blank = into.owner
+        if places is None or places.target is None or not isinstance(blank, AtenOp) or blank.overload not in FACTORIES:
             return None
         length = shape_of(places.value)
         if len(length) != 1 or shape_of(into)[0] != places.target[1] * self.maker.rows:
@@ -239,7 +239,7 @@ class _RowSorts:
         return [put(self.maker, op, into, places, twin, adds=adds)]
 
     def divide(self, op: AtenOp) -> Sequence[Twin] | None:
-        """Of the places of choices, those of the tokens that they are of."""
+        """Rewrite the division of indices of expert choices that gives the indices of their tokens."""
         places, by = self.twins.get(op.args[0]), divisor_of(op)
         if places is None or places.target is None or by is None:
             return None
@@ -247,7 +247,7 @@ class _RowSorts:
         return [divided(self.maker, op, places, by)] if order is None and n % by == 0 else None
 
     def products(self, op: AtenOp) -> Sequence[Twin | SSAValue] | None:
-        """Grouped products of sorted rows, and their gradients."""
+        """Rewrite grouped products of sorted rows, and their gradients."""
         rows, matrices, ends, *grads = op.args
         twins = [twin for value in (rows, *grads) if (twin := self.twins.get(value)) is not None]
         order = twins[0].order if twins else None
@@ -265,39 +265,39 @@ class _RowSorts:
         return [Twin(products, order, None, sorts), *others]
 
     def _alike(self, op: AtenOp) -> Sequence[Twin | SSAValue] | None:
-        """An op that treats all elements of a list alike, or sums over them."""
+        """Rewrite an op that treats all elements of a list equally, or sums over them."""
         twins = [self.twins.get(value) for value in op.args]
-        given = [twin for twin in twins if twin is not None]
-        orders = {twin.order for twin in given}
+        known = [twin for twin in twins if twin is not None]
+        orders = {twin.order for twin in known}
         if op.is_random or depends_on_place(op) or len(orders) != 1:
             return None
-        target = given[0].target
-        if any(twin.target is not None for twin in given) and op.overload not in RENAMED:
+        target = known[0].target
+        if any(twin.target is not None for twin in known) and op.overload not in RENAMED:
             return None
         rule = op.rule()
         factors = {rule.operands[i][0] if rule.operands[i] else () for i, twin in enumerate(twins) if twin is not None}
         dim = factors.pop()
         if factors or len(dim) != 1 or not self._is_list(op, dim[0], twins, orders == {None}):
             return None
-        new, sorts = copied(self.maker, op, twins), frozenset[AtenOp]().union(*(twin.sorts for twin in given))
-        order = given[0].order
-        found: list[Twin | SSAValue] = []
+        new, sorts = copied(self.maker, op, twins), frozenset[AtenOp]().union(*(twin.sorts for twin in known))
+        order = known[0].order
+        results: list[Twin | SSAValue] = []
         for value, dims in zip(new.outs, rule.results, strict=True):
-            if not any(dim[0] in each for each in dims):
-                found.append(value)
+            if not any(dim[0] in factors_of_dim for factors_of_dim in dims):
+                results.append(value)
             elif dims[0] == dim:
-                found.append(Twin(value, order, target, sorts))
+                results.append(Twin(value, order, target, sorts))
             else:
                 return None
-        return found
+        return results
 
     def _is_list(self, op: AtenOp, factor: str, twins: Sequence[Twin | None], is_own: bool) -> bool:
-        """Whether an op treats all elements of a factor alike, and has all operands with it in one order."""
+        """Return whether an op treats all elements of a factor equally, and its operands with it have one order."""
         rule = op.rule()
         if factor not in rule.splittable() or factor in rule.indexed or not stands_alone(rule, factor):
             return False
         for value, dims, twin in zip(op.args, rule.operands, twins, strict=True):
-            if twin is None and any(factor in each for each in dims):
+            if twin is None and any(factor in dim for dim in dims):
                 is_blank = isinstance(value.owner, AtenOp) and value.owner.overload in FACTORIES
                 if not is_blank and not (is_own and self._own(value) is not None):
                     return False

@@ -1,4 +1,4 @@
-"""Split the ops of backward that compute two gradients, so that a pipeline can delay gradients of weights."""
+"""Split the ops of backward that compute two gradients, so that a pipeline can delay weight gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPLIT = frozenset(
         "grouped_bmm_backward",
     }
 )
-"""Ops whose first result is the gradient of the input, the others those of weights; `output_mask` asks for each."""
+"""The ops whose first result is the gradient of the input, and the others weight gradients, by `output_mask`."""
 
 _MASK = "output_mask"
 
@@ -43,16 +43,18 @@ _MASK = "output_mask"
 @dataclass(frozen=True)
 class SplitBackwardPass(ModulePass):
     """
-    Compute the gradients of an op's input and of its weights apart, where only the former are waited for.
+    Compute the gradients of an op's input and of its weights separately, if only the gradient of the input is waited
+    for.
 
-    An op that gives both holds up the stage before: its gradient is sent when those of weights are there too. Apart
-    from the input's they can wait (`schedule-pipeline`). A convolution and the products of experts compute the two by
-    themselves anyway; a layer norm, which reads its operands once for both, is mostly slower in two, and stays one.
+    An op that computes both delays the previous stage, because its gradient is sent only after the weight gradients are
+    computed too. Separate weight gradients can wait (`schedule-pipeline`). A convolution and the products of experts
+    compute the two separately anyway. A layer norm reads its operands once for both, so two ops are mostly slower, and
+    it stays one op.
 
     Requires: signatures (`search-strategy`) and a cluster for each stage; run it before `schedule-pipeline`.
     Ensures: `convolution_backward`, `native_layer_norm_backward`, `native_group_norm_backward`, `grouped_mm_backward`
-    and `grouped_bmm_backward` give either kind of gradient alone, where a transfer depends on that of the input and on
-    none of the others, and the two ops together take at most `slowdown` longer, by cost.
+    and `grouped_bmm_backward` compute one kind of gradient only, if a transfer depends on the gradient of the input and
+    not on the others, and the two ops together take at most `slowdown` longer by cost.
 
     Before:
     ```mlir
@@ -115,36 +117,36 @@ class SplitBackwardPass(ModulePass):
     }
     ```
 
-    Source: Zero Bubble Pipeline Parallelism (Qi et al. 2023), 2: B and W are computed apart.
+    Source: Zero Bubble Pipeline Parallelism (Qi et al. 2023), 2: B and W are computed separately.
     """
 
     name = "split-backward"
 
     slowdown: int | float = 0.05
-    """How much longer than the one op the two may take together, as a fraction of its time."""
+    """Largest extra time of the two ops together, as a fraction of the time of the one op."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Split the ops of every stage of the module that sends gradients on."""
+        """Split the ops of every stage of the module that sends gradients."""
         for func in step_functions(op):
             if SCHEDULE in func.attributes:
                 fail(func, "has a schedule already; run split-backward before schedule-pipeline")
         awaited = {func: _awaited(func) for func in step_functions(op) if Stages(func).names}
         for view, cluster in step_views(op):
-            for each in view.ops if view.func in awaited else ():
-                if isinstance(each, AtenOp) and _is_both(each) and _is_held_up(each, awaited[view.func]):
-                    self._split(each, view, cluster)
+            for compute in view.ops if view.func in awaited else ():
+                if isinstance(compute, AtenOp) and _is_both(compute) and _is_held_up(compute, awaited[view.func]):
+                    self._split(compute, view, cluster)
 
     def _split(self, op: AtenOp, view: StepView, cluster: Cluster) -> None:
-        """Put two ops in the place of one, unless they would be slower."""
-        given = op.attributes.get(SIGNATURE)
-        if not isinstance(given, SignatureAttr):
+        """Replace one op by two, unless they would be slower."""
+        signed = op.attributes.get(SIGNATURE)
+        if not isinstance(signed, SignatureAttr):
             fail(op, "has no signature; run search-strategy before split-backward")
         mask = _asked_for(op)
         of_input = [asked and index == 0 for index, asked in enumerate(mask)]
         of_weights = [asked and index > 0 for index, asked in enumerate(mask)]
-        halves = [_half(op, given.data.mesh, view.mesh, each) for each in (of_input, of_weights)]
+        halves = [_half(op, signed.data.mesh, view.mesh, results) for results in (of_input, of_weights)]
         seconds = [op_seconds(half, half.signature, cluster) for half in halves if half.signature is not None]
-        most = (1.0 + self.slowdown) * op_seconds(op, given.signature, cluster)
+        most = (1.0 + self.slowdown) * op_seconds(op, signed.signature, cluster)
         if len(seconds) < len(halves) or sum(seconds) > most:
             for half in halves:
                 half.erase()
@@ -161,19 +163,18 @@ class SplitBackwardPass(ModulePass):
 
 
 def _awaited(func: FuncOp) -> frozenset[Operation]:
-    """What some transfer depends on, and the transfers."""
-    found, pending = set[Operation](), [op for op in func.body.block.ops if isinstance(op, TransferOp)]
+    """Return the transfers, and the ops that they depend on."""
+    awaited, pending = set[Operation](), [op for op in func.body.block.ops if isinstance(op, TransferOp)]
     waiting: list[Operation] = list(pending)
     while waiting:
         op = waiting.pop()
-        if op not in found:
-            found.add(op)
+        if op not in awaited:
+            awaited.add(op)
             waiting += (value.op for value in op.operands if isinstance(value, OpResult))
-    return frozenset(found)
+    return frozenset(awaited)
 
 
 def _is_both(op: AtenOp) -> bool:
-    """Whether an op gives gradients of its input and of weights."""
     if op.overload not in SPLIT:
         return False
     mask = _asked_for(op)
@@ -181,12 +182,12 @@ def _is_both(op: AtenOp) -> bool:
 
 
 def _asked_for(op: AtenOp) -> list[bool]:
-    """Which results the op computes: all by default."""
-    return [bool(each) for each in op.arguments().get(_MASK, [True] * len(op.outs))]
+    """Return which results the op computes; by default all."""
+    return [bool(entry) for entry in op.arguments().get(_MASK, [True] * len(op.outs))]
 
 
 def _is_held_up(op: AtenOp, awaited: frozenset[Operation]) -> bool:
-    """Whether the gradient of the input alone is waited for by another stage."""
+    """Return whether another stage waits for the gradient of the input alone."""
 
     def is_awaited(results: Iterable[OpResult]) -> bool:
         return any(use.operation in awaited for result in results for use in result.uses)
@@ -197,9 +198,9 @@ def _is_held_up(op: AtenOp, awaited: frozenset[Operation]) -> bool:
 
 def _half(op: AtenOp, name: str, mesh: Mesh, mask: list[bool]) -> AtenOp:
     """
-    The op that gives those results alone that `mask` asks for; the others are placeholders without dims.
+    Return an op with only the results in `mask`; the others are placeholders without dims.
 
-    It has the shardings that `op` has; where its rule does not allow them, it has no signature.
+    It has the shardings of `op`, or no signature if its rule does not allow them.
 
     Args:
         name: the name of `mesh`.
@@ -210,20 +211,20 @@ def _half(op: AtenOp, name: str, mesh: Mesh, mask: list[bool]) -> AtenOp:
     none = TensorType(element.element_type, [])
     types = [value.type if asked else none for value, asked in zip(op.outs, mask, strict=True)]
     hint = f"{op.outs[0].name_hint or 'grad'}.none"
-    # What is pinned has been decided.
+    # Pins have been obeyed already.
     attributes = {key: value for key, value in op.attributes.items() if key != PIN} | {_MASK: plain_attribute(mask)}
     if (working := entries_of(op.attributes.get(WORKING))) is not None:
         # A placeholder has no dims that a working placement could split.
-        kept = [each if asked else UnitAttr() for each, asked in zip(working, mask, strict=True)]
-        attributes[WORKING] = ArrayAttr(kept)
+        working_of_half = [sharding if asked else UnitAttr() for sharding, asked in zip(working, mask, strict=True)]
+        attributes[WORKING] = ArrayAttr(working_of_half)
     half = type(op)(operands=[op.args], result_types=[types], attributes=attributes)
     half.location = op.location
     for value in half.outs:
         value.name_hint = hint
     chosen, offsets = choices_of(op.rule(), given, mesh)
-    found = signature(half.rule(), mesh, chosen, offsets)
-    if found is None or found.operands != given.operands:
+    signed = signature(half.rule(), mesh, chosen, offsets)
+    if signed is None or signed.operands != given.operands:
         half.attributes.pop(SIGNATURE)
     else:
-        half.attributes[SIGNATURE] = SignatureAttr.of(name, found)
+        half.attributes[SIGNATURE] = SignatureAttr.of(name, signed)
     return half

@@ -1,4 +1,4 @@
-"""Split the batch of a step into parts along a temporal axis of its meshes."""
+"""Split the batch of a step into micro-batches along a temporal axis of its meshes."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from .step.step_view import StepView, batch_rows, mesh_of_module, step_functions
 @dataclass(frozen=True)
 class SplitBatchPass(ModulePass):
     """
-    Split the batch into parts that run one after the other, by a temporal axis on top of the strategy.
+    Split the batch into micro-batches that run in sequence, by a temporal axis on top of the strategy.
 
-    The axis becomes the first of every mesh: a part of the batch is spread over the devices as the full batch was.
-    Each op's choice on it follows from the split of the batch. Ops that read parts make parts; what sums over the
-    batch (gradients, the loss) is partial over the axis; updates run once, after all parts. Counts of labels, and all
-    that depends on the batch alone, and whose full result is needed, run once, before them.
+    The axis becomes the first of every mesh: a micro-batch is spread over the devices as the full batch was. Each op's
+    choice on it follows from the split of the batch. Ops on micro-batches give micro-batches; sums over the batch
+    (gradients, the loss) are partial over the axis; updates run once, after all micro-batches. Counts of labels, and
+    other values that depend on the batch alone and are needed for the full batch, are computed once, before the
+    micro-batches.
 
     Requires: signatures (`search-strategy`) on the ops of a step without means of the batch (`decompose-mean`).
     Ensures: meshes have the axis, and signatures, homes and working copies refer to it. Arguments stay replicated over
-    time; those of the batch are no longer split along its dim, for the parts are parts of the full batch. An op that
-    needs the full batch in the middle of the parts is an error.
+    time; batch items are no longer split along the batch, because a micro-batch is a part of the full batch. An op that
+    needs the full batch between the micro-batches is an error.
 
     Before:
     ```mlir
@@ -79,13 +80,13 @@ class SplitBatchPass(ModulePass):
     name = "split-batch"
 
     parts: int = 2
-    """How many parts."""
+    """Number of micro-batches."""
 
     axis: str = "micro"
-    """The name of the axis."""
+    """Name of the axis."""
 
     unrolled: bool = False
-    """Whether `duplex` is to unroll the axis: then sums over the batch may be needed between its parts."""
+    """Whether `duplex` will unroll the axis: then sums over the batch may be needed between its micro-batches."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Split the batch of every step function of the module."""
@@ -98,12 +99,12 @@ class SplitBatchPass(ModulePass):
                 fail(func, f"the batch of {rows} rows is too small for {self.parts} parts; use at most {rows}")
             batch = Batch(rows, self.axis, self.parts, self.unrolled)
             ops = list(func.body.block.ops)
-            found = find_parts(ops, view.inputs, batch)
-            _Splitter(func, batch, found, _add_axis(op, batch)).run()
+            parts = find_parts(ops, view.inputs, batch)
+            _Splitter(func, batch, parts, _add_axis(op, batch)).run()
 
 
 def _add_axis(module: ModuleOp, batch: Batch) -> dict[str, tuple[Mesh, Mesh]]:
-    """Give every mesh of the module the new axis, after the temporal ones that it has; each before and after."""
+    """Add the new axis to every mesh of the module, after existing temporal axes; return each mesh before and after."""
     meshes: dict[str, tuple[Mesh, Mesh]] = {}
     for op in module.ops:
         if not isinstance(op, MeshOp):
@@ -120,21 +121,21 @@ def _add_axis(module: ModuleOp, batch: Batch) -> dict[str, tuple[Mesh, Mesh]]:
 
 
 class _Splitter:
-    """Writes the split into one function; one use."""
+    """A rewrite of one function for the split; used once."""
 
     def __init__(self, func: FuncOp, batch: Batch, found: BatchParts, meshes: Mapping[str, tuple[Mesh, Mesh]]) -> None:
         self.func, self.batch, self.found, self.meshes = func, batch, found, meshes
         self.known: dict[tuple[Rule, Signature, Choice, str], Signature] = {}
 
     def run(self) -> None:
-        """Signatures first, for the rest reads off them what is demanded."""
+        """Write signatures first, because the other attributes depend on the demands that they make."""
         for op in self.func.body.block.ops:
             if isinstance(op, ComputeOp):
                 self._sign(op)
             elif isinstance(op, TransferOp) and op.out_sharding is not None:
                 op.out_sharding = self._over_parts(op.out_sharding, op.result, self.found.values[op.result])
         arguments = self.func.body.block.args
-        merge_argument_attributes(self.func, {each.index: self._argument(each) for each in arguments})
+        merge_argument_attributes(self.func, {argument.index: self._argument(argument) for argument in arguments})
         for op in self.func.body.block.ops:
             if WORKING in op.attributes:
                 copies = [self._working(result) for result in op.results]
@@ -150,14 +151,14 @@ class _Splitter:
         attribute = op.attributes.get(SIGNATURE)
         if not isinstance(attribute, SignatureAttr):
             fail(op, "has no signature; run search-strategy before split-batch")
-        name, given, choice = attribute.data.mesh, attribute.signature, self.found.choices[op]
-        key = (op.rule(), given, choice, name)
+        name, signed, choice = attribute.data.mesh, attribute.signature, self.found.choices[op]
+        key = (op.rule(), signed, choice, name)
         if key not in self.known:
-            self.known[key] = self._signature(op, given, choice, name)
+            self.known[key] = self._signature(op, signed, choice, name)
         op.attributes[SIGNATURE] = SignatureAttr.of(name, self.known[key])
 
     def _signature(self, op: ComputeOp, given: Signature, choice: Choice, name: str) -> Signature:
-        """`given` with a choice on the new axis; the boundaries of what is split follow the rows of the batch."""
+        """Return `given` with a choice on the new axis; the boundaries of split factors follow the batch's rows."""
         old, new = self.meshes[name]
         rule = op.rule()
         listed, offsets = choices_of(rule, given, old)
@@ -166,13 +167,13 @@ class _Splitter:
             factor = choice.factor
             axes = split_axes(new, [by_axis[axis] for axis in new.names])[factor]
             offsets[factor] = self._offsets(op, rule.sizes[factor], axes, new)
-        found = signature(rule, new, [by_axis[axis] for axis in new.names], offsets)
-        if found is None:
+        signed = signature(rule, new, [by_axis[axis] for axis in new.names], offsets)
+        if signed is None:
             fail(op, f"cannot be split as {given} and into {self.batch.parts} parts over time; use fewer parts")
-        return found
+        return signed
 
     def _offsets(self, op: Operation, size: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
-        """The boundaries of a dim or factor of `size` that goes through the batch, split along `axes`."""
+        """Return the boundaries of a dim or factor of `size` that contains the batch, split along `axes`."""
         rows = self.batch.rows
         ratios = ratios_of(self.func, mesh).get(segment_of(op), EVEN)
         if (parts := mesh.parts(axes)) <= rows or ratios.split(axes):
@@ -190,11 +191,11 @@ class _Splitter:
                 f"the batch of {rows} rows is too small to be split into {parts} parts, {self.batch.parts} of them over"
                 f" time; use fewer parts, or a batch of {parts} rows",
             )
-        # Devices share the elements of rows, of which each part has as many.
+        # All micro-batches have equally many rows, and devices share the elements of rows.
         return boundaries(size, axes, mesh)
 
     def _argument(self, argument: BlockArgument) -> dict[str, Attribute | None]:
-        """Its home, replicated over time, and its working copy."""
+        """Return an argument's home, replicated over time, and its working copy."""
         home, changed = argument_attribute(argument, SHARDING), dict[str, Attribute | None]()
         if isinstance(home, ShardingAttr):
             time = self.found.values[argument]
@@ -206,23 +207,23 @@ class _Splitter:
         return changed
 
     def _working(self, value: SSAValue) -> ShardingAttr | None:
-        """The working copy of a value, split as its users are over time; None where they do not agree."""
-        given = attribute_of(value, WORKING)
+        """Return the working copy of a value, split over time as its users are, or None if users differ."""
+        attribute = attribute_of(value, WORKING)
         demands = {time for use in value.uses if (time := self._demand(value, use)) is not None}
-        if not isinstance(given, ShardingAttr) or len(demands) != 1:
+        if not isinstance(attribute, ShardingAttr) or len(demands) != 1:
             return None
-        return self._over_parts(given, value, demands.pop())
+        return self._over_parts(attribute, value, demands.pop())
 
     def _demand(self, value: SSAValue, use: Use) -> Sharding | None:
-        """The placement on the new axis that a user requires which shares the working copy of a value."""
+        """Return the placement on the new axis that a user of the working copy requires."""
         op = use.operation
         if not isinstance(op, ComputeOp) or (train.is_update(op) and isinstance(value, BlockArgument)):
             return None
-        given = signature(op.rule(), self.batch.mesh, [self.found.choices[op]])
-        return given.operands[use.index] if given is not None else None
+        required = signature(op.rule(), self.batch.mesh, [self.found.choices[op]])
+        return required.operands[use.index] if required is not None else None
 
     def _over_parts(self, given: ShardingAttr, value: SSAValue, time: Sharding) -> ShardingAttr:
-        """A sharding with the placement of `time` on the new axis."""
+        """Return a sharding with the placement of `time` on the new axis."""
         mesh, sharding, shape = self.meshes[given.data.mesh][1], given.sharding, shape_of(value)
         dims = list(sharding.dims)
         for index, part in enumerate(time.dims):

@@ -27,24 +27,24 @@ from .step.step_view import StepView, batch_rows, step_functions
 from .unrolling.unroller import PARTS
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
-"""What `duplex` adds to names; the number comes from printing two values of one name."""
+"""The suffix that `duplex` adds to names; a number follows if two printed values have the same name."""
 
 
 @dataclass(frozen=True)
 class StripReshardingPass(ModulePass):
     """
-    Remove every change of sharding, so that a search can run again on a program that was already lowered.
+    Remove every change of sharding, so that a search can run again on a lowered program.
 
-    A loop over parts of the batch becomes the full batch again: the ops of its fragments (`accumulate`,
-    `schedule-pipeline`) take their place, and of the two copies that `duplex` makes one stays. Rows of the batch that
-    sort together (`sort-across-rows`) do so each for itself again.
+    A loop over micro-batches is replaced by the full batch: the ops of fragments (`accumulate`, `schedule-pipeline`)
+    replace the fragments, and of the copies that `duplex` creates one stays. Rows of the batch that sort together
+    (`sort-across-rows`) sort separately again.
 
     Requires: nothing.
     Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait`, `spmd.free`, `spmd.accumulate` or `pipe.fragment`
-    is left, and no schedule. Types are global, so each is the identity and its operand takes its place; of a transfer
-    to another stage the tasks go. Stages stay. Signatures and homes stay, and how transfers arrive; but where meshes
-    had temporal axes, these go with all that was decided on them: signatures, homes, working copies, and how transfers
-    arrive.
+    is left, and no schedule. Types are global, so each of these ops is the identity and is replaced by its operand.
+    Transfers between stages lose their tasks. Stages stay. Signatures, homes and the shardings of transfers stay,
+    unless meshes had temporal axes: these are removed with all decisions that refer to them, which are signatures,
+    homes, working copies and the shardings of transfers.
 
     Before:
     ```mlir
@@ -65,7 +65,7 @@ class StripReshardingPass(ModulePass):
     }
     ```
 
-    Source: HAP 3.1 (search, ratios and collectives are decided in turn, again and again).
+    Source: HAP 3.1 (search, ratios and collectives are decided in turn, repeatedly).
     """
 
     name = "strip-resharding"
@@ -76,12 +76,12 @@ class StripReshardingPass(ModulePass):
 
 
 def strip_resharding(module: ModuleOp) -> None:
-    """Remove all changes of sharding from a module, in place, its loops, and what rows of the batch sort together."""
+    """Remove all changes of sharding, loops, and joint sorts of rows of the batch from a module, in place."""
     is_in_parts = _remove_temporal_axes(module)
     for func in step_functions(module):
         strip_function(func)
         if is_in_parts:
-            # A part of a rank's rows at one time says nothing of its rows of the full batch.
+            # A rank's rows of one micro-batch do not determine its rows of the full batch.
             _forget(func)
         rows = batch_rows(StepView(func, Mesh(())).inputs)
         if rows is not None:
@@ -89,14 +89,14 @@ def strip_resharding(module: ModuleOp) -> None:
 
 
 def strip_decisions(module: ModuleOp) -> None:
-    """Remove what a search decides from a module too, in place, as if none had run; pins and ratios stay."""
+    """Remove the results of a search from a module as well, in place; pins and ratios stay."""
     strip_resharding(module)
     for func in step_functions(module):
         _forget(func)
 
 
 def strip_function(func: FuncOp) -> None:
-    """Remove all changes of sharding from one function, in place, and its loops; what was decided stays."""
+    """Remove all changes of sharding and loops from one function, in place; signatures and homes stay."""
     for block in func.body.blocks:
         forget_memory_plan(block)
         for op in list(block.ops):
@@ -116,7 +116,7 @@ def strip_function(func: FuncOp) -> None:
 
 
 def _inline(fragment: FragmentOp) -> None:
-    """Put the ops of a fragment in its place: outside of it, its results are the values of all parts."""
+    """Replace a fragment by its ops; its results become the values of all micro-batches."""
     for op in fragment.body.block.ops:
         if fragment.stage is not None and isinstance(op, ComputeOp):
             op.attributes.setdefault(STAGE, fragment.stage)
@@ -128,7 +128,7 @@ def _inline(fragment: FragmentOp) -> None:
 
 
 def _join_parts(block: Block) -> None:
-    """Make the copies of an op for the parts of an unrolled loop one again, that of the first part."""
+    """Replace the copies of an op for the micro-batches of an unrolled loop by the copy for the first."""
     for op in list(block.ops):
         if isinstance(op, AccumulateOp):
             Rewriter.replace_op(op, [], [op.part if _is_later(op.total) else op.total])
@@ -137,8 +137,8 @@ def _join_parts(block: Block) -> None:
             if any(tuple(result.uses) for result in op.results):
                 fail(
                     op,
-                    "is of a later part of an unrolled loop, but its result is used other than in a sum with the first"
-                    " part's, so the unrolling cannot be undone; strip the step as it was before duplex",
+                    "belongs to a later part of an unrolled loop, but its result has other uses than the sum with the"
+                    " first part, so the unrolling cannot be undone; strip the step as it was before duplex",
                 )
             Rewriter.erase_op(op)
         elif op.attributes.pop(AT, None) is not None:
@@ -149,26 +149,25 @@ def _join_parts(block: Block) -> None:
 
 
 def _is_later(value: SSAValue) -> bool:
-    """Whether a value is there for a later part of an unrolled loop."""
+    """Return whether a value belongs to a later micro-batch of an unrolled loop."""
     return isinstance(value, OpResult) and any(parts_of(value.op).values())
 
 
 def _remove_temporal_axes(module: ModuleOp) -> bool:
-    """Leave meshes their devices alone; whether any had more."""
-    found = False
+    """Remove temporal axes from all meshes, and return whether there were any."""
+    had_temporal = False
     for op in module.ops:
         if isinstance(op, MeshOp) and len(spatial := op.mesh.spatial) < len(op.mesh.axes):
             if not spatial:
                 fail(op, f'@{op.sym_name.data} has no axis of devices, only of time; give it one: "gpu"=1')
             op.axes = MeshAttr(Mesh(tuple(spatial)))
-            found = True
-    return found
+            had_temporal = True
+    return had_temporal
 
 
 def _forget(func: FuncOp) -> None:
-    """Remove signatures, homes and working copies."""
     undecided: dict[str, Attribute | None] = {SHARDING: None, WORKING: None, REGATHER: None}
-    merge_argument_attributes(func, {each.index: undecided for each in func.body.block.args})
+    merge_argument_attributes(func, {argument.index: undecided for argument in func.body.block.args})
     returned = func.body.block.last_op
     merge_result_attributes(func, dict.fromkeys(range(len(returned.operands) if returned else 0), undecided))
     for op in func.body.block.ops:

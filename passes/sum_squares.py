@@ -1,11 +1,11 @@
 """
-The sums of squares of a step's gradients, as `clip-gradients` writes them, added up in one call: for `join-updates`.
+Joint computation of the sums of squares of gradients that `clip-gradients` writes, in one call: for `join-updates`.
 
     %a.squared = mul %a, %a     %b.squared = mul %b, %b
     %a.squares = sum %a.squared %b.squares = sum %b.squared         =>     %total = train.sum_of_squares %a, %b
     %total = add %a.squares, %b.squares
 
-Those are added up together that stand between the same collectives, and are partial over the same axes.
+Squares are joined if they are between the same collectives, and partial over the same axes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..ir.signatures import Signature
 
 @dataclass(frozen=True)
 class _Squared:
-    """What squares all elements of a tensor, and sums that up."""
+    """The op that squares all elements of a tensor, and the op that sums the squares."""
 
     square: AtenOp
     total: AtenOp
@@ -51,29 +51,29 @@ def sum_squares(block: Block) -> None:
 
 
 def _sum_up(root: AtenOp, additions: Collection[Operation], segments: Mapping[Operation, int]) -> None:
-    """Sum up what is added to a total, as far as it is squares that stand between the same collectives."""
+    """Join the squares among the terms of a sum that are between the same collectives."""
     chain = list(_chain(root, additions))
     within = set(chain)
     addends = [value for op in chain for value in op.args if value.owner not in within]
     groups: dict[object, list[_Squared]] = {}
-    for each in filter(None, (_squared(value, segments) for value in addends)):
-        groups.setdefault((segments[each.total], dtype_of(each.tensor)), []).append(each)
+    for squared in filter(None, (_squared(value, segments) for value in addends)):
+        groups.setdefault((segments[squared.total], dtype_of(squared.tensor)), []).append(squared)
     several = [group for group in groups.values() if len(group) > 1]
     if several:
-        summed = {each.total.outs[0] for group in several for each in group}
+        summed = {squared.total.outs[0] for group in several for squared in group}
         _replace(root, chain, several, [value for value in addends if value not in summed])
 
 
 def _is_addition(op: AtenOp) -> bool:
-    """Whether an op adds two numbers that are partial over the same axes."""
+    """Return whether an op adds two numbers that are partial over the same axes."""
     if op.overload != "add.Tensor" or EACH_GRADIENT not in op.attributes or op.arguments():
         return False
-    given = op.signature
-    return given is None or len({*given.operands, *given.results}) == 1
+    signed = op.signature
+    return signed is None or len({*signed.operands, *signed.results}) == 1
 
 
 def _is_inside(op: AtenOp, additions: Collection[Operation]) -> bool:
-    """Whether only another addition reads a sum."""
+    """Return whether another addition is the only user of a sum."""
     users = [use.operation for use in op.outs[0].uses]
     return len(users) == 1 and users[0] in additions and _sharding(users[0]) == _sharding(op)
 
@@ -84,7 +84,7 @@ def _sharding(op: Operation) -> Sharding | None:
 
 
 def _chain(root: AtenOp, additions: Collection[Operation]) -> Iterator[AtenOp]:
-    """The additions that make a sum, the first first."""
+    """Yield the additions of a sum, in order."""
     for value in root.args:
         if isinstance(value.owner, AtenOp) and value.owner in additions and _is_inside(value.owner, {root}):
             yield from _chain(value.owner, additions)
@@ -92,7 +92,7 @@ def _chain(root: AtenOp, additions: Collection[Operation]) -> Iterator[AtenOp]:
 
 
 def _squared(value: SSAValue, segments: Mapping[Operation, int]) -> _Squared | None:
-    """How a number is the sum of the squares of a tensor; None where it is not, or is needed besides."""
+    """Return the ops that compute a number as the sum of a tensor's squares, or None if other ops do or use it."""
     total = value.owner
     if not isinstance(total, AtenOp) or total.overload != "sum" or total not in segments or not _has_one_use(value):
         return None
@@ -110,15 +110,15 @@ def _has_one_use(value: SSAValue) -> bool:
 def _replace(
     root: AtenOp, chain: Sequence[AtenOp], groups: Sequence[Sequence[_Squared]], others: Sequence[SSAValue]
 ) -> None:
-    """Write the sums of all groups where their last members are, and what else is added to them at the end."""
+    """Write the sum of each group after its last member, and add the other terms at the end."""
     block = root.parent_block()
     assert block is not None
     addends = list(others)
     for group in groups:
-        last = max((each.total for each in group), key=block.get_operation_index)
-        made = _sum_of(group, root)
-        block.insert_op_after(made, last)
-        addends.append(made.outs[0])
+        last = max((pair.total for pair in group), key=block.get_operation_index)
+        joined = _sum_of(group, root)
+        block.insert_op_after(joined, last)
+        addends.append(joined.outs[0])
     total, *rest = addends
     for value in rest:
         added = typed_op(root.overload, [total, value], [()], root.attributes)
@@ -127,18 +127,18 @@ def _replace(
         block.insert_op_before(added, root)
         total = added.outs[0]
     root.outs[0].replace_all_uses_with(total)
-    for op in (*reversed(chain), *(op for group in groups for each in group for op in (each.total, each.square))):
+    for op in (*reversed(chain), *(op for group in groups for pair in group for op in (pair.total, pair.square))):
         op.detach()
         op.erase()
 
 
 def _sum_of(squared: Sequence[_Squared], like: AtenOp) -> SumOfSquaresOp:
     attributes: dict[str, Attribute] = {}
-    given, signatures = like.attributes.get(SIGNATURE), [each.square.signature for each in squared]
-    if isinstance(given, SignatureAttr):
+    attribute, signatures = like.attributes.get(SIGNATURE), [member.square.signature for member in squared]
+    if isinstance(attribute, SignatureAttr):
         operands = tuple(signature.operands[0] for signature in signatures if signature is not None)
-        attributes[SIGNATURE] = SignatureAttr.of(given.data.mesh, Signature(operands, given.signature.results))
-    made = SumOfSquaresOp([each.tensor for each in squared], [squared[0].total.outs[0].type], attributes)
-    made.location = like.location
-    made.outs[0].name_hint = like.outs[0].name_hint
-    return made
+        attributes[SIGNATURE] = SignatureAttr.of(attribute.data.mesh, Signature(operands, attribute.signature.results))
+    joined = SumOfSquaresOp([member.tensor for member in squared], [squared[0].total.outs[0].type], attributes)
+    joined.location = like.location
+    joined.outs[0].name_hint = like.outs[0].name_hint
+    return joined

@@ -1,4 +1,4 @@
-"""Verifying a module, with the op at fault."""
+"""Verification of a module that finds the op at fault."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ..dialects.verified import VerifiesPlan
 
 @dataclass(frozen=True)
 class Fault:
-    """The innermost op that does not verify, and why."""
+    """The innermost op that does not verify, and the reason."""
 
     op: Operation
     message: str
 
 
 def first_fault(module: Operation) -> Fault | None:
-    """Return the first fault of `module`, None if it is valid: what `module.verify()` finds, and where it is."""
+    """Return the first fault of `module`, or None if it is valid: the error of `module.verify()` with its op."""
     fault = _innermost_fault(module)
-    # Verifiers look at the ops around them, which may be those at fault, or go around in a circle.
+    # Verifiers look at surrounding ops, which may be at fault themselves, or form a cycle.
     return None if fault is None else next(chain(_malformed(module), _early_uses(module)), fault)
 
 
 def _malformed(module: Operation) -> Iterator[Fault]:
-    """Yield the ops, outermost first, that lack what their definition has, or have it of another type."""
+    """Yield the ops, outermost first, that lack a part of their definition, or have it with a wrong type."""
     for op in module.walk():
         if isinstance(op, IRDLOperation):
             try:
@@ -42,9 +42,9 @@ def _malformed(module: Operation) -> Iterator[Fault]:
 
 
 def _alone(definition: OpDef) -> OpDef:
-    """A definition without the trait that looks into the ops of a function or module."""
-    kept = tuple(trait for trait in definition.traits if not isinstance(trait, VerifiesPlan))
-    return replace(definition, traits=OpTraits(lambda: kept))
+    """Return a definition without the trait that looks into the ops of a function or module."""
+    traits = tuple(trait for trait in definition.traits if not isinstance(trait, VerifiesPlan))
+    return replace(definition, traits=OpTraits(lambda: traits))
 
 
 def _early_uses(module: Operation) -> Iterator[Fault]:
@@ -58,13 +58,13 @@ def _early_uses(module: Operation) -> Iterator[Fault]:
 
 
 def _innermost_fault(op: Operation) -> Fault | None:
-    # A verifier of a dialect may fail in any way on IR that its author did not think of.
+    # A verifier of a dialect may raise any exception on IR that its author did not expect.
     try:
         op.verify()
     except Exception as error:
         inner = (child for region in op.regions for block in region.blocks for child in block.ops)
-        found = next(filter(None, map(_innermost_fault, inner)), None)
-        return found or _fault(op, error)
+        fault = next(filter(None, map(_innermost_fault, inner)), None)
+        return fault or _fault(op, error)
     return None
 
 

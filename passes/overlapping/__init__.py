@@ -1,1 +1,1 @@
-"""Where collectives start and wait, so that computation hides them within the memory there is."""
+"""Where collectives start and wait, so that computation overlaps with them within the available memory."""

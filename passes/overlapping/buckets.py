@@ -1,4 +1,4 @@
-"""Which collectives travel together, and when they start."""
+"""Which collectives share a bucket, and when the buckets start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .flow import CollectiveRole, OpFlow
 from .timing import ComputeTimes
 
 Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
-"""Whether a collective may join those of a group, which have its key."""
+"""Whether a collective may join a group of collectives with the same key."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class BucketKey:
     """
     The properties that all collectives of a bucket have in common.
 
-    `methods` has the ways to carry out the bucket, of which the cheapest for its size is taken. Of collectives that
-    bring arguments, `height` counts the steps still to come, and `backward` tells backward from forward.
-    `parts` is whether they work on parts of the batch, one after the other, and not once.
+    `methods` are the methods that can carry out the bucket; the cheapest for its size is used. For collectives that
+    bring arguments into other shardings, `height` counts the steps still to come, and `backward` distinguishes backward
+    from forward. `parts` says whether the collectives are micro-batched.
     """
 
     kind: CollectiveKind
@@ -51,8 +51,8 @@ class Bucket:
     Collectives to start together.
 
     Args:
-        start: the position in an `OpFlow` of the op after which they start; -1 before all ops.
-        methods: the ways to carry them out.
+        start: position, in an `OpFlow`, of the op that they start after; -1 to start before all ops.
+        methods: the methods that can carry them out.
     """
 
     members: tuple[CollectiveOp, ...]
@@ -61,7 +61,7 @@ class Bucket:
 
 
 class BucketTraffic:
-    """The collectives of a flow by what they send, and the times of the ops that run beside them."""
+    """The bytes and bucket keys of the collectives of a flow, and the times of the ops that can overlap with them."""
 
     def __init__(self, flow: OpFlow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.flow = flow
@@ -72,19 +72,19 @@ class BucketTraffic:
         self.keys = {op: _key(op, flow, cluster) for op in collectives}
 
     def size(self, ops: Iterable[CollectiveOp]) -> float:
-        """The bytes of `ops` together, as `Communication` counts them."""
+        """Return the total bytes of `ops`, as `Communication` counts them."""
         return sum(self.bytes[op] for op in ops)
 
     def fits(self, group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
-        """Whether a bucket of `group` has room for `op`."""
+        """Return whether `op` fits into a bucket of `group`."""
         key = self.keys[op]
         return self.size((*group, op)) <= self.times.bucket_bytes(key.kind, key.axes)
 
     def latest_start(self, group: Sequence[CollectiveOp]) -> int:
         """
-        The last position at which `group` may start and be over in time; -1 where that is not known.
+        Return the last position where `group` may start and still be complete in time; -1 if times are unknown.
 
-        The steps that are still to come are given as much time as this one.
+        Each step that is still to come is given as much time as this one.
         """
         key, use = self.keys[group[0]], min(map(self.flow.first_use, group))
         return self.times.latest_start(key.kind, key.axes, self.size(group), use, steps=key.height + 1)
@@ -94,7 +94,7 @@ class BucketTraffic:
         return Bucket(tuple(group), start, self.keys[group[0]].methods)
 
     def grouped(self, ops: Iterable[CollectiveOp], joins: Joins) -> list[list[CollectiveOp]]:
-        """Put each of `ops`, in order, into the latest group of its key if it `joins` it, else into a new one."""
+        """Put each of `ops`, in order, into the latest group of its key if it `joins` that group, or into a new one."""
         groups: list[list[CollectiveOp]] = []
         latest: dict[BucketKey, list[CollectiveOp]] = {}
         for op in ops:
@@ -118,22 +118,22 @@ def _key(op: CollectiveOp, flow: OpFlow, cluster: Cluster | None) -> BucketKey:
 
 
 def _methods(op: CollectiveOp, step: Step, cluster: Cluster | None) -> tuple[Method, ...]:
-    """Return the ways to carry out a bucket with an op: all if the op has its own cheapest one, else only its own."""
+    """Return the methods for a bucket with `op`: all if the op has its own cheapest method, else only its method."""
     if op.method is None:
         return ()
     own = op.method.data
-    known = methods_for(cluster, step, shape_of(op.operand)) if cluster is not None else (own,)
-    is_cheapest = cluster is None or own == cheapest_method(cluster, step, value_bytes(op.operand), known)
-    return known if is_cheapest else (own,)
+    methods = methods_for(cluster, step, shape_of(op.operand)) if cluster is not None else (own,)
+    is_cheapest = cluster is None or own == cheapest_method(cluster, step, value_bytes(op.operand), methods)
+    return methods if is_cheapest else (own,)
 
 
 def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
     """
-    Start each collective between other ops once its operand is there, if there is work until its first use.
+    Start each collective between other ops once its operand is computed, if ops before its first use can hide it.
 
-    One joins another only if that leaves the other at least half of its time, and no part of a value another one, from
-    which it was cut to be sent by itself. What holds memory meanwhile starts no earlier than it has to; numbers start
-    at once, so that no rank waits for another that is late.
+    A collective joins a bucket only if the first collective of the bucket keeps at least half of its time, and never
+    joins another part of the same value, because `chunk-collectives` separated them. Collectives that hold memory start
+    as late as possible. Collectives on a few numbers start at once, so that no rank waits for a late one.
     """
     flow = traffic.flow
 
@@ -155,13 +155,13 @@ def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
 
 def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:
     """
-    Gather whole blocks of the model, each started up to `prefetch` turns before its own.
+    Gather whole blocks of the model, each started up to `prefetch` turns before its own turn.
 
-    A bucket has the arguments of one block, or of several while they are smaller than the limit. A turn is that
-    of one bucket, or of several of different keys in a row. A gather in several steps starts earlier for each.
+    A bucket has the arguments of one block, or of several while it is smaller than the limit. A turn belongs to one
+    bucket, or to consecutive buckets with different keys. A gather in several steps starts earlier for each step.
     """
     flow = traffic.flow
-    names = {given.argument: given.name for given in flow.view.inputs}
+    names = {item.argument: item.name for item in flow.view.inputs}
     ops = sorted(flow.of(CollectiveRole.ARGUMENTS), key=flow.first_use)
     blocks = {op: _block(names[_argument(op)]) for op in ops}
 
@@ -182,7 +182,6 @@ def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:
 
 
 def _turns(keys: Sequence[BucketKey]) -> list[int]:
-    """The turn of each bucket: a new one where a key comes again, or backward begins."""
     turns: list[int] = []
     seen: set[BucketKey] = set()
     for key in keys:
@@ -194,7 +193,6 @@ def _turns(keys: Sequence[BucketKey]) -> list[int]:
 
 
 def _argument(op: Operation) -> BlockArgument:
-    """The argument that a collective of the role ARGUMENTS brings into another form."""
     value = op.operands[0]
     while isinstance(value, OpResult):
         value = value.op.operands[0]
@@ -203,7 +201,7 @@ def _argument(op: Operation) -> BlockArgument:
 
 
 def _block(name: str) -> tuple[str, ...]:
-    """The block of the model that an argument belongs to: `h.0` for `h.0.attn.q.weight`, `wte` for `wte.weight`."""
+    """Return the block of the model that has an argument: `h.0` for `h.0.attn.q.weight`, `wte` for `wte.weight`."""
     parts = tuple(name.split("."))
     numbered = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
     return parts[: max(numbered, 0) + 1]

@@ -1,4 +1,4 @@
-"""Products and their collectives written in parts: slices, and what puts results together."""
+"""Rewriting of products and their collectives in parts: slices of operands, and ops that join results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ..step.new_ops import like
 from .chunks import GatheredProducts, ReducedProduct, Site
 
 _PIN = "spmd.pin"
-"""What a user has decided on a whole op has been done."""
+"""The attribute of a user's decision on a whole op, which has been obeyed and does not apply to parts."""
 
 
 def write_chunks(site: Site, parts: int, mesh: Mesh) -> bool:
     """
-    Cut a site in parts; whether that could be done.
+    Cut a site into parts, and return whether that was possible.
 
-    It cannot where a view of a part does not have the sharding that the same view of the whole has.
+    It is impossible if a view of a part cannot have the sharding that the same view of the whole has.
     """
     writer = _Writer(mesh)
     try:
@@ -45,7 +45,7 @@ def write_chunks(site: Site, parts: int, mesh: Mesh) -> bool:
 
 
 class _Writer:
-    """The ops of one site, which take effect when it is finished."""
+    """The ops of one site, which take effect in `finish`."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -55,17 +55,17 @@ class _Writer:
         self._dead: list[Operation] = []
 
     def reduced(self, site: ReducedProduct, parts: int) -> None:
-        """Each part of the product with its own reduction, and what puts the results together."""
+        """Write each part of the product with its own reduction, and join the results."""
         op = site.collective
         bounds = enumerate(_bounds(site.size, parts))
-        products = [self._part_of(site.product, site.factor, *each, {}, op, at) for at, each in bounds]
-        made = [self._collective(op, part, None, op, at) for at, part in enumerate(products)]
-        whole = self._joined(made, site.result_dim, site.collective, site.collective.result.name_hint)
+        products = [self._part_of(site.product, site.factor, *bound, {}, op, at) for at, bound in bounds]
+        reduced = [self._collective(op, part, None, op, at) for at, part in enumerate(products)]
+        whole = self._joined(reduced, site.result_dim, site.collective, site.collective.result.name_hint)
         self._replace(site.collective.result, whole)
         self._dead += [site.collective, site.product]
 
     def gathered(self, site: GatheredProducts, parts: int) -> None:
-        """Each part gathered by itself, and the products of each."""
+        """Write a gather of each part, and the products of each part."""
         op = site.collective
         bounds = list(_bounds(site.size, parts))
         source, step = op.operand, None
@@ -80,29 +80,28 @@ class _Writer:
             gathered.append(self._collective(op, part, step, op, at))
         rows: dict[int, SSAValue] = {}
         for product in site.products:
-            made: list[SSAValue] = []
+            results: list[SSAValue] = []
             for at, (begin, end) in enumerate(bounds):
                 if not site.by_rows:
                     operand: dict[SSAValue, SSAValue] = {op.result: gathered[at]}
-                    made.append(self._part_of(product, site.factor, begin, end, operand, product, at))
+                    results.append(self._part_of(product, site.factor, begin, end, operand, product, at))
                     continue
                 if at not in rows:
                     rows[at] = self._rows(gathered[at], site.products[0])
                 taken = op.result if site.view is None else site.view.outs[0]
                 done = self._part_of(product, site.factor, 0, shape_of(rows[at])[0], {taken: rows[at]}, product, at)
-                made.append(self._unrolled(done, gathered[at], product))
-            self._put_together(site, product, made)
+                results.append(self._unrolled(done, gathered[at], product))
+            self._put_together(site, product, results)
         self._for_others(site, gathered)
         self._dead += [*reversed(site.products), *([site.view] if site.view is not None else []), op]
 
     def undo(self) -> None:
-        """Leave the block as it was."""
         for op in reversed(self._made):
             op.detach()
             op.erase()
 
     def finish(self) -> None:
-        """Let all users have the new values, and erase what nothing uses any more."""
+        """Replace the old values in their users, and erase the ops that have no uses left."""
         for old, new in self._instead:
             old.replace_all_uses_with(new)
         for old, new, users in self._users:
@@ -124,7 +123,6 @@ class _Writer:
         self._replace(result, whole)
 
     def _for_others(self, site: GatheredProducts, gathered: Sequence[SSAValue]) -> None:
-        """The gathered value as a whole, where something else uses it."""
         if not site.others:
             return
         op, first, others = site.collective, site.others[0], frozenset(site.others)
@@ -151,9 +149,9 @@ class _Writer:
         return self._view(gathered, (math.prod(shape[:-1]), shape[-1]), rows, before, f"{_hint(gathered)}.rows")
 
     def _unrolled(self, made: SSAValue, gathered: SSAValue, before: Operation) -> SSAValue:
-        """A product of rows, with the dims of which these were made."""
-        shape, spread, found = shape_of(gathered), sharding_of(gathered), sharding_of(made)
-        apart = Sharding((*spread.dims[:-1], found.dims[-1]), found.partial)
+        """Return a product of rows, viewed with the dims that the rows were merged from."""
+        shape, spread, rows = shape_of(gathered), sharding_of(gathered), sharding_of(made)
+        apart = Sharding((*spread.dims[:-1], rows.dims[-1]), rows.partial)
         return self._view(made, (*shape[:-1], shape_of(made)[-1]), apart, before, f"{_hint(made)}.apart")
 
     def _part_of(
@@ -166,7 +164,7 @@ class _Writer:
         before: Operation,
         at: int,
     ) -> SSAValue:
-        """A product of a part of a factor, of operands that are `given`, or cut where they have it."""
+        """Return a product of a part of a factor; operands are `given`, or sliced if they have the factor."""
         rule = product.rule()
         operands: list[SSAValue] = []
         for value, dims in zip(product.args, rule.operands, strict=True):
@@ -187,8 +185,8 @@ class _Writer:
 
     def _slice(self, value: SSAValue, dim: int, begin: int, end: int, before: Operation, hint: str) -> SSAValue:
         spread, shape = sharding_of(value), _resized(shape_of(value), dim, end - begin)
-        given = {"dim": dim, "start": begin, "end": end}
-        return self._op("slice.Tensor", [value], shape, Signature((spread,), (spread,)), before, hint, _plain(given))
+        bounds = {"dim": dim, "start": begin, "end": end}
+        return self._op("slice.Tensor", [value], shape, Signature((spread,), (spread,)), before, hint, _plain(bounds))
 
     def _joined(
         self,
@@ -239,9 +237,9 @@ class _Writer:
         like_op: Operation | None = None,
     ) -> SSAValue:
         model = like_op or before
-        beside = {n: a for n, a in model.attributes.items() if "." in n and n not in (SIGNATURE, _PIN)}
+        others = {n: a for n, a in model.attributes.items() if "." in n and n not in (SIGNATURE, _PIN)}
         new = like(model, name, operands, [shape], hint, **given)
-        new.attributes |= {**beside, SIGNATURE: SignatureAttr.of(self.mesh.name, signature)}
+        new.attributes |= {**others, SIGNATURE: SignatureAttr.of(self.mesh.name, signature)}
         self._insert(new, before)
         return new.outs[0]
 

@@ -1,4 +1,4 @@
-"""Omitting gathers of values that are still there: where backward begins, the last parameters of forward are."""
+"""Removal of gathers of values that are still alive: at the start of backward, the last parameters of forward are."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .flow import is_view
 from .waits import wait_of
 
 _Copy: TypeAlias = tuple[SSAValue, ShardingAttr]
-"""A value, and the form that it is brought into."""
+"""A value, and the sharding that it is brought into."""
 
 
 def reuse_copies(block: Block) -> None:
     """
-    In a scheduled block, do not gather what will still be needed in the same form when the gather would start.
+    Remove gathers from a scheduled block if a copy in the same sharding is still needed when the gather would start.
 
-    Those who need the second copy read the first, which is then kept no longer than the second would have been.
+    The users of the second copy then read the first, which lives no longer than the second would have lived.
     """
     order = {op: index for index, op in enumerate(block.ops)}
     gathers = [op for op in order if isinstance(op, StartOp) and op.collective is CollectiveKind.ALL_GATHER]
@@ -30,9 +30,9 @@ def reuse_copies(block: Block) -> None:
     for start in gathers:
         for arg, out, result in zip(start.args, start.out_shardings.data, wait_of(start).outs, strict=True):
             copy = _origin(arg), out
-            known = latest.get(copy)
-            if known is not None and _is_alive(known, start, order):
-                result.replace_all_uses_with(known)
+            earlier = latest.get(copy)
+            if earlier is not None and _is_alive(earlier, start, order):
+                result.replace_all_uses_with(earlier)
             else:
                 latest[copy] = result
     for start in reversed(gathers):
@@ -40,12 +40,12 @@ def reuse_copies(block: Block) -> None:
 
 
 def _is_alive(known: OpResult, start: StartOp, order: Mapping[Operation, int]) -> bool:
-    """Whether a copy is there when those of `start` would be waited for, and still needed when that would begin."""
+    """Return whether a copy exists when `start` would be waited for, and is still needed when it would start."""
     return order[known.op] < order[wait_of(start)] and _last_use(known, order) >= order[start]
 
 
 def _origin(value: SSAValue) -> SSAValue:
-    """What collectives have brought into the form of `value`, for the same part of the batch."""
+    """Return the value that collectives resharded into `value`, for the same micro-batch."""
     while isinstance(value, OpResult) and AT not in value.op.attributes:
         if isinstance(value.op, WaitOp):
             value = value.op.start.args[value.index]
@@ -57,7 +57,7 @@ def _origin(value: SSAValue) -> SSAValue:
 
 
 def _last_use(value: SSAValue, order: Mapping[Operation, int]) -> int:
-    """The index of the last op of the block that needs a value, or something that looks at it."""
+    """Return the index of the last op of the block that needs a value or a view of it."""
     last = -1
     for use in value.uses:
         op = use.operation
@@ -70,22 +70,21 @@ def _last_use(value: SSAValue, order: Mapping[Operation, int]) -> int:
 
 
 def _drop_unused(start: StartOp) -> None:
-    """Take what nobody needs out of a gather; nothing is left of one that nobody needs."""
+    """Remove unused results from a gather, and the gather if all its results are unused."""
     wait = wait_of(start)
-    kept = [index for index, result in enumerate(wait.outs) if result.uses]
-    if len(kept) == len(wait.outs):
+    used = [index for index, result in enumerate(wait.outs) if result.uses]
+    if len(used) == len(wait.outs):
         return
-    if kept:
-        shardings = [start.out_shardings.data[index] for index in kept]
+    if used:
+        shardings = [start.out_shardings.data[index] for index in used]
         method = start.method.data if start.method is not None else None
-        _replace(start, wait, StartOp(start.collective, [start.args[index] for index in kept], shardings, method), kept)
+        _replace(start, wait, StartOp(start.collective, [start.args[index] for index in used], shardings, method), used)
     for half in (wait, start):
         half.detach()
         half.erase()
 
 
 def _replace(start: StartOp, wait: WaitOp, new: StartOp, kept: list[int]) -> None:
-    """Put a gather of some of the operands in the place of one of all."""
     block, waiting = start.parent_block(), WaitOp(new)
     assert block is not None
     for old, half in ((start, new), (wait, waiting)):

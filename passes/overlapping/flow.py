@@ -23,12 +23,12 @@ from .early import early_scalars_first, operands_first, sources
 
 class CollectiveRole(Enum):
     """
-    What a collective is for.
+    The ops that a collective serves.
 
     ARGUMENTS  ops that read arguments of the step: gathers of parameters
-    RESULTS    updates and results of the step alone, casts and norms of gradients before them too: reductions of
+    RESULTS    only updates and results of the step, or casts and norms of gradients before them: reductions of
                gradients and of the loss
-    INNER      ops between others: changes of activations and of their gradients, counts
+    INNER      ops between other ops: resharding of activations and of their gradients, counts
     """
 
     ARGUMENTS = "arguments"
@@ -40,8 +40,8 @@ class OpFlow:
     """
     One step function, or one fragment of it: its ops in order, and its collectives with their roles.
 
-    The positions of `body`, then of `updates`, count from 0. Not in the body are frees, the return, and what
-    goes where it is needed: collectives that serve results, and views of what a collective makes.
+    Positions count the ops of `body`, then the ops of `updates`, from 0. The body does not contain frees, the
+    terminator and ops that are placed on demand: collectives that serve results, and views of results of collectives.
     """
 
     def __init__(self, view: StepView, fragment: FragmentOp | None = None) -> None:
@@ -49,8 +49,8 @@ class OpFlow:
         self.block = view.func.body.block if fragment is None else fragment.body.block
         ops = [op for op in self.block.ops if not isinstance(op, FreeOp | ReturnOp | YieldOp)]
         self._late = _late(ops)
-        mine = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
-        collectives = (op for op in mine if communicates(op, self.mesh))
+        own = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
+        collectives = (op for op in own if communicates(op, self.mesh))
         self.roles: dict[Operation, CollectiveRole] = {op: self._role(op) for op in collectives}
         inner = self.of(CollectiveRole.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)
@@ -63,33 +63,33 @@ class OpFlow:
         self._work = list(accumulate((_computes(op) for op in self.position), initial=0))
 
     def of(self, role: CollectiveRole) -> list[CollectiveOp]:
-        """The collectives of one role, in program order."""
+        """Return the collectives of one role, in program order."""
         listed = (op for op, served in self.roles.items() if served is role)
         return [op for op in listed if isinstance(op, CollectiveOp)]
 
     def ready(self, op: CollectiveOp) -> int:
         """
-        The position of the op after which the operand of `op` can be had; -1 for an argument.
+        Return the position of the op that produces the operand of `op`; -1 for an argument.
 
-        What continues another inner collective is not ready before its place in the program.
+        A collective that continues another inner collective is ready at its own place in the program.
         """
         if op in self.position and self._continues(op):
             return self.position[op]
         return self._made(op.operand)
 
     def first_use(self, op: CollectiveOp) -> int:
-        """The position of the first op that needs the result of `op`, or something that is handed on from it."""
+        """Return the position of the first op that needs the result of `op`, directly or through ops on demand."""
         users = _final_users(op.result, self._hands_on)
         return min((self.position.get(user, self.end) for user in users), default=self.end)
 
     def height(self, op: CollectiveOp) -> int:
-        """How many more collectives a value that `op` brings from an argument goes through."""
+        """Return how many more collectives follow `op` on the way of an argument's value to its users."""
         users = _final_users(op.result, self.floating.__contains__)
         further = (user for user in users if isinstance(user, CollectiveOp) and self._hands_on(user))
         return max((1 + self.height(user) for user in further), default=0)
 
     def has_work(self, after: int, before: int) -> bool:
-        """Whether some op computes strictly between two positions."""
+        """Return whether an op strictly between two positions computes."""
         return before > after + 1 and self._work[min(before, self.end)] > self._work[after + 1]
 
     def _made(self, value: SSAValue) -> int:
@@ -100,14 +100,14 @@ class OpFlow:
         return max(map(self._made, value.op.operands), default=-1)
 
     def _continues(self, op: Operation) -> bool:
-        """Whether an inner collective makes an operand of `op`, but for views."""
+        """Return whether an inner collective produces an operand of `op`, directly or through views."""
         return any(
             self.roles.get(source) is CollectiveRole.INNER or (is_view(source) and self._continues(source))
             for source in sources(op)
         )
 
     def _hands_on(self, op: Operation) -> bool:
-        """Whether those who need the result of `op` are those who need its operand."""
+        """Return whether the users of the operand of `op` are in fact the users of its result."""
         return op in self.floating or self.roles.get(op) is CollectiveRole.ARGUMENTS
 
     def _role(self, op: CollectiveOp) -> CollectiveRole:
@@ -116,16 +116,16 @@ class OpFlow:
         return CollectiveRole.RESULTS if _serves_results(op, self._late) else CollectiveRole.INNER
 
     def _of_updates(self) -> set[Operation]:
-        """The optimizer's ops, what they need of reduced gradients, and what needs their results."""
-        found: set[Operation] = set()
+        """Return the optimizer's ops, the ops on reduced gradients before them, and the users of their results."""
+        updates: set[Operation] = set()
         for op in self.ops:
             of_reduced = op in self._late and not self.floating.isdisjoint(sources(op))
-            if is_update(op) or of_reduced or not found.isdisjoint(sources(op)):
-                found.add(op)
-        return found
+            if is_update(op) or of_reduced or not updates.isdisjoint(sources(op)):
+                updates.add(op)
+        return updates
 
     def _floating(self) -> set[Operation]:
-        """The collectives that serve results, the views of what any collective makes, and waits of other stages."""
+        """Return the collectives that serve results, the views of results of collectives, and waits of other stages."""
         found: set[Operation] = {*self.of(CollectiveRole.RESULTS), *(op for op in self.ops if isinstance(op, WaitOp))}
         for op in self.ops:
             if is_view(op) and any(source in found or source in self.roles for source in sources(op)):
@@ -134,13 +134,13 @@ class OpFlow:
 
 
 def _late(ops: Sequence[Operation]) -> set[Operation]:
-    """What is done to gradients of parameters for updates alone: casts, sums of two gradients, norms, scales."""
-    found: set[Operation] = set()
+    """Return the ops on gradients of parameters that only serve updates: casts, sums of gradients, norms, scales."""
+    late: set[Operation] = set()
     for op in reversed(ops):
         is_after = isinstance(op, ComputeOp) and (BACKWARD not in op.attributes or spec_of(op).family == "elementwise")
-        if is_after and _serves_results(op, found) and not all(isinstance(user, ReturnOp) for user in _served(op)):
-            found.add(op)
-    return found
+        if is_after and _serves_results(op, late) and not all(isinstance(user, ReturnOp) for user in _served(op)):
+            late.add(op)
+    return late
 
 
 def _serves_results(op: Operation, late: Container[Operation]) -> bool:
@@ -153,7 +153,7 @@ def _served(op: Operation) -> list[Operation]:
 
 
 def _from_arguments(op: Operation) -> bool:
-    """Whether `op` only brings data of arguments into another form."""
+    """Return whether `op` only reshards or views arguments."""
     return _moves_data(op) and all(map(_from_arguments, sources(op)))
 
 
@@ -162,7 +162,7 @@ def _moves_data(op: Operation) -> bool:
 
 
 def is_view(op: Operation) -> bool:
-    """Whether `op` costs nothing, wherever it is."""
+    """Return whether `op` costs no time wherever it is placed."""
     return isinstance(op, SliceOp | PartialOp) or (isinstance(op, AtenOp) and op.spec.view)
 
 
@@ -171,9 +171,7 @@ def _computes(op: Operation) -> bool:
 
 
 def _final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iterator[Operation]:
-    """
-    The users of `value`, or of what those that hand it on make of it; from outside of a fragment, the fragment.
-    """
+    """Yield the users of `value` behind ops that hand it on; a user inside a fragment counts as the fragment."""
     around = value.owner.parent if isinstance(value.owner, Operation) else value.owner
     for use in value.uses:
         user, parent = use.operation, use.operation.parent_op()

@@ -1,4 +1,4 @@
-"""Shortening collectives where memory is short: reductions are waited for earlier, and gathers start later."""
+"""Shortening of collectives where memory is short: reductions are waited for earlier, and gathers start later."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..step.step_view import StepView
 from .waits import is_reduction, move_before, wait_of
 
 _COPIES = 3
-"""How often a value may be held at most: beside it, twice by a reduce-scatter."""
+"""Largest number of copies of a value at a time: itself, and two in a reduce-scatter."""
 
 
 def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> bool:
     """
-    Move halves of the collectives of a scheduled step where a rank would hold more bytes than its limit.
+    Move starts and waits of collectives in a scheduled step where a rank would hold more bytes than its limit.
 
-    Right before an op for which memory is short, reduce-scatters are waited for, the oldest first, until it is not:
-    that frees what they read. Then gathers that are under way where memory is still short start after that. Elsewhere
-    nothing is changed. Returns whether the step was within the limits as it stood.
+    In front of an op with too little memory, the oldest reduce-scatters in flight are waited for until memory suffices,
+    because a wait frees the operands. Gathers in flight where memory is still short start after that op. Elsewhere
+    nothing changes. Returns whether the step was within the limits before.
     """
     if _surely_fits(view, cluster, min(limits)):
         return True
@@ -46,7 +46,7 @@ def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> bo
 
 
 def _surely_fits(view: StepView, cluster: Cluster, limit: float) -> bool:
-    """Whether all values together, with what collectives hold beside them, are within the limit: a quicker test."""
+    """Return whether all values together, with copies in collectives, are within the limit: a quick sufficient test."""
     mesh, block = cluster.mesh, view.func.body.block
     if view.stage is not None or any(isinstance(op, FragmentOp) for op in block.ops):
         return False
@@ -57,7 +57,7 @@ def _surely_fits(view: StepView, cluster: Cluster, limit: float) -> bool:
 
 @dataclass(frozen=True)
 class _Flight:
-    """A collective under way: its start, and the events of its start and its wait."""
+    """A collective in flight: its start op, and the events of its start and its wait."""
 
     op: StartOp
     start: int
@@ -66,7 +66,7 @@ class _Flight:
 
 class _HalfMover:
     """
-    Moves halves of collectives, and keeps account of the memory that is held then; one use.
+    A pass over a step that moves starts and waits, and updates the memory held; used once.
 
     Args:
         limits: the lowest limit of each class of ranks in `use`.
@@ -87,7 +87,7 @@ class _HalfMover:
                 self.last[buffer.last].append(buffer)
 
     def wait_earlier(self) -> None:
-        """Before each event that is short, wait for the oldest reductions under way, until it is not."""
+        """Wait for the oldest reductions in flight before each event with too little memory, until memory suffices."""
         pending = deque(flight for flight in self.flights if is_reduction(flight.op))
         for event in range(len(self.ops)):
             while pending and pending[0].start < event and self._is_short(event):
@@ -97,7 +97,6 @@ class _HalfMover:
                     self._hold(self.first[flight.wait], range(event, flight.wait), 1)
 
     def start_later(self) -> None:
-        """Start each gather after the last event that is short while it is under way."""
         for flight in self.flights:
             short = [event for event in range(flight.start, flight.wait) if self._is_short(event)]
             if short and flight.op.collective is CollectiveKind.ALL_GATHER:
@@ -112,7 +111,7 @@ class _HalfMover:
             self.held[events.start : events.stop] += times * self.use.size(buffer.value)
 
     def _move(self, half: Operation, event: int) -> None:
-        """Put one half of a collective before the op of an event, or the first after it that has not been moved."""
+        """Move a start or wait before the op of an event, or before the first op after it that has not been moved."""
         block = half.parent_block()
         assert block is not None
         before = next(op for op in self.ops[event:] if op not in self.moved)

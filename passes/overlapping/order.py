@@ -1,4 +1,4 @@
-"""Writing a schedule of collectives into a step function."""
+"""Writing of a schedule of collectives into a step function."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from .waits import wait_of
 
 def write_schedule(traffic: BucketTraffic, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
     """
-    Make the collectives of each bucket one `spmd.start` and one `spmd.wait`, and put all ops in order.
+    Replace the collectives of each bucket by one `spmd.start` and one `spmd.wait`, and put all ops in order.
 
-    The body and then `updates` keep their order. A start follows the op at its position; a wait, and the views
-    of what it gives, precede the first op that needs them. Frees are dropped. A bucket is carried out by the method
-    that takes least for its size.
+    The body and then `updates` keep their order. A start follows the op at its position. A wait, and the views of its
+    results, precede the first op that needs them. Frees are dropped. A bucket uses the fastest method for its size.
     """
     _ScheduleWriter(traffic, buckets, updates).run()
 
 
 class _ScheduleWriter:
-    """Puts ops in order by demand: before an op come those that make its operands. One use."""
+    """A writer of ops by demand: the producers of an op's operands are written before the op; used once."""
 
     def __init__(self, traffic: BucketTraffic, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
         flow = traffic.flow
@@ -45,7 +44,7 @@ class _ScheduleWriter:
         self.here = {*flow.ops, *self.halves}
 
     def _halve(self, bucket: Bucket) -> StartOp:
-        """The start of a bucket; the results of its wait take the place of those of its members."""
+        """Return the start of a bucket, after replacing the results of its members by the results of its wait."""
         first = bucket.members[0]
         operands = [op.operand for op in bucket.members]
         shardings = [op.out_sharding for op in bucket.members]
@@ -61,13 +60,12 @@ class _ScheduleWriter:
         return start
 
     def _seconds(self, start: StartOp, method: Method) -> float:
-        """Return the seconds that a bucket takes by a method."""
         assert self.cluster is not None
         start.method = MethodAttr(method)
         return communication_of(start, self.flow.mesh).seconds(self.cluster)
 
     def run(self) -> None:
-        """Take all ops out of the block and put them back in order, without what is replaced."""
+        """Detach all ops from the block and write them back in order, except for the replaced collectives."""
         end = self.block.last_op
         assert end is not None, "a step function returns"
         for op in list(self.block.ops):
@@ -80,8 +78,8 @@ class _ScheduleWriter:
         for op in self.flow.ops:
             if op not in self.replaced:
                 self._write(op, op)
-        # What nobody needs is waited for, too.
-        for start in (each for _, starts in sorted(self.starts.items()) for each in starts):
+        # Collectives without users are waited for, too.
+        for start in (half for _, starts in sorted(self.starts.items()) for half in starts):
             self._write(wait_of(start), end)
         self._write(end, end)
         for op in self.replaced:
@@ -93,8 +91,10 @@ class _ScheduleWriter:
 
     def _write(self, op: Operation, near: Operation) -> None:
         """
-        Write `op`, after what makes its operands; a half of a collective is placed in the model as `near` is. Other ops
-        keep their order and a wait comes right before its first use, so this is no topological sort of `graphlib`.
+        Write `op` after the producers of its operands; a start or wait takes the location and pass of `near`.
+
+        Other ops keep their order and a wait comes right before its first use, so this is no topological sort of
+        `graphlib`.
         """
         if op in self.written:
             return

@@ -1,4 +1,4 @@
-"""Which reductions of gradients travel together, when they start, and in which order the updates follow."""
+"""Which reductions of gradients share a bucket, when the buckets start, and the order of the updates after them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .flow import CollectiveRole
 
 @dataclass(frozen=True)
 class ResultPlan:
-    """Buckets of what serves results, and the updates in the order in which their operands arrive."""
+    """The buckets of collectives that serve results, and the updates in the order that their operands arrive."""
 
     buckets: tuple[Bucket, ...]
     updates: tuple[Operation, ...]
@@ -23,16 +23,16 @@ class ResultPlan:
 
 def plan_results(traffic: BucketTraffic) -> ResultPlan:
     """
-    Bucket reductions in the order in which their operands are ready, each bucket up to the limit.
+    Bucket reductions in the order that their operands are ready, each bucket up to the limit.
 
-    Collectives that continue others (over a second axis, or on what an update made) are planned once those are:
-    they start when the bucket after those has started, so as not to wait for what has just begun.
+    Collectives that continue others (over a second axis, or on the result of an update) are planned after them: they
+    start when the following bucket has started, so that they do not wait for a collective that has just started.
     """
     return _ResultPlanner(traffic).run()
 
 
 class _ResultPlanner:
-    """Plans in waves: a wave has the collectives whose predecessors are all planned; one use."""
+    """A planner in waves of collectives whose predecessors are all planned; used once."""
 
     def __init__(self, traffic: BucketTraffic) -> None:
         self.traffic, self.flow = traffic, traffic.flow
@@ -45,7 +45,7 @@ class _ResultPlanner:
         self.over: dict[Operation, int] = {}
 
     def run(self) -> ResultPlan:
-        """Plan what comes before the updates, then these, then what follows them; some updates wait for others."""
+        """Plan the collectives before the updates, the updates that can run, and then the collectives after them."""
         self._waves(len(self.flow.body) - 1)
         while self.waiting:
             self._order_updates()
@@ -54,7 +54,7 @@ class _ResultPlanner:
         return ResultPlan(tuple(self.buckets), tuple(self.updates))
 
     def _waves(self, last: int) -> None:
-        """Plan all that can be planned; the last bucket of a wave is over at the position `last`."""
+        """Plan all collectives that can be planned; the last bucket of a wave is complete at the position `last`."""
         before = {op: self._predecessors(op) for op in self.pending}
         while wave := [op for op in self.pending if before[op] <= self.over.keys()]:
             self._wave({op: self._ready(op, before[op]) for op in wave}, last)
@@ -74,10 +74,11 @@ class _ResultPlanner:
 
     def _order_updates(self) -> None:
         """
-        Put the updates that can be made in the order in which the buckets of their gradients start, after the body.
+        Order the updates that can run by the starts of their gradients' buckets, after the body.
 
-        The ops of one parameter stay together: what its update makes of states alone would else be kept for all
-        parameters at once. What needs a collective that is still to be planned waits for it, with what only that needs.
+        The ops of one parameter stay together: otherwise the values that its update computes from states alone would be
+        alive for all parameters at once. Ops that need a collective that is not planned yet wait for it, with the ops
+        that only they need.
         """
         arrival = self._arrivals() or dict.fromkeys(self.waiting, self.flow.end)
         of_parameter: dict[str | None, int] = {}
@@ -93,7 +94,7 @@ class _ResultPlanner:
         self.waiting = [op for op in self.waiting if op not in arrival]
 
     def _arrivals(self) -> dict[Operation, int]:
-        """The updates that need not wait, in order, each with the start of the last bucket that it needs."""
+        """Return the updates that can run now, in order, each with the start of the last bucket that it needs."""
         arrival: dict[Operation, int] = {}
         for op in self.waiting:
             before = self._predecessors(op)
@@ -109,11 +110,10 @@ class _ResultPlanner:
         return arrival
 
     def _predecessors(self, op: Operation) -> set[Operation]:
-        """The collectives and updates from which `op` has its operands, directly or through views."""
-        found: set[Operation] = set()
+        predecessors: set[Operation] = set()
         for source in (value.op for value in op.operands if isinstance(value, OpResult)):
             if self.flow.roles.get(source) is CollectiveRole.RESULTS or source in self._updates:
-                found.add(source)
+                predecessors.add(source)
             elif source in self.flow.floating:
-                found |= self._predecessors(source)
-        return found
+                predecessors |= self._predecessors(source)
+        return predecessors

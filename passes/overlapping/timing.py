@@ -1,4 +1,4 @@
-"""How large buckets should be and how early they must start: what `overlap` asks of the cost model."""
+"""The size of buckets and the latest start of collectives, from the cost model: used by `overlap`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..analysis.fusion import ALONE, Parts
 
 _USUAL_BYTES = 25 * 2**20
 MARGIN = 3
-"""How many times its predicted time a collective is given."""
+"""Factor between the predicted time of a collective and the time that it is given."""
 
 
 class ComputeTimes:
     """
-    The cost model's view of a sequence of ops.
+    The seconds of a sequence of ops by the cost model.
 
-    Without a cluster nothing is known of time: buckets have 25 MiB, and may start at any time.
+    Without a cluster no times are known: buckets have 25 MiB and may start at any time.
 
     Args:
-        ops: what the compute stream does, in order; ops without a signature on its mesh count as nothing.
-        cluster: on what.
-        bucket_bytes: the size of buckets, where it is given.
-        parts: of ops that are no kernels by themselves, what they do of those that they are in.
+        ops: the ops of the compute stream, in order; ops with no signature on the cluster's mesh take 0 seconds.
+        cluster: the cluster that runs the ops.
+        bucket_bytes: size of buckets, by default the cost model's size.
+        parts: for ops that are only part of a kernel, their share of that kernel.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class ComputeTimes:
         self._begins = list(accumulate(self._seconds.values(), initial=0.0))
 
     def seconds(self, op: Operation) -> float:
-        """How long one of the ops computes; a fragment, all of its parts. Others take no time."""
+        """Return the compute seconds of one of the ops, with all parts of a fragment; other ops take no time."""
         return self._seconds.get(op, 0.0)
 
     def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
-        """The bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
+        """Return the bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
         if self._bucket_bytes is not None:
             return self._bucket_bytes
         return _USUAL_BYTES if self.cluster is None else bucket_bytes(self.cluster, kind, axes)
@@ -57,10 +57,10 @@ class ComputeTimes:
         self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int, steps: int = 1
     ) -> int:
         """
-        The position of the last op after which a collective may start that is to be over at the op `use`.
+        Return the position of the last op that a collective may start after to be complete at the op `use`.
 
-        It is given 3 times the predicted time, for each of `steps`: predictions err, and others may be on their
-        way.
+        It is given 3 times the predicted time for each of `steps`, because predictions err and other collectives may be
+        in flight.
         """
         if self.cluster is None:
             return -1
@@ -73,7 +73,7 @@ def _seconds(op: Operation, seconds: ComputeSeconds | None) -> float:
     if seconds is not None and isinstance(op, FragmentOp):
         parts = seconds.cluster.mesh.axis(op.axis.data).size
         return parts * sum(_seconds(inner, seconds) for inner in op.body.block.ops)
-    given = op.attributes.get(SIGNATURE)
-    if seconds is None or not isinstance(op, ComputeOp) or not isinstance(given, SignatureAttr):
+    attribute = op.attributes.get(SIGNATURE)
+    if seconds is None or not isinstance(op, ComputeOp) or not isinstance(attribute, SignatureAttr):
         return 0.0
-    return seconds(op, given.signature) if given.data.mesh == seconds.cluster.mesh.name else 0.0
+    return seconds(op, attribute.signature) if attribute.data.mesh == seconds.cluster.mesh.name else 0.0

@@ -1,4 +1,4 @@
-"""When reductions under way are waited for: as soon as waiting costs no time, so that what they read is freed."""
+"""Where reductions in flight are waited for: as soon as waiting costs no time, because a wait frees the operands."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from .timing import MARGIN
 
 def wait_early(traffic: BucketTraffic, in_flight: int | None = None) -> None:
     """
-    In a scheduled block, wait for each reduce-scatter as soon as it is predicted to be over: that frees what it
-    reads, and costs no time. No more than `in_flight` are under way at once over the same axes, whatever that costs.
+    Wait for each reduce-scatter of a scheduled block as soon as it is predicted to be complete, to free its operands.
 
-    One is over when something that was started after it over the same axes is, for these run one after the other. By
-    the cost model it is taken to be over when it has had three times the predicted time, after those before it.
+    At most `in_flight` of them are in flight at once over the same axes, whatever that costs. A collective is complete
+    when a later one over the same axes is, because these run one after the other. The cost model counts it as complete
+    when it has had three times the predicted time after the collectives before it.
     """
     _StreamWalk(traffic, in_flight).run()
 
 
 def is_reduction(start: StartOp) -> bool:
-    """Whether a collective reads whole values and gives parts, so that its wait frees memory."""
+    """Return whether a collective reads whole values and gives shards of them, so that its wait frees memory."""
     return start.collective is CollectiveKind.REDUCE_SCATTER
 
 
 def wait_of(start: StartOp) -> WaitOp:
-    """The wait for what was started."""
+    """Return the wait that belongs to a start."""
     wait = next(iter(start.token.uses)).operation
     assert isinstance(wait, WaitOp)
     return wait
 
 
 def move_before(half: Operation, op: Operation) -> None:
-    """Put one half of a collective right before `op`, in the same part of the model and the same pass."""
+    """Move a start or wait right before `op`, with the location and pass of `op`."""
     block = op.parent_block()
     assert block is not None
     half.detach()
@@ -55,7 +55,7 @@ def move_before(half: Operation, op: Operation) -> None:
 
 @dataclass(frozen=True)
 class _StartedCollective:
-    """A collective that was started: when it is over by the cost model, and when it is taken to be."""
+    """A collective that was started, with its end by the cost model and the time when it counts as complete."""
 
     wait: WaitOp
     number: int
@@ -65,19 +65,19 @@ class _StartedCollective:
 
 @dataclass
 class _AxesQueue:
-    """The collectives over some axes: when the last one is over, and the reductions not waited for, oldest first."""
+    """The collectives over some axes: the end of the last one, and the reductions not waited for, oldest first."""
 
     free: float = 0.0
     reductions: deque[_StartedCollective] = field(default_factory=deque[_StartedCollective])
 
     def over(self, number: float = math.inf, now: float = math.inf) -> Iterator[WaitOp]:
-        """Take the reductions from before a collective that are taken to be over by `now`."""
+        """Remove and yield the reductions older than `number` that count as complete at `now`."""
         while self.reductions and self.reductions[0].number < number and self.reductions[0].taken <= now:
             yield self.reductions.popleft().wait
 
 
 class _StreamWalk:
-    """Follows the compute stream through a block, and the channels beside it; one use."""
+    """A walk along the compute stream of a block and the channels of its collectives; used once."""
 
     def __init__(self, traffic: BucketTraffic, in_flight: int | None) -> None:
         self.in_flight = in_flight if in_flight is not None else math.inf
@@ -88,7 +88,6 @@ class _StreamWalk:
         self.moved: set[Operation] = set()
 
     def run(self) -> None:
-        """Go through the ops in the order in which they stood."""
         for op in list(self.flow.block.ops):
             if op not in self.moved and self.flow.view.has(op):
                 self._move((wait for channel in self.channels.values() for wait in channel.over(now=self.now)), op)
@@ -102,7 +101,7 @@ class _StreamWalk:
                 self.moved.add(wait)
 
     def _do(self, op: Operation) -> None:
-        """Let the time of an op pass; right after it, wait for what is certainly over then."""
+        """Advance the time by an op, and wait right after it for reductions that are certainly complete by then."""
         match op:
             case StartOp():
                 self._start(op)
@@ -118,7 +117,7 @@ class _StreamWalk:
                 self.now += self.times.seconds(op)
 
     def _start(self, op: StartOp) -> None:
-        """Start a collective; before one reduction too many, wait for the oldest."""
+        """Start a collective, after waiting for the oldest reductions if too many are in flight."""
         channel, seconds = self._sent(op)
         while is_reduction(op) and len(channel.reductions) >= self.in_flight:
             oldest = channel.reductions.popleft()
@@ -132,7 +131,7 @@ class _StreamWalk:
             channel.reductions.append(run)
 
     def _sent(self, op: CollectiveOp | StartOp) -> tuple[_AxesQueue, float]:
-        """The channel of a collective, and how long it takes."""
-        found = communication_of(op, self.flow.mesh)
-        seconds = found.seconds(self.cluster) if self.cluster is not None else 0.0
-        return self.channels.setdefault(found.axes, _AxesQueue()), seconds
+        """Return the channel of a collective and the collective's seconds."""
+        work = communication_of(op, self.flow.mesh)
+        seconds = work.seconds(self.cluster) if self.cluster is not None else 0.0
+        return self.channels.setdefault(work.axes, _AxesQueue()), seconds

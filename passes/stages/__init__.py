@@ -1,1 +1,1 @@
-"""The division of a step into stages, and the schedules by which stages run micro-batches."""
+"""The division of a step into stages, and the schedules that stages run micro-batches by."""

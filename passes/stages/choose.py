@@ -1,9 +1,9 @@
 """
-The fastest order of a pipeline whose fragments are there: of the fixed ones and of those that list scheduling finds.
+The choice of the fastest schedule of a pipeline with given fragments, among fixed schedules and list schedules.
 
-All are estimated with the seconds that fragments and transfers take by themselves. The fixed ones, and the best few of
-the others, are simulated; the fastest that fits in memory is chosen. So it is never slower, as simulated, than a fixed
-order that fits.
+All schedules are estimated with the seconds of fragments and transfers that run alone. The fixed schedules and the best
+few list schedules are simulated; the fastest that fits in memory is chosen. It is never slower, as simulated, than a
+fixed schedule that fits.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .list_schedule import URGENCIES, Holding, ListSchedule, list_schedule
 from .schedules import Delivery, PipelineShape, Work, policies, schedule, with_transfers
 
 SIMULATED = 3
-"""How many of the orders that list scheduling finds are simulated."""
+"""Number of list schedules that are simulated."""
 
 SURE = 0.5
-"""Of the room that parts have in a stage's memory, which part they can take for sure."""
+"""Fraction of the memory budget of parts that parts can use without a check of single ops."""
 
 Slots = list[list[Slot]]
 
@@ -38,11 +38,11 @@ Slots = list[list[Slot]]
 @dataclass(frozen=True)
 class MemoryBudget:
     """
-    What stages may hold.
+    The memory and the parts that a stage may hold.
 
     Args:
-        bytes: on each rank; None is the memory of its device.
-        parts: how many parts a stage may have between forward and their last gradient.
+        bytes: bytes on each rank, by default the memory of its device.
+        parts: number of parts that a stage may have between forward and their last gradient.
     """
 
     bytes: float | None = None
@@ -59,26 +59,26 @@ def choose_schedule(
     budget: MemoryBudget,
 ) -> Slots:
     """
-    The slots of all stages.
+    Return the slots of all stages.
 
     Args:
-        func: with the fragments, in a module.
-        clusters: of the stages.
-        whole: of all ranks of the job.
+        func: the function with the fragments, in a module.
+        clusters: the clusters of the stages.
+        whole: the cluster of all ranks of the job.
 
     Raises:
-        OpFailure: an op without a signature, or a resharding without a collective.
+        OpFailure: at an op that lacks a signature, or a resharding that lacks a collective.
     """
     return _ScheduleChoice(func, works, deliveries, shape, clusters, whole, budget).best()
 
 
 def set_schedule(func: FuncOp, slots: Sequence[Sequence[Slot]]) -> None:
     """Write a schedule into a function."""
-    func.attributes[SCHEDULE] = ArrayAttr([ArrayAttr([SlotAttr(slot) for slot in mine]) for mine in slots])
+    func.attributes[SCHEDULE] = ArrayAttr([ArrayAttr([SlotAttr(slot) for slot in row]) for row in slots])
 
 
 class _ScheduleChoice:
-    """The orders that are tried, and what they come to; one use."""
+    """The candidate schedules and their simulation; used once."""
 
     def __init__(
         self,
@@ -101,59 +101,58 @@ class _ScheduleChoice:
     def best(self) -> Slots:
         """Return the fastest schedule that fits, or a schedule with about the least excess if none fits."""
         fixed = [schedule(self.works, self.deliveries, self.shape, policy) for policy in policies(self.shape)]
-        alone = [[slot for slot in mine if slot.part == 0] for mine in fixed[0]]
+        alone = [[slot for slot in row if slot.part == 0] for row in fixed[0]]
         tightest = list(self._tightest(alone, range(len(alone))))
-        room = [most_taken(mine, self.taken) - each.excess for mine, each in zip(alone, tightest, strict=True)]
-        free = [each.limit - each.lasting for each in tightest]
+        room = [most_taken(row, self.taken) - tight.excess for row, tight in zip(alone, tightest, strict=True)]
+        free = [tight.limit - tight.lasting for tight in tightest]
         most = tuple(free)
         orders = sorted((*fixed, *self._listed(room)), key=self._seconds)
         for slots in orders:
             if self._surely_fits(slots, room):
                 return slots
-            # A fixed order is looked at unless it cannot fit, so that none that fits is faster than the chosen one.
+            # A fixed order is checked unless it cannot fit, so that no faster fixed order that fits is passed over.
             if self._may_fit(slots, most if slots in fixed else free) and self._fits(slots, room, free):
                 return slots
-        # The memory of all orders is not looked at again: what single ops need is about the same in each.
+        # This ignores the memory of single ops, which is about the same in each order.
         return min(orders, key=lambda slots: max(self._beyond(slots, room)))
 
     def _beyond(self, slots: Slots, room: Sequence[float]) -> Iterator[float]:
-        """Yield by stage the bytes that parts take beyond the room that there is for them."""
-        for stage, (mine, left) in enumerate(zip(slots, room, strict=True)):
-            yield most_taken(mine, self.taken) - left if self._has_few(stage, mine) else inf
+        """Yield for each stage the bytes that parts use beyond their memory budget."""
+        for stage, (row, left) in enumerate(zip(slots, room, strict=True)):
+            yield most_taken(row, self.taken) - left if self._has_few(stage, row) else inf
 
     def _may_fit(self, slots: Slots, free: Sequence[float]) -> bool:
-        """Return whether parameters, states and the least size of all parts fit together."""
-        return all(most_taken(mine, self.least_taken) <= left for mine, left in zip(slots, free, strict=True))
+        """Return whether parameters, states and the smallest size of all parts fit together."""
+        return all(most_taken(row, self.least_taken) <= left for row, left in zip(slots, free, strict=True))
 
     def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:
-        """Whether so little of the room is taken that what single ops need does not matter."""
-        taken = (most_taken(mine, self.taken) <= SURE * left for mine, left in zip(slots, room, strict=True))
-        return all(taken) and all(self._has_few(stage, mine) for stage, mine in enumerate(slots))
+        """Return whether parts use so little of their budget that the memory of single ops does not matter."""
+        taken = (most_taken(row, self.taken) <= SURE * left for row, left in zip(slots, room, strict=True))
+        return all(taken) and all(self._has_few(stage, row) for stage, row in enumerate(slots))
 
     def _has_few(self, stage: int, slots: Sequence[Slot]) -> bool:
-        """Whether a stage has no more parts in flight than it may."""
         if self.budget.parts is None:
             return True
         return in_flight(slots, self.works) <= self.budget.parts * chunks_of(self.works, stage)
 
     def _listed(self, room: Sequence[float]) -> Iterator[Slots]:
         """
-        The best few orders by list scheduling.
+        Yield the best few list schedules.
 
         Args:
-            room: by stage, the bytes that parts may take.
+            room: bytes that parts may use, by stage.
         """
         found: dict[str, ListSchedule] = {}
         for urgency in URGENCIES:
-            listed = list_schedule(self.times, Holding(self.taken, room, self._parts), urgency)
-            # Of those that take as long, the first has the fewest parts ahead.
-            found.setdefault(f"{listed.seconds:.6g}", listed)
+            candidate = list_schedule(self.times, Holding(self.taken, room, self._parts), urgency)
+            # Among equally fast schedules, the first has the fewest parts ahead.
+            found.setdefault(f"{candidate.seconds:.6g}", candidate)
         for each in sorted(found.values(), key=lambda each: each.seconds)[:SIMULATED]:
             yield with_transfers(each.runs, self.deliveries, each.receive)
 
     @property
     def _parts(self) -> float:
-        """How many parts, of all chunks together, a stage with the most of them may have in flight."""
+        """Number of parts, of all chunks together, that a stage with the most chunks may have in flight."""
         return inf if self.budget.parts is None else self.budget.parts * self.shape.chunks
 
     def _fits(self, slots: Slots, room: Sequence[float], free: list[float]) -> bool:
@@ -161,21 +160,21 @@ class _ScheduleChoice:
         Return whether every rank has the memory that a schedule needs.
 
         Args:
-            free: by stage, the bytes that parts may take at most. The bytes of a stage that does not fit replace its
-                entry, and orders of list scheduling that take more are skipped.
+            free: upper bound, by stage, of the bytes that parts may use. If a stage does not fit, its bytes replace its
+                entry, and later list schedules that use more are skipped.
         """
-        if not all(self._has_few(stage, mine) for stage, mine in enumerate(slots)):
+        if not all(self._has_few(stage, row) for stage, row in enumerate(slots)):
             return False
         beyond = list(self._beyond(slots, room))
         likeliest = sorted(range(len(slots)), key=lambda stage: -beyond[stage])
-        for stage, each in zip(likeliest, self._tightest(slots, likeliest), strict=True):
-            if each.excess > 0:
+        for stage, rank in zip(likeliest, self._tightest(slots, likeliest), strict=True):
+            if rank.excess > 0:
                 free[stage] = min(free[stage], most_taken(slots[stage], self.least_taken))
                 return False
         return True
 
     def _tightest(self, slots: Slots, stages: Iterable[int]) -> Iterator[TightestRank]:
-        """Yield for some stages the rank that comes closest to the budget under a schedule."""
+        """Yield for each of some stages the rank that comes closest to the budget under a schedule."""
         set_schedule(self.func, slots)
         for stage in stages:
             cluster = self.clusters[stage]

@@ -1,4 +1,4 @@
-"""Writing the stages of a pipeline into a step function, once it is known which layers each has."""
+"""Writing of the stages of a pipeline into a step function, given the layers of each stage."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ def divide(view: StepView, layers: Layers, meshes: Sequence[str], places: Sequen
 
     Args:
         meshes: the names of the stages' meshes.
-        places: by layer, the number of its stage.
+        places: the index of the stage of each layer.
     """
     _Divider(view, layers, meshes, places).run()
 
 
 def places_of_layers(bounds: Sequence[int], stages: int) -> list[int]:
     """
-    By layer, the number of its stage.
+    Return the index of the stage of each layer.
 
     Args:
-        bounds: the first layer of each chunk of layers, and in the end the number of layers; chunks go to the stages in
-            turns.
+        bounds: the first layer of each chunk of layers, then the number of layers; chunks go to the stages in turns.
     """
     return [chunk % stages for chunk, (first, end) in enumerate(pairwise(bounds)) for _ in range(first, end)]
 
 
 class _Divider:
-    """Goes through a function once, in program order, and knows of every value where it is; one use."""
+    """A walk over a function in program order that tracks the stages that have each value; used once."""
 
     def __init__(self, view: StepView, layers: Layers, meshes: Sequence[str], places: Sequence[int]) -> None:
         self.view, self.layers, self.meshes, self.places = view, layers, meshes, places
@@ -64,17 +63,17 @@ class _Divider:
         self.func.attributes[STAGES] = ArrayAttr([StringAttr(mesh) for mesh in self.meshes])
 
     def _home(self, value: SSAValue) -> int:
-        """The stage that makes or keeps a value that cannot be had anywhere."""
+        """Return the stage that produces or stores a value that is not `anywhere`."""
         layer = self.layers.of_value(value)
         return self.places[layer if layer is not None else 0]
 
     def _wanted(self) -> dict[SSAValue, list[int]]:
-        """Of what can be had anywhere: the stages that need it."""
+        """Return the stages that need each value that every stage can hold."""
         needed: dict[SSAValue, set[int]] = {value: set() for value in self.layers.anywhere}
         everywhere = (train.LEARNING_RATE, train.STEP_COUNT)
-        for given in self.view.inputs:
-            if given.role in everywhere:
-                needed[given.argument].update(self.stages)
+        for item in self.view.inputs:
+            if item.role in everywhere:
+                needed[item.argument].update(self.stages)
         for index, target in self.view.updated.items():
             value, argument = self.view.terminator.arguments[index], self.block.args[target]
             needed.get(value, set[int]()).update(needed.get(argument, {self._home(argument)}))
@@ -93,7 +92,7 @@ class _Divider:
         return set[int]().union(*(needed[value] for value in values))
 
     def _argument(self, argument: BlockArgument) -> int:
-        """The stage of an argument, which is copied for every further one that needs one for itself."""
+        """Return the stage of an argument, after copying the argument for other stages that need their own."""
         first, *others = self.wanted.get(argument, [self._home(argument)])
         attributes = self._argument_attributes(argument.index)
         self.at[argument, first] = argument
@@ -112,21 +111,21 @@ class _Divider:
         return dict(listed[index].data) if index < len(listed) else {}
 
     def _retype(self, outputs: Sequence[Attribute] | None = None) -> None:
-        kept = self.func.function_type.outputs.data
+        current = self.func.function_type.outputs.data
         types = [argument.type for argument in self.block.args]
-        self.func.function_type = FunctionType.from_lists(types, list(outputs if outputs is not None else kept))
+        self.func.function_type = FunctionType.from_lists(types, list(outputs if outputs is not None else current))
 
     def _op(self, op: Operation) -> None:
-        """Put an op on its stage, and a copy of it on every further one that needs it for itself."""
+        """Put an op on its stage, and copies on other stages that need their own."""
         anywhere = bool(op.results) and op.results[0] in self.wanted
         stages = self.wanted[op.results[0]] if anywhere else [self.places[self.layers.of.get(op, 0)]]
-        given = list(op.operands)
+        operands = list(op.operands)
         for stage in stages:
             here = op if stage == stages[0] else self._copy(op, stage)
             here.attributes[STAGE] = IntegerAttr(stage, i64)
-            for index, value in enumerate(given):
+            for index, value in enumerate(operands):
                 here.operands[index] = self._value(value, stage, op)
-            self.at |= {(mine, stage): result for mine, result in zip(op.results, here.results, strict=True)}
+            self.at |= {(original, stage): result for original, result in zip(op.results, here.results, strict=True)}
 
     def _copy(self, op: Operation, stage: int) -> Operation:
         copy = op.clone()
@@ -137,7 +136,6 @@ class _Divider:
         return copy
 
     def _value(self, value: SSAValue, stage: int, user: Operation) -> SSAValue:
-        """A value on a stage: where it is made there, that, else what a transfer brings."""
         if (value, stage) not in self.at:
             self.at[value, stage] = self._transfer(value, stage, user)
         return self.at[value, stage]
@@ -159,12 +157,12 @@ class _Divider:
 
     def _label(self, value: SSAValue, stage: int) -> str:
         name = _at(value, stage)
-        label = next(each for each in _numbered(name) if each not in self.labels)
+        label = next(candidate for candidate in _numbered(name) if candidate not in self.labels)
         self.labels.add(label)
         return label
 
     def _results(self, terminator: ReturnOp) -> None:
-        """Every stage gives the loss, and the new value of what it has for itself."""
+        """Return the loss from every stage, and new values of arguments from every stage that has a copy."""
         attributes = [self.view.result_attributes(index) for index in range(len(terminator.arguments))]
         values: list[SSAValue] = []
         more: list[tuple[SSAValue, dict[str, Attribute]]] = []
@@ -176,9 +174,9 @@ class _Divider:
             for stage in others:
                 further = dict(roles)
                 if target is not None:
-                    kept = self.at[self._original(target), stage]
-                    assert isinstance(kept, BlockArgument)
-                    further[train.UPDATES] = IntegerAttr(kept.index, i64)
+                    argument = self.at[self._original(target), stage]
+                    assert isinstance(argument, BlockArgument)
+                    further[train.UPDATES] = IntegerAttr(argument.index, i64)
                 more.append((self._value(value, stage, terminator), further))
         terminator.operands = [*values, *(value for value, _ in more)]
         if any(attributes):
@@ -186,16 +184,16 @@ class _Divider:
         self._retype([value.type for value in terminator.operands])
 
     def _stages_of(self, value: SSAValue, target: int | None) -> list[int]:
-        """Return the stages that give a value; a value that replaces an argument is given where that argument is."""
-        kept = self._original(target) if target is not None else value
-        return self.wanted.get(kept) or [self._home(kept)]
+        """Return the stages that return a value: for the new value of an argument, the stages of the argument."""
+        stored = self._original(target) if target is not None else value
+        return self.wanted.get(stored) or [self._home(stored)]
 
     def _original(self, index: int) -> SSAValue:
         return self.block.args[index]
 
 
 def _at(value: SSAValue, stage: int) -> str:
-    """The name of a value on another stage."""
+    """Return the name of a value on another stage."""
     hint = value.name_hint or ("value" if isinstance(value.owner, ComputeOp) else "argument")
     return f"{hint}.at{stage}"
 

@@ -9,17 +9,17 @@ from ...dialects.pipe import Action, Slot
 from .schedules import Delivery, FragmentKind, Work
 
 PartOf = tuple[str, int]
-"""A fragment or transfer by its label, and the part."""
+"""The label of a fragment or transfer, and the part."""
 
 
 @dataclass(frozen=True)
 class PipelineTimes:
     """
-    What a pipeline runs, and for how long.
+    The fragments and transfers of a pipeline, and their seconds.
 
     Args:
         runs: by label, the seconds of a fragment for one part.
-        transfers: by label, those of a transfer.
+        transfers: by label, the seconds of a transfer of one part.
     """
 
     works: tuple[Work, ...]
@@ -30,19 +30,19 @@ class PipelineTimes:
 
 
 def last_works(works: Sequence[Work]) -> frozenset[Work]:
-    """Of each chunk of each stage the fragment with which a part is done."""
+    """Return the last fragment that a part runs in each chunk of each stage."""
     kinds = list(FragmentKind)
     in_order = sorted(works, key=lambda work: kinds.index(work.kind))
     return frozenset({(work.stage, work.chunk): work for work in in_order}.values())
 
 
 def chunks_of(works: Iterable[Work], stage: int) -> int:
-    """How many chunks of the model a stage has."""
+    """Return how many chunks of the model a stage has."""
     return len({work.chunk for work in works if work.stage == stage})
 
 
 def in_flight(slots: Sequence[Slot], works: Sequence[Work]) -> int:
-    """The most parts, of each chunk of a stage, between the begin of forward and the last gradient at any time."""
+    """Return the largest number of parts in flight, counted in each chunk of a stage."""
     last = {work.label for work in last_works(works)}
     forward = {work.label for work in works if work.kind is FragmentKind.FORWARD}
     most = held = 0

@@ -19,23 +19,23 @@ from .schedules import Delivery, FragmentKind, Work
 
 
 def has_chunks(func: FuncOp) -> bool:
-    """Whether stages of a scheduled step have several chunks of the model."""
+    """Return whether stages of a scheduled step have several chunks of the model."""
     return any(_CHUNK in op.label.data for op in func.body.block.ops if isinstance(op, FragmentOp))
 
 
 _CHUNK = "."
-"""What parts the number of a stage from that of its chunk in labels of fragments."""
+"""Separator between the index of a stage and the index of its chunk in labels of fragments."""
 
 
 class Fragments:
     """
     The ops of a loop over parts, each with its stage and kind.
 
-    A gradient is one of a weight where nothing that goes to another stage depends on it; where no gradient goes to
-    another stage, all count as those of what forward works on, for there is nothing to hurry for.
+    A backward op is of kind WEIGHTS if no transfer depends on it. In a chunk that sends no gradient to another stage,
+    all backward ops are of kind BACKWARD, because no stage waits for them.
 
-    A stage that values come back to has several chunks of the model, and a fragment of each kind for each: an op
-    belongs to the chunk that a part has reached when something needs it (`_laps`).
+    A stage that values return to has several chunks of the model, with a fragment of each kind for each chunk. An op
+    belongs to the chunk that a part has reached when the op's results are needed (`_laps`).
     """
 
     def __init__(self, func: FuncOp, loop: LoopOps) -> None:
@@ -59,20 +59,19 @@ class Fragments:
         return Work(f"{kind}{stage}" + (f"{_CHUNK}{chunk}" if self.chunks > 1 else ""), stage, kind, chunk)
 
     def _backward(self) -> set[Operation]:
-        """The ops of backward, transfers included."""
         backward: set[Operation] = set()
         for op in self.loop.inside:
-            made = [value.op for value in op.operands if isinstance(value, OpResult)]
+            producers = [value.op for value in op.operands if isinstance(value, OpResult)]
             if isinstance(op, WaitOp):
                 is_backward = op.start in backward
             else:
-                is_backward = BACKWARD in op.attributes or any(source in backward for source in made)
+                is_backward = BACKWARD in op.attributes or any(source in backward for source in producers)
             if is_backward:
                 backward.add(op)
         return backward
 
     def _chunks(self) -> dict[Operation, int]:
-        """By op, which chunk of its stage it belongs to; backward goes through them from the last to the first."""
+        """Return the chunk of each op within its stage; backward runs the chunks from the last to the first."""
         forward = self._laps(lambda op: op not in self.backward)
         backward = self._laps(lambda op: op in self.backward)
         last = max((*forward.values(), *backward.values()), default=0)
@@ -80,8 +79,9 @@ class Fragments:
 
     def _laps(self, is_one: Callable[[Operation], bool]) -> dict[Operation, int]:
         """
-        How many times a part has gone through all stages, forward or backward, before an op is run: as few as what it
-        needs allows, if that is what others need it for, else as many as those that need it.
+        Return how many times a part has passed all stages, forward or backward, when each op runs.
+
+        This is the lap of the op's earliest user or, without users, the earliest lap that the operands allow.
         """
         ops = [op for op in self.loop.inside if is_one(op)]
         laps: dict[Operation, int] = {}
@@ -95,7 +95,7 @@ class Fragments:
         return {op: lap for op, lap in laps.items() if not isinstance(op, TransferOp)}
 
     def _turns(self, op: Operation) -> int:
-        """1 for a transfer that begins another lap: in forward to an earlier stage, in backward to a later one."""
+        """Return 1 for a transfer that begins another lap: in forward to an earlier stage, in backward to a later."""
         if not isinstance(op, TransferOp):
             return 0
         source, target = self.stages.of_value(op.operand), self.stages.of_value(op.result)
@@ -104,7 +104,7 @@ class Fragments:
         return int(target > source if op in self.backward else target < source)
 
     def _kinds(self) -> dict[Operation, FragmentKind]:
-        """The kind of each op but transfers."""
+        """Return the kind of each op other than transfers."""
         urgent = self._before(op for op in self.transfers if op in self.backward)
         hurried = {self._place(op) for op in urgent & self.backward}
         kinds: dict[Operation, FragmentKind] = {}
@@ -119,23 +119,21 @@ class Fragments:
         return kinds
 
     def _place(self, op: Operation) -> tuple[int | None, int]:
-        """The stage and the chunk of an op."""
         return self.stages.of_op(op), self.chunk_of[op]
 
     def _before(self, ops: Iterable[Operation]) -> set[Operation]:
-        """The ops of the loop on the same stage that some ops depend on."""
-        found, pending = set[Operation](), list(ops)
+        ancestors, pending = set[Operation](), list(ops)
         while pending:
             for value in pending.pop().operands:
                 owner = value.owner
-                if isinstance(owner, Operation) and owner in self.inside and owner not in found:
+                if isinstance(owner, Operation) and owner in self.inside and owner not in ancestors:
                     if not isinstance(owner, TransferOp):
-                        found.add(owner)
+                        ancestors.add(owner)
                         pending.append(owner)
-        return found
+        return ancestors
 
     def works(self) -> list[Work]:
-        """The fragments, in the order in which a part goes through them: forward, then back through the stages."""
+        """Return the fragments in the order that a part runs them: forward, then back through the stages."""
 
         def place(work: Work) -> tuple[bool, tuple[int, int], bool]:
             forward, way = work.kind is FragmentKind.FORWARD, (work.chunk, work.stage)
@@ -144,26 +142,26 @@ class Fragments:
         return [replace(work, needs=self._needs(work)) for work in sorted(self.by_work, key=place)]
 
     def _needs(self, work: Work) -> tuple[str, ...]:
-        """The other fragments of its stage whose values a fragment uses: of other chunks, too."""
+        """Return the labels of the other fragments of its stage whose values a fragment uses, in all chunks."""
         owners = (value.owner for op in self.by_work[work] for value in op.operands)
-        made = (self._work(owner) for owner in owners if isinstance(owner, Operation) and owner in self.kinds)
-        return tuple(dict.fromkeys(other.label for other in made if other != work))
+        producers = (self._work(owner) for owner in owners if isinstance(owner, Operation) and owner in self.kinds)
+        return tuple(dict.fromkeys(other.label for other in producers if other != work))
 
     def deliveries(self) -> list[Delivery]:
-        """The transfers of parts: from which fragment to which."""
-        found: list[Delivery] = []
+        """Return the transfers of parts, with the fragments that they connect."""
+        deliveries: list[Delivery] = []
         for op in self.transfers:
             source, target = op.operand.owner, self.stages.of_value(op.result)
             assert target is not None
             if not isinstance(source, Operation) or source not in self.kinds:
-                fail(op, f"sends {value_label(op.operand)}, expected what an op of the loop makes; send it from there")
+                fail(op, f"sends {value_label(op.operand)}, expected a result of an op in the loop; send it from there")
             users = (self._work(use.operation).label for use in op.result.uses if use.operation in self.kinds)
             label = self._work(source).label
-            found.append(Delivery(op.label.data, label, target, tuple(dict.fromkeys(users))))
-        return found
+            deliveries.append(Delivery(op.label.data, label, target, tuple(dict.fromkeys(users))))
+        return deliveries
 
     def write(self, axis: str) -> None:
-        """Put the ops into fragments in the order of dataflow, between what comes before the loop and after it."""
+        """Write the ops as fragments in dataflow order, between the ops before the loop and the ops after it."""
         block = self.func.body.block
         order = self._ordered()
         for op in (*self.loop.before, *self.transfers, *self.loop.after):
@@ -171,17 +169,19 @@ class Fragments:
         end = block.last_op
         assert end is not None, "a step function returns"
         block.insert_ops_before(list(self.loop.before), end)
-        for each in order:
-            if isinstance(each, Work):
-                block.insert_op_before(fragment_of(each.label, axis, self.by_work[each], each.stage), end)
+        for node in order:
+            if isinstance(node, Work):
+                block.insert_op_before(fragment_of(node.label, axis, self.by_work[node], node.stage), end)
             else:
-                block.insert_op_before(each, end)
+                block.insert_op_before(node, end)
         block.insert_ops_before(list(self.loop.after), end)
 
     def _ordered(self) -> list[Work | TransferOp]:
         """
-        Fragments and transfers in a depth-first order, each right after what it needs, which `graphlib` does not give;
-        a failure where that cannot be.
+        Return fragments and transfers in depth-first order, each right after its inputs, which `graphlib` does not
+        give.
+
+        Raises OpFailure if there is no such order.
         """
         order: dict[Work | TransferOp, None] = {}
         entered: set[Work | TransferOp] = set()

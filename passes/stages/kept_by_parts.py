@@ -1,4 +1,4 @@
-"""What fragments take of a stage's memory for each part, until later fragments of the part have used it."""
+"""The bytes that fragments allocate on a stage for each part, until later fragments of the part have used them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..analysis.memory import local_bytes_by_part
 
 def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False) -> Mapping[str, float]:
     """
-    Return by fragment the bytes that one part takes, less the bytes that it frees as their last user.
+    Return by fragment the bytes that one part allocates, less the bytes that it frees as their last user.
 
     Args:
         meshes: the meshes of the stages.
-        least: whether to count each value on the rank that takes least of it; by default on the rank that takes most.
+        least: whether to count each value on the rank with the smallest shard; by default on the rank with the largest.
     """
-    stages, found = Stages(func), defaultdict[str, float](float)
+    stages, taken = Stages(func), defaultdict[str, float](float)
     fragments = [op for op in func.body.block.ops if isinstance(op, FragmentOp)]
     place = {op: index for index, op in enumerate(fragments)}
-    inside = {each: op for op in fragments for each in op.body.block.ops}
+    inside = {inner: op for op in fragments for inner in op.body.block.ops}
     for op in func.body.block.ops:
         if not isinstance(op, FragmentOp | TransferOp):
             continue
@@ -38,19 +38,19 @@ def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False)
             held = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), meshes[stage])
             size = float(held.min() if least else held.max())
             first = op if isinstance(op, FragmentOp) else users[0]
-            found[first.label.data] += size
-            found[users[-1].label.data] -= size
-    return found
+            taken[first.label.data] += size
+            taken[users[-1].label.data] -= size
+    return taken
 
 
 def _users(
     value: SSAValue, place: Mapping[FragmentOp, int], inside: Mapping[Operation, FragmentOp]
 ) -> list[FragmentOp]:
-    """The fragments that use a value, in the order in which a part goes through them."""
+    """Return the fragments that use a value, in the order that a part runs them."""
     users = {inside[use.operation] for use in value.uses if use.operation in inside}
     return sorted(users, key=lambda op: place[op])
 
 
 def most_taken(slots: Sequence[Slot], taken: Mapping[str, float]) -> float:
-    """The most that a stage has taken at any time of its schedule."""
+    """Return the most bytes that parts hold on a stage at any time of its schedule."""
     return max(accumulate(taken.get(slot.label, 0.0) for slot in slots if slot.action is Action.RUN), default=0.0)

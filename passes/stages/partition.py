@@ -1,14 +1,14 @@
 """
 Which contiguous layers each stage of a pipeline gets: AMP's dynamic program (supplement 6.4).
 
-With B micro-batches, and t_i and c_i the seconds that stage i computes and communicates for one of them, a step
+With B micro-batches, and t_i and c_i the seconds that stage i computes and communicates for one micro-batch, a step
 takes about
 
     (B - 1) * max_i t_i  +  sum_i (t_i + c_i)                                        (6.2, equations 4 and 6)
 
-AMP's state is (layers so far, stages so far, the largest t so far). Of the states that agree in the first two only
-those matter that no other beats in both the largest and the sum, so those alone are kept; the answer is exact. The
-costs of communication add up here, which the released code drops; and a stage has its own devices' speed.
+AMP's state is (layers so far, stages so far, largest t so far). Among states with equal layers and stages, only states
+that are not dominated in both the largest t and the sum are kept; the answer is exact. Costs of communication are
+summed here, while the released code drops them, and a stage has the speed of its own devices.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 StageCost: TypeAlias = Callable[[int, int, int], float]
-"""Seconds per micro-batch of stage i if it has the layers from a up to, but not with, b."""
+"""Seconds per micro-batch of stage i with the layers a .. b - 1."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """`bounds[i]` is the first layer of stage i, the last entry the number of layers; `seconds` the step's time."""
+    """`bounds[i]` is the first layer of stage i, the last entry the number of layers; `seconds` is the step's time."""
 
     bounds: tuple[int, ...]
     seconds: float
@@ -31,7 +31,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class _StageDivision:
-    """A way to divide the first layers: its largest stage, the sum of all costs, and where stages begin."""
+    """A division of the first layers into stages: its largest stage, the sum of all costs, and where stages begin."""
 
     largest: float
     total: float
@@ -47,13 +47,13 @@ def partition(
     bounds: Sequence[int] | None = None,
 ) -> Partition:
     """
-    The cheapest division of `layers` layers among `stages` stages, each of which gets at least one.
+    Return the cheapest division of `layers` layers among `stages` stages with at least one layer each.
 
     Args:
-        bounds: the division, where it is given and only its cost is asked for.
+        bounds: a fixed division; only its cost is computed.
 
     Raises:
-        ValueError: there are more stages than layers.
+        ValueError: if there are more stages than layers.
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"{layers} layers cannot be divided among {stages} stages; each needs at least one")
@@ -77,9 +77,9 @@ def partition(
 
 
 def _undominated(states: list[_StageDivision]) -> list[_StageDivision]:
-    """The states that no other beats both in its largest stage and in its sum."""
-    kept: list[_StageDivision] = []
+    """Return the states that no other state beats both in its largest stage and in its sum."""
+    best: list[_StageDivision] = []
     for state in sorted(states, key=lambda s: (s.largest, s.total)):
-        if not kept or state.total < kept[-1].total:
-            kept.append(state)
-    return kept
+        if not best or state.total < best[-1].total:
+            best.append(state)
+    return best

@@ -1,11 +1,11 @@
 """
-What stages cost, for `partition-stages`: seconds of compute and communication for one micro-batch, by range of layers.
+Costs of stages for `partition-stages`: compute and communication seconds for one micro-batch, by range of layers.
 
-roofline    each op, of a micro-batch, at the speed of its stage's devices together, as if they shared it by speed and
-            nothing was sent among them; values that cross at the alpha and beta of the link to the neighbour, once per
-            stage that wants them
+roofline    each op of a micro-batch at the joint speed of its stage's devices, as if they shared it by speed without
+            communication; values between stages at the alpha and beta of the link to the neighbour, once per stage
+            that needs them
 amp         AMP (supplement 6.2): forward seconds of a sample on the mean device, backward counted as two
-            forwards; what the next stage needs at the bandwidth of the link, without latency
+            forwards; values that the next stage needs at the bandwidth of the link, without latency
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..step.step_view import StepView, batch_rows
 
 @dataclass(frozen=True)
 class Crossing:
-    """A value between layers: where it is made, where it is used, its bytes, and whether backward makes it."""
+    """A value used in other layers than its own: its layer, the layers of its users, its bytes, and its pass."""
 
     made: int
     used: frozenset[int]
@@ -47,19 +47,19 @@ class Crossing:
     backward: bool
 
     def reaches(self, first: int, end: int) -> bool:
-        """Whether a stage of the layers `first` .. `end - 1` wants it from another."""
+        """Return whether a stage with the layers `first` .. `end - 1` needs the value from another stage."""
         return not first <= self.made < end and any(first <= layer < end for layer in self.used)
 
 
 @dataclass(frozen=True)
 class StageCosts:
     """
-    Costs of stages that have given numbers of consecutive ranks.
+    Costs of stages with given numbers of consecutive ranks.
 
     Args:
-        counts: of ranks, by stage.
-        micro_batches: into which a batch is divided.
-        chunks: of layers that each stage has; chunk by chunk the stages take turns.
+        counts: number of ranks, by stage.
+        micro_batches: number of micro-batches of a batch.
+        chunks: number of chunks of layers of each stage; consecutive chunks belong to consecutive stages, in rounds.
         launches: whether every device of a stage launches every op; by default the devices share one launch.
     """
 
@@ -72,16 +72,16 @@ class StageCosts:
     launches: bool = False
 
     def compute(self, chunk: int, first: int, end: int) -> float:
-        """Seconds of the layers `first` .. `end - 1` on the devices of a chunk's stage."""
+        """Return the seconds of the layers `first` .. `end - 1` on the devices of a chunk's stage."""
         sums = self._sums[chunk % len(self.counts)]
         return sums[end] - sums[first]
 
     def communicate(self, chunk: int, first: int, end: int) -> float:
-        """Seconds of what comes to a chunk from its neighbours."""
+        """Return the seconds of transfers to a chunk from its neighbours."""
         return self._received(chunk - 1, first, end, backward=False) + self._received(chunk, first, end, backward=True)
 
     def _received(self, boundary: int, first: int, end: int, *, backward: bool) -> float:
-        """Seconds of what comes over the boundary between two chunks, of which the second is next."""
+        """Return the seconds of transfers over the boundary between chunk `boundary` and the next chunk."""
         if not 0 <= boundary < len(self.counts) * self.chunks - 1:
             return 0.0
         alpha, beta = link_between(self.cluster, sum(self.counts[: boundary % len(self.counts) + 1]))
@@ -89,7 +89,7 @@ class StageCosts:
         return sum(alpha + beta * size / self.micro_batches for size in sizes)
 
     def crossing(self, value: Crossing, source: int, target: int) -> float:
-        """Seconds in which a value's part for a micro-batch goes from one stage to another."""
+        """Return the seconds that one micro-batch of a value takes from one stage to another."""
         if (pair := (min(source, target), max(source, target))) not in self._routes:
             ends = [sum(self.counts[: stage + 1]) for stage in pair]
             self._routes[pair] = self.cluster.route(ends[0] - 1, ends[1] - self.counts[pair[1]])
@@ -98,18 +98,18 @@ class StageCosts:
 
     @cached_property
     def _routes(self) -> dict[tuple[int, int], Route]:
-        """The ways between stages that were looked up."""
+        """Routes between stages, cached."""
         return {}
 
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:
-        """The values that are used in another layer than that which makes or keeps them."""
+        """The values that are used in other layers than the layer that produces or stores them."""
         return tuple(_crossings(self.view, self.layers))
 
     @cached_property
     def _sums(self) -> tuple[tuple[float, ...], ...]:
-        """By stage, the seconds of the first 0, 1, ... layers on its devices."""
-        found: list[tuple[float, ...]] = []
+        """The seconds of the first 0, 1, ... layers on each stage's devices."""
+        sums: list[tuple[float, ...]] = []
         begin = 0
         for count in self.counts:
             kinds = Counter(self.cluster.placement[begin : begin + count])
@@ -119,9 +119,9 @@ class StageCosts:
                 parts / sum(n / max(seconds[layer], 1e-12) for seconds, n in times)
                 for layer in range(len(self.layers.names))
             ]
-            found.append(tuple(itertools.accumulate(by_layer, initial=0.0)))
+            sums.append(tuple(itertools.accumulate(by_layer, initial=0.0)))
             begin += count
-        return tuple(found)
+        return tuple(sums)
 
     def layer_seconds(self, device: Device, count: int) -> Sequence[float]:
         """Return by layer the seconds of a device for its part of a micro-batch, if `count` devices share it evenly."""
@@ -132,23 +132,22 @@ class StageCosts:
 
     @cached_property
     def _roofline(self) -> dict[tuple[int, int], list[float]]:
-        """The seconds by layer that are known."""
+        """Seconds by layer, cached."""
         return {}
 
     def _on(self, device: Device, count: int) -> list[float]:
-        found = [0.0] * len(self.layers.names)
-        known: dict[object, float] = {}
+        seconds = [0.0] * len(self.layers.names)
+        cache: dict[object, float] = {}
         parts = least_parts(self.view.func)
         for op in self.view.ops:
             if op in self.layers.of and not train.is_update(op):
                 key = op.use_key(), parts.get(op)
-                if key not in known:
-                    known[key] = op_seconds(device, self._part_of(op, count, parts.get(op)))
-                found[self.layers.of[op]] += known[key]
-        return found
+                if key not in cache:
+                    cache[key] = op_seconds(device, self._part_of(op, count, parts.get(op)))
+                seconds[self.layers.of[op]] += cache[key]
+        return seconds
 
     def _part_of(self, op: ComputeOp, count: int, part: KernelPart | None) -> OpWork:
-        """Return what an op does for a micro-batch on one of `count` devices."""
         work, parts = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part), self.micro_batches * count
         return replace(work, flops=work.flops / parts, bytes=work.bytes / parts)
 
@@ -156,10 +155,10 @@ class StageCosts:
 @dataclass(frozen=True)
 class AmpCosts(StageCosts):
     """
-    AMP's costs.
+    The costs of AMP.
 
     Args:
-        forward: by layer, the seconds of a sample's forward; by default those of the roofline.
+        forward: forward seconds of a sample, by layer; by default from the roofline.
     """
 
     forward: tuple[float, ...] | None = None
@@ -170,11 +169,11 @@ class AmpCosts(StageCosts):
             samples = (batch_rows(self.view.inputs) or 1) / self.micro_batches
             return [3.0 * samples * seconds / count for seconds in self.forward]
         ranks = range(self.cluster.mesh.device_count)
-        each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank), 1) for rank in ranks]
-        return [sum(seconds) / len(each) / count for seconds in zip(*each, strict=True)]
+        by_rank = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank), 1) for rank in ranks]
+        return [sum(seconds) / len(by_rank) / count for seconds in zip(*by_rank, strict=True)]
 
     def communicate(self, chunk: int, first: int, end: int) -> float:
-        """Seconds of what a stage, of one chunk, sends to the next."""
+        """Return the seconds of transfers from a stage of one chunk to the next stage."""
         if chunk == len(self.counts) - 1:
             return 0.0
         _, beta = link_between(self.cluster, sum(self.counts[: chunk + 1]))
@@ -184,15 +183,15 @@ class AmpCosts(StageCosts):
 
 def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
     """
-    AMP's profile of a model: a JSON file with `forward_s`, the seconds of a sample's forward by layer.
+    Return AMP's profile of a model from a JSON file with `forward_s`, the forward seconds of a sample by layer.
 
-    ValueError names the file and what is wrong.
+    Raises ValueError with the name of the file and the error.
     """
     try:
-        given: Plain = json.loads(read_text(path))
+        profile: Plain = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot read the costs: {error}") from error
-    listed = given.get("forward_s") if isinstance(given, dict) else None
+    listed = profile.get("forward_s") if isinstance(profile, dict) else None
     seconds = [x for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
     if not isinstance(listed, list) or len(seconds) < len(listed):
         raise ValueError(f'{path}: expected {{"forward_s": [seconds of each layer, ...]}}')
@@ -200,25 +199,25 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
 
 
 def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
-    """(alpha, beta) between `rank` and the one before it; the first comes after the last."""
+    """Return (alpha, beta) of the link between `rank` and the rank before it; the first rank comes after the last."""
     route = cluster.route(rank - 1, rank % cluster.mesh.device_count)
     return route.latency, 1.0 / route.bandwidth
 
 
 def whole_signature(op: ComputeOp) -> Signature:
-    """The signature of an op that is not split."""
+    """Return the signature of an op that is not split."""
     shardings = (tuple(Sharding.replicated(len(shape_of(v))) for v in values) for values in (op.args, op.outs))
     return Signature(*shardings)
 
 
 def _crossings(view: StepView, layers: Layers) -> list[Crossing]:
-    values: list[SSAValue] = [given.argument for given in view.inputs]
+    values: list[SSAValue] = [item.argument for item in view.inputs]
     values += [result for op in view.ops for result in op.outs]
-    found: list[Crossing] = []
+    crossings: list[Crossing] = []
     for value in values:
-        made = layers.of_value(value)
+        own = layers.of_value(value)
         used = frozenset(layers.of[use.operation] for use in value.uses if use.operation in layers.of)
-        if made is not None and used - {made}:
+        if own is not None and used - {own}:
             backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
-            found.append(Crossing(made, used, value_bytes(value), backward))
-    return found
+            crossings.append(Crossing(own, used, value_bytes(value), backward))
+    return crossings

@@ -1,8 +1,8 @@
 """
-The order of the elements of a step's values, while dims come to have the batch first: for `make-batch-major`.
+Order of the elements of a step's values while `make-batch-major` moves the batch to the front of its dims.
 
-What is known of every value: where the rows of the batch are in it, and whether it is batch-major by now though it was
-not in the step that was given. What is made: views of values in either order.
+`BatchOrder` records where the rows of the batch are in every value, and whether the value has become batch-major though
+it was not in the input step. It inserts views that bring a value into either order.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PERMUTATIONS: dict[str, Callable[[OpInstance, int], Sequence[int]]] = {
 
 _COPY = "clone"
 _DEEPEST = 32
-"""How many ops back it is looked for whether a value's elements are alike."""
+"""Largest number of ops that `BatchOrder` follows backwards to prove that a value's elements are equal."""
 
 
 class BatchOrder:
     """
-    The values of one step function, by the order of their elements.
+    The order of the elements of every value of one step function.
 
     Args:
-        rows: of the batch, several.
+        rows: number of rows of the batch, at least 2.
     """
 
     def __init__(self, func: FuncOp, inputs: Iterable[Input], rows: int) -> None:
@@ -48,23 +48,23 @@ class BatchOrder:
         self.rows = rows
         self.places: dict[SSAValue, BatchPlace] = {}
         self.moved: set[SSAValue] = set()
-        """The values that are batch-major and were not, in the step that was given."""
+        """The values that are batch-major now and were not in the input step."""
         self._other: dict[tuple[SSAValue, BatchPlace], SSAValue] = {}
-        """By value, and the place in it that is merged: the same in the other order."""
+        """By value and its merged place: the same elements in the other order."""
         self._made: set[Operation] = set()
         self._replaced: list[Operation] = []
-        for given in inputs:
-            if given.rows == rows:
-                self.places[given.argument] = BatchPlace(0, rows)
+        for item in inputs:
+            if item.rows == rows:
+                self.places[item.argument] = BatchPlace(0, rows)
 
     def note(self, value: SSAValue, place: BatchPlace, *, moved: bool) -> None:
-        """Say where the rows are in a value, and whether it is of those that are batch-major by now."""
+        """Record where the rows are in a value, and whether the value has become batch-major."""
         self.places[value] = place
         if moved and place.is_merged:
             self.moved.add(value)
 
     def give_in_order(self, op: Operation) -> None:
-        """Give an op all of its operands in their own order."""
+        """Replace the batch-major operands of an op by values in their own order."""
         for i, value in enumerate(op.operands):
             if value in self.moved:
                 place = self.places[value]
@@ -72,15 +72,17 @@ class BatchOrder:
 
     def give_batch_major(self, op: Operation, index: int, place: BatchPlace) -> None:
         """
-        Give an op an operand, in whose own order `place` is merged, batch-major; as it is, where all elements of the
-        dim are alike.
+        Replace an operand of an op by its batch-major form, unless all elements along the dim are equal.
+
+        Args:
+            place: the merged place of the rows in the operand's own order.
         """
         value = op.operands[index]
         if value not in self.moved and not self._is_uniform(value, place.dim):
-            found = self._in_other_order(value, place, (None, place), op, f"{hint_of(value)}.batch_major")
-            self._other[found, place] = value
-            self.note(found, place, moved=True)
-            op.operands[index] = found
+            reordered = self._in_other_order(value, place, (None, place), op, f"{hint_of(value)}.batch_major")
+            self._other[reordered, place] = value
+            self.note(reordered, place, moved=True)
+            op.operands[index] = reordered
 
     def _in_other_order(
         self,
@@ -90,16 +92,15 @@ class BatchOrder:
         user: Operation,
         hint: str,
     ) -> SSAValue:
-        """A value in another order, made where it is first used so."""
         if (value, place) not in self._other:
             shape = shape_of(value)
-            found = self.regrouped(value, shape, place.stride(shape), places, user, hint)
-            assert found is not None
-            self._other[value, place] = found
+            reordered = self.regrouped(value, shape, place.stride(shape), places, user, hint)
+            assert reordered is not None
+            self._other[value, place] = reordered
         return self._other[value, place]
 
     def _is_uniform(self, value: SSAValue, dim: int, depth: int = 0) -> bool:
-        """Whether all elements of a value along a dim are alike, whatever the batch is: as after an expansion."""
+        """Return whether all elements along a dim are equal for every batch, as after an expansion."""
         op = value.owner
         if value in self.places or not isinstance(op, ComputeOp) or depends_on_place(op) or depth > _DEEPEST:
             return False
@@ -107,7 +108,7 @@ class BatchOrder:
         factors = {factor for factor in rule.results[op.results.index(value)][dim] if rule.sizes[factor] > 1}
         if not factors.isdisjoint(rule.replicated) or not factors.isdisjoint(rule.indexed):
             return False
-        along = [(i, d) for i, dims in enumerate(rule.operands) for d, of in enumerate(dims) if factors & {*of}]
+        along = [(i, d) for i, dims in enumerate(rule.operands) for d, names in enumerate(dims) if factors & {*names}]
         return all(self._is_uniform(op.args[i], d, depth + 1) for i, d in along)
 
     def regrouped(
@@ -120,10 +121,10 @@ class BatchOrder:
         hint: str,
     ) -> SSAValue | None:
         """
-        The elements of a value in the order and shape wanted, made in front of an op; None where no views give that.
+        Return a value in another order and shape, computed by views in front of an op, or None if no views do that.
 
         Args:
-            stride, places: as in `regrouping`, the last before and after.
+            stride, places: as in `regrouping`; `places` are its `before` and `after`.
         """
         steps = regrouping(shape_of(value), target, stride, *places, self.rows)
         if steps is None:
@@ -134,7 +135,7 @@ class BatchOrder:
         return self.reshaped(value, target, following, hint)
 
     def reshaped(self, value: SSAValue, shape: Shape, following: Operation, hint: str) -> SSAValue:
-        """A value under another shape, its elements in the order that they have."""
+        """Return a value under another shape, with the same order of elements."""
         while shape_of(value) != shape and self.is_made(value, VIEWS) and isinstance(value, OpResult):
             value = value.op.operands[0]
         if shape_of(value) == shape:
@@ -142,7 +143,7 @@ class BatchOrder:
         return self.make("view", [value], shape, following, hint, size=shape)
 
     def permuted(self, value: SSAValue, order: Sequence[int], following: Operation, hint: str) -> SSAValue:
-        """A permutation of dims, joined with those that made the value."""
+        """Return a permutation of a value's dims, combined with the permutations that produced the value."""
         order, best = tuple(order), (value, tuple(order))
         is_copied = False
         while isinstance(owner := value.owner, AtenOp) and (owner.overload in PERMUTATIONS or owner.overload == _COPY):
@@ -152,7 +153,7 @@ class BatchOrder:
             value, is_copied = owner.args[0], is_copied or owner.overload == _COPY
             if order == tuple(range(len(order))):
                 return value
-            # A copy is for what comes after it: it is passed over only where all of it is not needed.
+            # A copy serves the ops after it, so it is skipped only if the whole chain is the identity.
             if not is_copied:
                 best = value, order
         value, order = best
@@ -160,14 +161,13 @@ class BatchOrder:
         return self.make("permute", [value], [shape[dim] for dim in order], following, hint, dims=order)
 
     def opened(self, value: SSAValue, place: BatchPlace, op: AtenOp) -> SSAValue:
-        """A value, batch-major or not merged, with rows, major and minor as dims."""
         return self.reshaped(value, place.opened(shape_of(value)), op, f"{hint_of(value)}.opened")
 
     def close(self, op: AtenOp, opened: Sequence[SSAValue], places: Sequence[BatchPlace]) -> None:
-        """Put in the place of an op's results what was made of opened values."""
+        """Replace an op's results by values computed from opened operands, viewed in the shapes of the results."""
         closed: list[SSAValue] = []
-        for value, made, place in zip(op.outs, opened, places, strict=True):
-            closed.append(self.reshaped(made, shape_of(value), op, hint_of(value)))
+        for value, computed, place in zip(op.outs, opened, places, strict=True):
+            closed.append(self.reshaped(computed, shape_of(value), op, hint_of(value)))
             self.note(closed[-1], place, moved=True)
         self.replace(op, closed)
 
@@ -180,7 +180,7 @@ class BatchOrder:
         hint: str,
         **given: object,
     ) -> SSAValue:
-        """An op of one result in front of another."""
+        """Insert an op with one result in front of another op, and return the result."""
         attributes = {key: plain_attribute(value) for key, value in given.items()}
         new = like(following, name, operands, [shape], hint, **attributes)
         self.block.insert_op_before(new, following)
@@ -188,7 +188,7 @@ class BatchOrder:
         return new.outs[0]
 
     def replace(self, op: ComputeOp, values: Sequence[SSAValue]) -> None:
-        """Let all users of an op's results use other values, of which places and order are known by now."""
+        """Replace an op's results by other values, and record places and orders that are still missing for these."""
         for old, new in zip(op.outs, values, strict=True):
             if old in self.places and new not in self.places:
                 self.note(new, self.places[old], moved=old in self.moved)
@@ -196,11 +196,11 @@ class BatchOrder:
         self._replaced.append(op)
 
     def is_made(self, value: SSAValue, names: Collection[str]) -> bool:
-        """Whether a value is from an op, of one of these names, that was not in the step that was given."""
+        """Return whether a value is the result of an op with one of these names that this object inserted."""
         return isinstance(op := value.owner, AtenOp) and op in self._made and op.overload in names
 
     def erase_unused(self) -> None:
-        """Erase the ops that were replaced and all that only they used."""
+        """Erase the replaced ops, and all ops that only they used."""
         pending = list(self._replaced)
         while pending:
             op = pending.pop()
@@ -212,16 +212,16 @@ class BatchOrder:
 
 
 def order_of(op: AtenOp) -> list[int]:
-    """Per dim of what an op that permutes dims gives, the dim that it was."""
+    """Return, for each result dim of an op that permutes dims, the dim of the operand."""
     return list(PERMUTATIONS[op.overload](op.instance(), len(shape_of(op.args[0]))))
 
 
 def depends_on_place(op: ComputeOp) -> bool:
-    """Whether a part of an op's results depends on where it starts."""
+    """Return whether a shard of an op's results depends on the offset of the shard."""
     localize = op.spec.localize if isinstance(op, AtenOp) else None
     return any(".start" in source for source in (localize or {}).values())
 
 
 def hint_of(value: SSAValue) -> str:
-    """The name of a value, or what to call one without a name."""
+    """Return the name of a value, or `value` if it has none."""
     return value.name_hint or "value"

@@ -1,14 +1,14 @@
 """
-Which ops of a step work on one part of the batch at a time, and which run once, before the parts or after them.
+Which ops of a step are micro-batched along a new axis, and which run once, before or after the loop over that axis.
 
-The batch's first dim is followed through the step as a search would on one more axis, but nothing is chosen: an op
-keeps a split that it is given, sums over the parts stay partial through ops that are linear in them, and everything
-else runs once. Two things cannot be so:
+The split of the batch's first dim is propagated through the step as a split over one more mesh axis. Nothing is chosen:
+an op keeps the split of its operands, sums over the micro-batches stay partial through ops that are linear in them, and
+every other op runs once. Two cases are special:
 
-- an op that needs something of the whole batch in the middle of the parts. If that depends on the batch alone (a
-  count of labels), the ops that make it run once, before the parts; else the step is refused, unless the axis is to
-  be unrolled and the op needs a sum: both parts are at hand then, half way.
-- what such an op would make of a value that is the sum over all parts: it comes after them.
+- An op in the loop may need a value of the whole batch. If that value depends on the batch alone (a count of labels),
+  the ops that compute it run once, before the loop. Otherwise the step is refused, unless the axis will be unrolled and
+  the op needs a sum: then both micro-batches are available half way.
+- An op that uses the complete sum over all micro-batches runs after the loop.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .whole_batch import why_whole
 @dataclass(frozen=True)
 class Batch:
     """
-    What is split over time.
+    How the batch is split over time.
 
     Args:
-        rows: the size of the first dim of the batch, the same for every item that is split.
-        axis: the name of the new axis.
-        parts: its size.
+        rows: size of the first dim of every batch item that is split.
+        axis: name of the new axis.
+        parts: size of the new axis, the number of micro-batches.
         unrolled: whether reductions over the axis may feed ops that are split over it.
     """
 
@@ -50,16 +50,16 @@ class Batch:
 
     @property
     def mesh(self) -> Mesh:
-        """The axis alone."""
+        """A mesh of the new axis alone."""
         return Mesh((Axis(self.axis, self.parts),))
 
 
 @dataclass
 class BatchParts:
     """
-    Over the new axis alone: the choice of every op, and the sharding of every value.
+    The choice of every op and the sharding of every value, over the new axis alone.
 
-    Arguments of the batch count as split, though at home they are whole.
+    Batch items count as split, although the step receives them whole.
     """
 
     choices: dict[ComputeOp, Choice] = field(default_factory=dict[ComputeOp, Choice])
@@ -68,15 +68,16 @@ class BatchParts:
 
 def find_parts(ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> BatchParts:
     """
-    How the ops of a step, in order, work on the parts of a batch.
+    Return how the ops of a step, in program order, are micro-batched.
 
-    OpFailure at an op that needs the whole batch before all parts are there.
+    Raises:
+        OpFailure: at an op that needs the whole batch before all micro-batches have been computed.
     """
     return _PartPropagation(ops, inputs, batch).run()
 
 
 class _PartPropagation:
-    """One walk over the ops, restarted when some turn out to come before the parts."""
+    """A propagation over the ops, restarted whenever some ops turn out to belong before the loop."""
 
     def __init__(self, ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> None:
         self.ops, self.inputs, self.batch, self.mesh = ops, inputs, batch, batch.mesh
@@ -85,7 +86,6 @@ class _PartPropagation:
         self.found, self.late = BatchParts(), set[SSAValue]()
 
     def run(self) -> BatchParts:
-        """Walk until nothing more comes before the parts."""
         while hoisted := self._walk():
             self.before |= hoisted
         self._split_what_is_used_by_parts()
@@ -93,13 +93,13 @@ class _PartPropagation:
         return self.found
 
     def _walk(self) -> set[Operation]:
-        """The ops that must come before the parts and did not; none at the end."""
+        """Return ops that must move before the loop, or an empty set at the end."""
         self.found, self.late = BatchParts(), set[SSAValue]()
-        for given in self.inputs:
-            shape = shape_of(given.argument)
-            splits = given.rows == self.batch.rows
+        for item in self.inputs:
+            shape = shape_of(item.argument)
+            splits = item.rows == self.batch.rows
             dims = [(self.batch.axis,) if splits and dim == 0 else () for dim in range(len(shape))]
-            self.found.values[given.argument] = Sharding.of(dims)
+            self.found.values[item.argument] = Sharding.of(dims)
         for op in self.ops:
             if isinstance(op, TransferOp):
                 self._transfer(op)
@@ -108,14 +108,14 @@ class _PartPropagation:
         return set()
 
     def _transfer(self, op: TransferOp) -> None:
-        """Parts cross one by one; sums over them cross once they are complete."""
-        given = self.found.values[op.operand]
-        if given.partial:
+        """Transfer micro-batches one by one, and sums over them once they are complete."""
+        sharding = self.found.values[op.operand]
+        if sharding.partial:
             self.late.add(op.result)
-            given = Sharding.replicated(len(given.dims))
+            sharding = Sharding.replicated(len(sharding.dims))
         elif op.operand in self.late:
             self.late.add(op.result)
-        self.found.values[op.result] = given
+        self.found.values[op.result] = sharding
 
     def _compute(self, op: ComputeOp) -> set[Operation]:
         split = [value for value in op.args if self.found.values[value].split_axes]
@@ -134,7 +134,7 @@ class _PartPropagation:
         return set()
 
     def _linear(self, op: ComputeOp) -> Choice:
-        """The choice of an op without a split operand: sums stay partial where it is linear in them."""
+        """Return the choice of an op without a split operand: sums stay partial if the op is linear in them."""
         partial = {i: self.found.values[value].partial for i, value in enumerate(op.args)}
         sums = frozenset(i for i, axes in partial.items() if axes)
         added = all(kind is Reduction.SUM for axes in partial.values() for _, kind in axes)
@@ -145,7 +145,7 @@ class _PartPropagation:
         return None
 
     def _split(self, op: ComputeOp) -> Choice:
-        """The choice to split the one factor by which the operands are split, if the op can."""
+        """Return the choice to split the one factor that splits the operands, if the op can."""
         rule = op.rule()
         factors = {
             rule.leading(dim)
@@ -157,13 +157,13 @@ class _PartPropagation:
         return Split(factor) if factor is not None and factor in rule.splittable() else None
 
     def _enter(self, op: ComputeOp, choice: Choice) -> None:
-        given = self._signature(op.rule(), choice)
-        if given is None:
+        shardings = self._signature(op.rule(), choice)
+        if shardings is None:
             batch = self.batch
             fail(op, f"cannot be split with the batch of {batch.rows} rows into {batch.parts} parts; use fewer parts")
         self.found.choices[op] = choice
-        self.found.values.update(zip(op.outs, given.results, strict=True))
-        pairs = zip(op.args, given.operands, strict=True)
+        self.found.values.update(zip(op.outs, shardings.results, strict=True))
+        pairs = zip(op.args, shardings.operands, strict=True)
         summed = any(self.found.values[value].partial and not wanted.partial for value, wanted in pairs)
         if summed or not self.late.isdisjoint(op.args):
             self.late.update(op.outs)
@@ -172,26 +172,25 @@ class _PartPropagation:
         return signature(rule, self.mesh, [choice])
 
     def _hoisted(self, values: Iterable[SSAValue]) -> set[Operation]:
-        """The ops that make `values`."""
-        found, pending = set[Operation](), list(values)
+        ops, pending = set[Operation](), list(values)
         while pending:
             value = pending.pop()
-            if isinstance(value, OpResult) and value.op not in found:
-                found.add(value.op)
+            if isinstance(value, OpResult) and value.op not in ops:
+                ops.add(value.op)
                 pending += value.op.operands
-        return found
+        return ops
 
     def _early(self, late: Sequence[SSAValue]) -> set[SSAValue]:
-        """The nearest values behind `late` that depend on the batch alone, as a count that something else scales."""
-        found, seen, pending = set[SSAValue](), set[SSAValue](), list(late)
+        """Return the nearest values behind `late` that depend on the batch alone, such as a count of labels."""
+        early, seen, pending = set[SSAValue](), set[SSAValue](), list(late)
         while pending:
             value = pending.pop()
             if value in self.of_batch_alone:
-                found.add(value)
+                early.add(value)
             elif value not in seen and isinstance(op := value.owner, ComputeOp):
                 seen.add(value)
-                pending += [each for each in op.args if each in self.late or self.found.values[each].partial]
-        return found
+                pending += [arg for arg in op.args if arg in self.late or self.found.values[arg].partial]
+        return early
 
     def _refuse_whole(self, op: ComputeOp) -> NoReturn:
         cause, advice = why_whole(op, self.found.values)
@@ -218,8 +217,8 @@ class _PartPropagation:
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
-        made = self._sum_behind(value)
-        behind = f" (it is made of what {describe(made)} sums over them)" if made not in (None, value.owner) else ""
+        sum_op = self._sum_behind(value)
+        behind = f" (the sum over them is {describe(sum_op)})" if sum_op not in (None, value.owner) else ""
         fail(
             op,
             f"it needs {value_label(value)}, which is complete only after {self._all_parts}{behind}, for each of the"
@@ -231,7 +230,6 @@ class _PartPropagation:
         return f'all {self.batch.parts} parts of the batch along "{self.batch.axis}"'
 
     def _sum_behind(self, value: SSAValue) -> ComputeOp | None:
-        """The nearest op that sums over the batch of those that make a value."""
         pending, seen = [value], set[SSAValue]()
         while pending:
             current = pending.pop(0)
@@ -241,39 +239,39 @@ class _PartPropagation:
             seen.add(current)
             if self.found.values[current].partial and isinstance(self.found.choices[op], Split):
                 return op
-            pending += [each for each in op.args if each in self.late or self.found.values[each].partial]
+            pending += [operand for operand in op.args if operand in self.late or self.found.values[operand].partial]
         return None
 
     def _check_what_is_added_to(self) -> None:
-        """Refuse ops that add the sum of all parts to something: none of the parts may add it for itself."""
+        """Refuse ops that add the sum of all micro-batches to another value, which no single micro-batch may add."""
         for op, choice in self.found.choices.items():
-            given = self._signature(op.rule(), choice)
+            shardings = self._signature(op.rule(), choice)
             for index in sorted(op.rule().additive):
                 value = op.args[index]
-                if given is not None and given.operands[index].partial and not self.found.values[value].partial:
+                if shardings is not None and shardings.operands[index].partial and not self.found.values[value].partial:
                     label = value_label(value)
                     fail(
                         op,
-                        f"it adds to {label} {list(shape_of(value))}, once, what {self._all_parts} have; do not split"
-                        f" the batch, or let the model add to zeros, and the result to {label}",
+                        f"it must add to {label} {list(shape_of(value))} once, after {self._all_parts}; do not split"
+                        f" the batch, or let the model add to zeros, and add the result to {label}",
                     )
 
     def _split_what_is_used_by_parts(self) -> None:
-        """Ops that run once, and whose results are used per micro-batch, are run per micro-batch where possible."""
+        """Micro-batch the ops that run once but whose results are used per micro-batch, where possible."""
         uses: dict[SSAValue, list[Sharding | None]] = {}
         for op in reversed(self.ops):
             if isinstance(op, ComputeOp):
                 if self.found.choices[op] is None and (choice := self._wanted(op, uses)) is not None:
                     self._enter(op, choice)
-                given = self._signature(op.rule(), self.found.choices[op])
-                demands = given.operands if given is not None else (None,) * len(op.args)
+                shardings = self._signature(op.rule(), self.found.choices[op])
+                demands = shardings.operands if shardings is not None else (None,) * len(op.args)
             else:
                 demands = (None,) * len(op.operands)
             for value, demand in zip(op.operands, demands, strict=True):
                 uses.setdefault(value, []).append(demand)
 
     def _wanted(self, op: ComputeOp, uses: Mapping[SSAValue, list[Sharding | None]]) -> Choice:
-        """The choice by which `op` gives all its users the parts that they demand."""
+        """Return the choice that gives all users of `op` the micro-batches that they demand, or None."""
         if op in self.before or train.is_update(op) or not self.late.isdisjoint(op.outs):
             return None
         rule = op.rule()
@@ -281,18 +279,18 @@ class _PartPropagation:
             return None
         wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
         choice = self._partial_zeros(rule, wanted) or self._split_as(rule, wanted)
-        given = self._signature(rule, choice) if choice is not None else None
-        fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
+        shardings = self._signature(rule, choice) if choice is not None else None
+        fits = shardings is not None and all({shardings.results[index]} == demands for index, demands in wanted.items())
         return choice if fits else None
 
     def _partial_zeros(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
-        """The choice of zeros that are demanded as a partial sum: each part of the batch adds into its own."""
+        """Return the choice for zeros that are demanded as a partial sum: each micro-batch adds to its own zeros."""
         summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
         no_operands = frozenset[int]()
         return Linear(no_operands) if summed and no_operands in rule.linear else None
 
     def _split_as(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
-        """The choice to split the one factor by which the results are demanded in parts."""
+        """Return the choice to split the one factor that gives users the split results that they demand."""
         factors = {
             rule.leading(rule.results[index][dim])
             for index, demands in wanted.items()
@@ -304,10 +302,10 @@ class _PartPropagation:
 
 
 def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:
-    """The values that depend on the batch, on constants, buffers and random numbers alone."""
-    known = (train.BATCH, train.CONSTANT, train.BUFFER, train.SEED)
-    found: set[SSAValue] = {given.argument for given in inputs if given.role in known}
+    """Return the values that depend only on batch items, constants, buffers and seeds."""
+    roles = (train.BATCH, train.CONSTANT, train.BUFFER, train.SEED)
+    values: set[SSAValue] = {item.argument for item in inputs if item.role in roles}
     for op in ops:
-        if isinstance(op, ComputeOp) and found.issuperset(op.args):
-            found.update(op.outs)
-    return found
+        if isinstance(op, ComputeOp) and values.issuperset(op.args):
+            values.update(op.outs)
+    return values

@@ -1,9 +1,9 @@
 """
-Where the rows of the batch are within a value, and how its elements are brought into another order by views.
+Where the rows of the batch are within a value, and how views reorder the value's elements.
 
-A dim that the batch was merged into is a product `major x rows x minor`: of `[time, batch]` merged, 24 = 3 x 8 x 1.
-Only the first factor of a dim can be split. A value is *batch-major* if that dim is in the order `rows x major x
-minor`: of the same size, its elements in another order.
+A dim into which the batch was merged is a product `major x rows x minor`: merging `[time, batch]` gives 24 = 3 x 8 x 1.
+Only the first factor of a dim can be split. A value is *batch-major* if the elements of that dim are in the order `rows
+x major x minor`; the size of the dim is the same.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True)
 class BatchPlace:
     """
-    The dim of a value that has the rows of the batch.
+    The dim of a value that contains the rows of the batch.
 
     Args:
-        dim: its number.
-        rows: of the batch.
-        major: how often all of the rows come within the dim, one after the other.
-        minor: how many elements of the dim come within each row of each time.
+        dim: index of the dim.
+        rows: number of rows of the batch.
+        major: number of consecutive groups in the dim; each group contains every row once.
+        minor: number of consecutive elements of one row within a group.
     """
 
     dim: int
@@ -37,31 +37,31 @@ class BatchPlace:
 
     @property
     def is_merged(self) -> bool:
-        """Whether something comes before the rows in their dim, so that it cannot be split along them."""
+        """Whether another factor precedes the rows in their dim, so that the dim cannot be split along the rows."""
         return self.major > 1
 
     @property
     def block(self) -> int:
-        """How many elements of the dim have all rows once."""
+        """Number of elements of the dim that contain every row once."""
         return self.rows * self.minor
 
     def opened(self, shape: Shape) -> Shape:
-        """`shape` with the dim as three: rows, major, minor; without the last where that is 1."""
+        """Return `shape` with the dim divided into rows, major and minor; minor is omitted if it is 1."""
         inside = (self.rows, self.major, *((self.minor,) if self.minor > 1 else ()))
         return (*shape[: self.dim], *inside, *shape[self.dim + 1 :])
 
     def in_order(self, shape: Shape) -> Shape:
-        """`shape` with the dim as the factors that it has in its own order, as far as they are of several elements."""
+        """Return `shape` with the dim divided into its factors in their own order, without factors of size 1."""
         inside = (size for size in (self.major, self.rows, self.minor) if size > 1)
         return (*shape[: self.dim], *inside, *shape[self.dim + 1 :])
 
     def stride(self, shape: Shape) -> int:
-        """How many elements of a value of `shape` come within each row of each time."""
+        """Return the number of consecutive elements of one row within a group, in a value of `shape`."""
         return self.minor * math.prod(shape[self.dim + 1 :])
 
 
 def place_in(shape: Shape, rows: int, stride: int) -> BatchPlace | None:
-    """Where rows of `stride` elements are in a value of `shape`; None if no dim has all of them."""
+    """Return the place of rows of `stride` elements in a value of `shape`, or None if no dim contains them all."""
     inner = 1
     for dim in reversed(range(len(shape))):
         size = shape[dim]
@@ -74,7 +74,7 @@ def place_in(shape: Shape, rows: int, stride: int) -> BatchPlace | None:
 
 
 def factor_of(rule: Rule, operand: int, place: BatchPlace) -> tuple[str, BatchPlace] | None:
-    """The factor of a rule that has the rows of the batch, and where they are in it (as in its only dim)."""
+    """Return the factor of a rule that contains the rows of the batch, and their place in a dim of it alone."""
     before = 1
     for factor in rule.operands[operand][place.dim]:
         size = rule.sizes[factor]
@@ -86,25 +86,25 @@ def factor_of(rule: Rule, operand: int, place: BatchPlace) -> tuple[str, BatchPl
 
 
 def place_of(value: Value, rule: Rule, factor: str, within: BatchPlace) -> BatchPlace | None:
-    """Where the rows of the batch are in an operand or result, if a factor has them; None where it lacks that."""
+    """Return the place of the rows in an operand or result, or None if it lacks the factor that contains the rows."""
     for number, dim in enumerate(value):
         if factor in dim:
             at = dim.index(factor)
-            before = math.prod(rule.sizes[each] for each in dim[:at])
-            after = math.prod(rule.sizes[each] for each in dim[at + 1 :])
+            before = math.prod(rule.sizes[other] for other in dim[:at])
+            after = math.prod(rule.sizes[other] for other in dim[at + 1 :])
             return BatchPlace(number, within.rows, before * within.major, within.minor * after)
     return None
 
 
 def stands_alone(rule: Rule, factor: str) -> bool:
-    """Whether a factor is all of every dim that it is in, so that its elements may come in any order."""
+    """Return whether a factor is the whole of every dim that contains it, so that its elements may be reordered."""
     dims = [dim for value in (*rule.operands, *rule.results) for dim in value if factor in dim]
-    return all(math.prod(rule.sizes[each] for each in dim) == rule.sizes[factor] for dim in dims)
+    return all(math.prod(rule.sizes[name] for name in dim) == rule.sizes[factor] for dim in dims)
 
 
 @dataclass(frozen=True)
 class Regrouping:
-    """A view of other sizes, a permutation of its dims, and a view of that; `order` is empty where it is the same."""
+    """A view, a permutation of its dims, and a view of the result; `order` is empty if nothing is permuted."""
 
     first: Shape
     order: tuple[int, ...]
@@ -112,7 +112,7 @@ class Regrouping:
 
     @property
     def permuted(self) -> Shape:
-        """The shape between the permutation and the last view."""
+        """Shape after the permutation, before the last view."""
         return tuple(self.first[dim] for dim in self.order)
 
 
@@ -120,14 +120,14 @@ def regrouping(
     source: Shape, target: Shape, stride: int, before: BatchPlace | None, after: BatchPlace | None, rows: int
 ) -> Regrouping | None:
     """
-    How a value of the shape `source` becomes one of the shape `target` that has the same elements.
+    Return how views turn a value of shape `source` into one of shape `target` with the same elements.
 
     Args:
-        stride: how many elements come within each row of the batch, were both in their own order.
-        before, after: where the rows are, in a source or target that is batch-major; None where it is in its own order.
+        stride: number of consecutive elements of one row of the batch if both values were in their own order.
+        before, after: place of the rows in a batch-major source or target, or None for a value in its own order.
 
     Returns:
-        None where the sizes have no factors in common that it could be done by.
+        The regrouping, or None if the sizes have no common factors to regroup.
     """
     cuts = sorted({*_suffixes(source), *_suffixes(target), stride, stride * rows}, reverse=True)
     if 0 in cuts or any(a % b for a, b in pairwise(cuts)):
@@ -136,12 +136,12 @@ def regrouping(
     sizes = [a // b for a, b in pairwise(cuts)]
     batch = (start[stride * rows], start[stride])
     sources, targets = (_numbered(shape, start, place, batch) for shape, place in ((source, before), (target, after)))
-    found = [_by_blocks(sources, targets, ends, sizes, source, target) for ends in ((), sources, targets)]
-    return min(found, key=lambda each: (each.first != source) + (bool(each.order) and each.permuted != target))
+    candidates = [_by_blocks(sources, targets, ends, sizes, source, target) for ends in ((), sources, targets)]
+    return min(candidates, key=lambda views: (views.first != source) + (bool(views.order) and views.permuted != target))
 
 
 Numbered = list[list[int]]
-"""Per dim, the factors in it by number; numbers follow the elements' own order."""
+"""The indices of the factors in each dim; indices follow the elements' own order."""
 
 
 def _suffixes(shape: Shape) -> list[int]:
@@ -150,29 +150,29 @@ def _suffixes(shape: Shape) -> list[int]:
 
 def _numbered(shape: Shape, start: dict[int, int], place: BatchPlace | None, batch: tuple[int, int]) -> Numbered:
     ends = _suffixes(shape)
-    found = [list(range(start[a], start[b])) for a, b in pairwise(ends)]
+    numbers = [list(range(start[a], start[b])) for a, b in pairwise(ends)]
     if place is not None:
-        rows = [each for each in found[place.dim] if batch[0] <= each < batch[1]]
-        found[place.dim] = [*rows, *(each for each in found[place.dim] if each not in rows)]
-    return found
+        rows = [number for number in numbers[place.dim] if batch[0] <= number < batch[1]]
+        numbers[place.dim] = [*rows, *(number for number in numbers[place.dim] if number not in rows)]
+    return numbers
 
 
 def _by_blocks(
     sources: Numbered, targets: Numbered, ends: Iterable[Sequence[int]], sizes: list[int], source: Shape, target: Shape
 ) -> Regrouping:
-    """By the longest blocks of factors that stay together, cut where the dims of `ends` end too."""
-    first, last = ([each for dim in dims for each in dim] for dims in (sources, targets))
+    """Regroup by the longest blocks of factors that stay together, also cut where a dim of `ends` ends."""
+    first, last = ([factor for dim in dims for factor in dim] for dims in (sources, targets))
     next_in_last = dict(zip(last, [*last[1:], -1], strict=True))
     ending = {dim[-1] for dim in ends if dim}
     blocks: list[list[int]] = []
-    for index, each in enumerate(first):
-        joined = index > 0 and next_in_last[first[index - 1]] == each and first[index - 1] not in ending
+    for index, factor in enumerate(first):
+        joined = index > 0 and next_in_last[first[index - 1]] == factor and first[index - 1] not in ending
         if joined:
-            blocks[-1].append(each)
+            blocks[-1].append(factor)
         else:
-            blocks.append([each])
+            blocks.append([factor])
     order = tuple(sorted(range(len(blocks)), key=lambda block: last.index(blocks[block][0])))
     if order == tuple(range(len(order))):
         return Regrouping(source, (), target)
-    shape = tuple(math.prod(sizes[each] for each in block) for block in blocks)
+    shape = tuple(math.prod(sizes[factor] for factor in block) for block in blocks)
     return Regrouping(shape, order, target)

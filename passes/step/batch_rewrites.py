@@ -1,7 +1,7 @@
 """
-The ops that `make-batch-major` writes otherwise: views that merge or divide the dim of the batch, and ops along it.
+Rewrites of `make-batch-major`: views that merge or divide the dim of the batch, and ops along that dim.
 
-Each function gets an op with an operand whose rows are known, and says whether it has dealt with it.
+Each function takes an op with an operand whose rows are known, and returns whether it handled the op.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rewrite = Callable[[BatchOrder, AtenOp], bool]
 
 
 def _view(order: BatchOrder, op: AtenOp) -> bool:
-    """A view, of which source or result may be batch-major."""
+    """Rewrite a view whose source or result may be batch-major."""
     source, target = op.args[0], shape_of(op.outs[0])
     place = order.places[source]
     stride = place.stride(shape_of(source))
@@ -33,36 +33,36 @@ def _view(order: BatchOrder, op: AtenOp) -> bool:
             order.note(op.outs[0], after, moved=False)
         return True
     places = place if place.is_merged else None, after if after.is_merged else None
-    found = order.regrouped(source, target, stride, places, op, hint_of(op.outs[0]))
-    if found is None:
+    regrouped = order.regrouped(source, target, stride, places, op, hint_of(op.outs[0]))
+    if regrouped is None:
         order.give_in_order(op)
         return True
-    order.note(found, after, moved=True)
-    order.replace(op, [found])
+    order.note(regrouped, after, moved=True)
+    order.replace(op, [regrouped])
     return True
 
 
 def _concatenate(order: BatchOrder, op: AtenOp) -> bool:
-    """`cat` along the dim of the batch: along the major factors of it."""
+    """Rewrite `cat` along the dim of the batch to concatenate along the major factor."""
     result = op.outs[0]
     dim = op.arguments().get("dim", 0) % len(shape_of(result))
-    found = [order.places.get(value) for value in op.args]
-    places = [place for place in found if place is not None and place.dim == dim]
-    if len(places) < len(found) or len({place.minor for place in places}) > 1:
+    known_places = [order.places.get(value) for value in op.args]
+    places = [place for place in known_places if place is not None and place.dim == dim]
+    if len(places) < len(known_places) or len({place.minor for place in places}) > 1:
         return False
     place = BatchPlace(dim, order.rows, sum(place.major for place in places), places[0].minor)
     shape = place.opened(shape_of(result))
     if place.major == len(places) and place.minor == 1:
         joined = order.make("stack", op.args, shape, op, f"{hint_of(result)}.stack", dim=dim + 1)
     else:
-        opened = [order.opened(value, each, op) for value, each in zip(op.args, places, strict=True)]
+        opened = [order.opened(value, operand_place, op) for value, operand_place in zip(op.args, places, strict=True)]
         joined = order.make("cat", opened, shape, op, f"{hint_of(result)}.beside", dim=dim + 1)
     order.close(op, [joined], [place])
     return True
 
 
 def _take_apart(order: BatchOrder, op: AtenOp) -> bool:
-    """`split` and `slice` along the dim of the batch, into parts that have all rows."""
+    """Rewrite `split` and `slice` along the dim of the batch if each part contains every row."""
     place, shape = order.places[op.args[0]], shape_of(op.args[0])
     dim = place.dim
     if op.arguments().get("dim", 0) % len(shape) != dim:
@@ -87,27 +87,27 @@ def _slice(order: BatchOrder, opened: SSAValue, result: SSAValue, part: BatchPla
 
 
 def _put_into_zeros(order: BatchOrder, op: AtenOp) -> bool:
-    """`slice_backward` along the dim of the batch, of a slice that has all rows."""
-    given, result = op.arguments(), op.outs[0]
-    place, dim, size = order.places[op.args[0]], given["dim"], shape_of(result)
+    """Rewrite `slice_backward` along the dim of the batch for a slice that contains every row."""
+    arguments, result = op.arguments(), op.outs[0]
+    place, dim, size = order.places[op.args[0]], arguments["dim"], shape_of(result)
     if place.dim != dim % len(size):
         return False
     whole = size[place.dim]
     begin = _begin(op, whole)
-    if given["step"] != 1 or begin % place.block or whole % place.block:
+    if arguments["step"] != 1 or begin % place.block or whole % place.block:
         return False
     after = BatchPlace(place.dim, order.rows, whole // place.block, place.minor)
     shape, start = after.opened(size), begin // place.block
     bounds = {"dim": place.dim + 1, "start": start, "end": start + place.major, "step": 1}
     opened = order.opened(op.args[0], place, op)
     hint = f"{hint_of(result)}.beside"
-    made = order.make("slice_backward", [opened], shape, op, hint, input_sizes=shape, **bounds)
-    order.close(op, [made], [after])
+    padded = order.make("slice_backward", [opened], shape, op, hint, input_sizes=shape, **bounds)
+    order.close(op, [padded], [after])
     return True
 
 
 def _repeat(order: BatchOrder, op: AtenOp) -> bool:
-    """`repeat` of all rows some times over."""
+    """Rewrite `repeat` of all rows."""
     place, result, repeats = order.places[op.args[0]], op.outs[0], list(op.arguments()["repeats"])
     dim = place.dim + len(repeats) - len(shape_of(op.args[0]))
     times = repeats[dim]
@@ -118,34 +118,34 @@ def _repeat(order: BatchOrder, op: AtenOp) -> bool:
     repeats[dim : dim + 1] = inside
     opened = order.opened(op.args[0], place, op)
     shape = after.opened(shape_of(result))
-    made = order.make("repeat", [opened], shape, op, f"{hint_of(result)}.beside", repeats=repeats)
-    order.close(op, [made], [after])
+    repeated = order.make("repeat", [opened], shape, op, f"{hint_of(result)}.beside", repeats=repeats)
+    order.close(op, [repeated], [after])
     return True
 
 
 def _draw(order: BatchOrder, op: AtenOp) -> bool:
-    """A random op on values that are batch-major: in their own order, with the rows in a dim of their own."""
+    """Rewrite a random op on batch-major values to work in their own order, with the rows in a separate dim."""
     if order.moved.isdisjoint(op.args):
         return False
     tensors = [value for value in op.args if shape_of(value)]
     shape = shape_of(op.outs[0])
     place = next(order.places[value] for value in tensors if value in order.moved)
-    alike = all(shape_of(value) == shape and order.places.get(value, place) == place for value in tensors)
-    # Numbers are those of a row, along the last dim, and of a place in it.
-    if not alike or place.dim == len(shape) - 1:
+    same_place = all(shape_of(value) == shape and order.places.get(value, place) == place for value in tensors)
+    # A random number depends on its position along the last dim and on its index in the other dims.
+    if not same_place or place.dim == len(shape) - 1:
         return False
     apart, stride, operands = place.in_order(shape), place.stride(shape), list(op.args)
     for i, value in enumerate(operands):
         if shape_of(value):
             places = place if value in order.moved else None, None
-            found = order.regrouped(value, apart, stride, places, op, f"{hint_of(value)}.in_order")
-            assert found is not None
-            operands[i] = found
+            apart_value = order.regrouped(value, apart, stride, places, op, f"{hint_of(value)}.in_order")
+            assert apart_value is not None
+            operands[i] = apart_value
     new = _of_shape(op, operands, apart)
     order.block.insert_op_before(new, op)
     drawn: list[SSAValue] = []
-    for value, made in zip(op.outs, new.outs, strict=True):
-        closed = order.regrouped(made, shape, stride, (None, place), op, hint_of(value))
+    for value, result in zip(op.outs, new.outs, strict=True):
+        closed = order.regrouped(result, shape, stride, (None, place), op, hint_of(value))
         assert closed is not None
         order.note(closed, place, moved=True)
         drawn.append(closed)
@@ -154,15 +154,14 @@ def _draw(order: BatchOrder, op: AtenOp) -> bool:
 
 
 def _of_shape(op: AtenOp, operands: Sequence[SSAValue], shape: Shape) -> AtenOp:
-    """A random op on operands, and with results, of another shape."""
     attributes = dict(op.attributes)
     if "size" in attributes:
         attributes["size"] = plain_attribute(shape)
     types = [TensorType(element_of(value), shape) for value in op.outs]
     new = type(op)(operands=[operands], result_types=[types], attributes=attributes)
     new.location = op.location
-    for old, made in zip(op.outs, new.outs, strict=True):
-        made.name_hint = f"{hint_of(old)}.apart"
+    for old, result in zip(op.outs, new.outs, strict=True):
+        result.name_hint = f"{hint_of(old)}.apart"
     return new
 
 
@@ -176,14 +175,13 @@ _REWRITES: dict[str, Rewrite] = {
 
 
 def rewrite(order: BatchOrder, op: ComputeOp) -> bool:
-    """Write an op otherwise, and say whether it was dealt with; it has an operand whose rows are known."""
+    """Rewrite an op that has an operand whose rows are known, and return whether it was handled."""
     if not isinstance(op, AtenOp):
         return False
-    found = _draw if op.is_random else _REWRITES.get(op.overload)
-    return found is not None and found(order, op)
+    handler = _draw if op.is_random else _REWRITES.get(op.overload)
+    return handler is not None and handler(order, op)
 
 
 def _begin(op: AtenOp, size: int) -> int:
-    """Where a slice of a dim of `size` begins."""
     start = op.arguments().get("start") or 0
     return max(0, min(size, start + size if start < 0 else start))

@@ -1,10 +1,11 @@
 """
-The blocks that a model is made of, by the paths of its modules: what `find_layers` takes as layers.
+The blocks of a model, found from the paths of its modules; `find_layers` takes them as layers.
 
-A block is an element of a list of modules: `h.0` for `h.0.attn.q`, else the module itself. Blocks of one list are alike
-as a rule. Where they are not (stages of a vision model, each of another number of blocks; a sequence of an encoder and
-a head) and have lists of blocks in turn, those are blocks instead: `stages.0.blocks.1`. The elements of an inner list
-must have modules of their own and work one after the other: a sequence of linear layers is none, and experts are none.
+A block is an element of a list of modules, `h.0` for `h.0.attn.q`; a module outside all lists is a block. The blocks of
+one list usually have the same ops. If they differ (stages of a vision model with different numbers of blocks; a
+sequence of an encoder and a head) and contain lists of blocks, the blocks of these inner lists are used:
+`stages.0.blocks.1`. The elements of an inner list must contain modules and run one after the other, which excludes the
+elements of a sequence of linear layers, and experts.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from ...dialects.compute import ComputeOp
 
 
 def layer_of(op: Operation) -> str:
-    """The module of the user's model that `op` is from; empty where not known."""
+    """Return the path of the module in the user's model that `op` is from; empty if unknown."""
     return op.location.desc.data if isinstance(op.location, NameLoc) else ""
 
 
 @dataclass(frozen=True)
 class Blocks:
     """
-    Which block a module belongs to.
+    A mapping from modules to blocks.
 
     Args:
-        opened: the lists of modules whose elements are too unlike to be blocks.
-        inner: the lists within those, whose elements are.
+        opened: paths of the lists whose elements differ too much to be blocks.
+        inner: paths of the lists within `opened` whose elements are blocks.
     """
 
     opened: frozenset[str] = frozenset()
     inner: frozenset[str] = frozenset()
 
     def of(self, module: str) -> str:
-        """The block of a module: its path up to the last number that is of a block, or all of it."""
+        """Return the block of a module: its path up to the last index that selects a block, or all of its path."""
         parts = module.split(".")
         numbers = [i for i, part in enumerate(parts) if part.isdigit()]
         if not numbers:
@@ -52,7 +53,7 @@ class Blocks:
 
 
 def find_blocks(forward: Sequence[ComputeOp]) -> Blocks:
-    """The blocks of a step, from its ops of forward in order."""
+    """Return the blocks of a step, given its forward ops in program order."""
     lists: dict[str, dict[str, list[ComputeOp]]] = {}
     for op in forward:
         parts = layer_of(op).split(".")
@@ -61,23 +62,22 @@ def find_blocks(forward: Sequence[ComputeOp]) -> Blocks:
                 lists.setdefault(".".join(parts[:i]), {}).setdefault(".".join(parts[: i + 1]), []).append(op)
     unlike = {name for name, blocks in lists.items() if not _are_alike(blocks)}
     inner = {name for name, blocks in lists.items() if _is_inner(name, unlike) and _are_blocks(blocks, forward)}
-    opened = {name for name in unlike if any(_is_inner(each, (name,)) for each in inner)}
+    opened = {name for name in unlike if any(_is_inner(inner_name, (name,)) for inner_name in inner)}
     return Blocks(frozenset(opened), frozenset(inner))
 
 
 def _is_inner(name: str, lists: Iterable[str]) -> bool:
-    """Whether a list is within an element of one of `lists`."""
     return any(name.startswith(f"{other}.") for other in lists)
 
 
 def _are_alike(blocks: dict[str, list[ComputeOp]]) -> bool:
-    """Whether there are several blocks, which have the same ops in the same modules."""
-    found = {tuple((layer_of(op).removeprefix(block), op.name) for op in ops) for block, ops in blocks.items()}
-    return len(blocks) > 1 and len(found) == 1
+    """Return whether there are several blocks, all with the same ops in the same modules."""
+    contents = {tuple((layer_of(op).removeprefix(block), op.name) for op in ops) for block, ops in blocks.items()}
+    return len(blocks) > 1 and len(contents) == 1
 
 
 def _are_blocks(blocks: dict[str, list[ComputeOp]], forward: Sequence[ComputeOp]) -> bool:
-    """Whether the elements of a list have modules of their own, and each works on what the one before it gives."""
+    """Return whether the elements of a list contain modules, and each uses values of the element before it."""
     if any(all(layer_of(op) == block for op in ops) for block, ops in blocks.items()):
         return False
     number = {op: index for index, ops in enumerate(blocks.values()) for op in ops}

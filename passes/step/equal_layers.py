@@ -1,8 +1,4 @@
-"""
-The equal layers of a step, in a row.
-
-Layers are equal if they have the same ops, of the same shapes, in the same order.
-"""
+"""The longest run of equal layers of a step: layers in a row with the same ops of the same shapes in the same order."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ from .step_view import StepView
 @dataclass(frozen=True)
 class LayerRun:
     """
-    Equal layers in a row.
+    Consecutive equal layers.
 
     Args:
-        first: the number of the first.
-        ops: by layer, its ops in program order.
+        first: index of the first layer.
+        ops: for each layer, its ops in program order.
     """
 
     first: int
@@ -31,7 +27,7 @@ class LayerRun:
 
     @property
     def count(self) -> int:
-        """Return how many layers there are."""
+        """Number of layers."""
         return len(self.ops)
 
 
@@ -53,15 +49,15 @@ def longest_run(view: StepView, layers: Layers) -> LayerRun | None:
 
 
 def places(layers: Layers, run: LayerRun) -> Iterator[tuple[ComputeOp | SSAValue, int, Hashable]]:
-    """Yield the ops, results and arguments of equal layers, each with the number of its layer and its place there."""
+    """Yield the ops, results and arguments of equal layers, each with the index of its layer and its place in it."""
     for layer, ops in enumerate(run.ops):
-        known: set[SSAValue] = set()
+        seen: set[SSAValue] = set()
         for at, op in enumerate(ops):
             yield op, layer, at
             for index, result in enumerate(op.results):
                 yield result, layer, (at, "result", index)
             for index, value in enumerate(op.operands):
-                is_kept = not isinstance(value, OpResult) and layers.homes.get(value) == run.first + layer
-                if is_kept and value not in known:
-                    known.add(value)
+                is_stored_here = not isinstance(value, OpResult) and layers.homes.get(value) == run.first + layer
+                if is_stored_here and value not in seen:
+                    seen.add(value)
                     yield value, layer, (at, "operand", index)

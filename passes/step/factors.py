@@ -1,11 +1,11 @@
 """
 Which dims of a step are split together, and into how many pieces that must stay whole.
 
-Offsets belong to factors. An op that splits a factor splits every dim which that factor leads, so such dims have
-their boundaries in common; so do the dims of one value in all its uses. A dim that is a product, the 42 of a
-6x7, can then split only where its leading factor does. Over a set of dims that are tied so, the number of pieces is
-the greatest common divisor of the sizes of the factors that lead them: in every one of these dims, a part of as many
-pieces is a whole number of elements of every factor.
+Offsets belong to factors. An op that splits a factor splits every dim that the factor leads, so these dims share their
+boundaries; so do the dims of one value in all its uses. A dim that is a product, such as 42 = 6x7, can then be split
+only where its leading factor is split. The dims that are tied in this way form a set; its number of pieces is the
+greatest common divisor of the sizes of the leading factors. Then, in every dim of the set, a whole number of pieces is
+a whole number of elements of every factor.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Slots = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Factors:
-    """How the values and ops of one step are divided, by the ratios of their segments."""
+    """How the values and ops of one step are divided, given the ratios of the segments."""
 
     view: StepView
     ratios: Mapping[int, Ratios]
     _known: dict[SSAValue, Splits] = field(default_factory=dict[SSAValue, Splits], init=False, repr=False)
 
     def of_op(self, op: ComputeOp) -> Splits:
-        """How the factors of an op's rule are divided."""
+        """Return how the factors of an op's rule are divided."""
         values, counts, rule = (*op.operands, *op.results), dict[str, int](), op.rule()
         for factor, slots in _led(rule).items():
             position, dim = slots[0]
@@ -49,10 +49,10 @@ class Factors:
         return factor_splits(rule, counts, self.ratios_of(segment_of(op)))
 
     def of_value(self, value: SSAValue) -> Splits:
-        """How the dims of a value are divided, where it is made; for an argument, by its first user's ratios."""
-        if (known := self._known.get(value)) is None:
-            known = self._known[value] = self._of_value(value)
-        return known
+        """Return how the dims of a value are divided by its producer; an argument uses the ratios of its first user."""
+        if (splits := self._known.get(value)) is None:
+            splits = self._known[value] = self._of_value(value)
+        return splits
 
     def _of_value(self, value: SSAValue) -> Splits:
         shape = shape_of(value)
@@ -60,7 +60,7 @@ class Factors:
         return Splits(shape, tuple(counts), self.ratios_of(self._segment(value)))
 
     def ratios_of(self, segment: int) -> Ratios:
-        """The ratios of a segment; those of segment 0 where it has none of its own."""
+        """Return the ratios of a segment; a segment without ratios has the ratios of segment 0."""
         return self.ratios.get(segment, self.ratios[0])
 
     def _segment(self, value: SSAValue) -> int:
@@ -70,12 +70,12 @@ class Factors:
 
     @cached_property
     def _first_users(self) -> dict[SSAValue, int]:
-        found: dict[SSAValue, int] = {}
+        segments: dict[SSAValue, int] = {}
         for op in self.view.ops:
             for value in op.args:
                 if isinstance(value, BlockArgument):
-                    found.setdefault(value, segment_of(op))
-        return found
+                    segments.setdefault(value, segment_of(op))
+        return segments
 
     @cached_property
     def _uses(self) -> list[tuple[tuple[SSAValue, ...], Rule]]:
@@ -96,16 +96,16 @@ class Factors:
 
     @cached_property
     def _counts(self) -> dict[Place, int]:
-        """By the root of each set, the number of pieces."""
+        """The number of pieces of each set of tied dims, by the root of the set."""
         counts: dict[Place, int] = {}
         for values, rule in self._uses:
             for factor, slots in _led(rule).items():
                 root = self._find((values[slots[0][0]], slots[0][1]))
                 counts[root] = math.gcd(counts.get(root, 0), rule.sizes[factor])
-        for given in self.view.inputs:
-            if (pieces := argument_attribute(given.argument, PIECES)) is not None:
+        for item in self.view.inputs:
+            if (pieces := argument_attribute(item.argument, PIECES)) is not None:
                 for dim, count in enumerate(python_value(pieces)):
-                    root = self._find((given.argument, dim))
+                    root = self._find((item.argument, dim))
                     counts[root] = math.gcd(counts.get(root, 0), count)
         return counts
 
@@ -126,13 +126,13 @@ _LED: dict[int, tuple[Rule, dict[str, Slots]]] = {}
 
 
 def _led(rule: Rule) -> dict[str, Slots]:
-    """By factor that may be split, where it leads a dim; found once per rule, which is kept alive."""
+    """Return the dims that each splittable factor leads; the cache keeps the rule alive, so its id stays unique."""
     if id(rule) not in _LED:
-        found: dict[str, list[tuple[int, int]]] = {factor: [] for factor in rule.splittable()}
+        places: dict[str, list[tuple[int, int]]] = {factor: [] for factor in rule.splittable()}
         for factor, slot in _leads(rule):
-            if factor in found:
-                found[factor].append(slot)
-        _LED[id(rule)] = rule, {factor: tuple(slots) for factor, slots in found.items() if slots}
+            if factor in places:
+                places[factor].append(slot)
+        _LED[id(rule)] = rule, {factor: tuple(slots) for factor, slots in places.items() if slots}
     return _LED[id(rule)][1]
 
 

@@ -1,4 +1,4 @@
-"""The gradients of a step between backward and the updates: what `clip-gradients` and others put ops around."""
+"""The gradients of a step between backward and the updates, where `clip-gradients` and other passes insert ops."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from .new_ops import cast, like
 
 
 def gradient_users(func: FuncOp) -> list[Operation]:
-    """The updates that take gradients, in order."""
+    """Return the updates that take gradients, in program order."""
     return [op for op in func.body.block.ops if train.gradients_of(op)]
 
 
 def gradients(func: FuncOp, updates: Sequence[Operation], wanted_by: str) -> list[SSAValue]:
     """
-    What the updates take, once each; all of it must be there before the first update.
+    Return the gradients that the updates take, without duplicates; OpFailure if one is computed after the first update.
 
     Args:
-        wanted_by: the pass, for the error.
+        wanted_by: name of the pass, for the error message.
     """
     places = {op: place for place, op in enumerate(func.body.block.ops)}
-    found = list(dict.fromkeys(update.operands[at] for update in updates for at in train.gradients_of(update)))
-    for gradient in found:
+    taken = list(dict.fromkeys(update.operands[at] for update in updates for at in train.gradients_of(update)))
+    for gradient in taken:
         if isinstance(gradient, OpResult) and places[gradient.op] > places[updates[0]]:
             fail(gradient.op, f"comes after the first update; {wanted_by} needs all gradients before it")
-    return found
+    return taken
 
 
 class Insertion:
     """
-    Ops to be inserted before the first update; one use.
+    Ops to be inserted before updates; used once.
 
     Args:
-        update: gives them their location.
+        update: the update that `insert_before_updates` inserts in front of; the ops take its location and phase.
     """
 
     def __init__(self, update: Operation) -> None:
@@ -53,28 +53,28 @@ class Insertion:
     def add(
         self, name: str, operands: Sequence[SSAValue], shape: Sequence[int], hint: str, **given: Attribute
     ) -> SSAValue:
-        """The result of an aten op, of this shape."""
+        """Add an aten op with a result of this shape, and return the result."""
         self._ops.append(like(self._update, name, operands, [shape], hint, **given))
         return self._ops[-1].outs[0]
 
     def scaled(self, gradient: SSAValue, scale: SSAValue, hint: str, **given: Attribute) -> SSAValue:
-        """A multiple of a gradient, in the gradient's own dtype, as torch multiplies in place."""
+        """Add the product of a gradient and a scale in the gradient's dtype, as torch multiplies in place."""
         result = self.add("mul.Tensor", [gradient, scale], shape_of(gradient), hint, **given)
         self._ops += cast(self._update, result, element_of(gradient), hint, **given)
         return self._ops[-1].outs[0]
 
     def insert(self, func: FuncOp, before: Operation) -> None:
-        """Put them there, in the order in which they were added."""
+        """Insert the ops before an op, in the order of their addition."""
         func.body.block.insert_ops_before(self._ops, before)
 
     def insert_before_updates(self, func: FuncOp) -> None:
-        """Put them in front of all updates; of those, some stand before the last gradients, and are moved."""
+        """Insert the ops before the update, and move earlier updates behind them."""
         block, place = func.body.block, self._update
         before = list(takewhile(lambda op: op is not place, block.ops))
         early = [op for op in before if train.is_update(op)]
-        made = {value for op in early for value in op.results}
-        if reader := next((op for op in before if op not in early and not made.isdisjoint(op.operands)), None):
-            fail(reader, "reads a result of an update before all gradients are there; move it behind the updates")
+        results = {value for op in early for value in op.results}
+        if reader := next((op for op in before if op not in early and not results.isdisjoint(op.operands)), None):
+            fail(reader, "reads a result of an update before all gradients are computed; move it behind the updates")
         self.insert(func, place)
         for op in early:
             op.detach()
@@ -82,7 +82,7 @@ class Insertion:
 
 
 def clip_of(gradient: SSAValue) -> AtenOp | None:
-    """The op of `clip-gradients` that made a gradient, if it did."""
+    """Return the op of `clip-gradients` that produced a gradient, or None."""
     op = gradient.owner
     if not isinstance(op, AtenOp) or BACKWARD in op.attributes:
         return None
@@ -90,7 +90,7 @@ def clip_of(gradient: SSAValue) -> AtenOp | None:
 
 
 def any_not_finite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
-    """Whether not all elements of all values are finite."""
+    """Add ops that compute whether any element of any of the values is not finite."""
     count, total = 0, None
     for value in given:
         hint = hint_of(value)
@@ -103,7 +103,7 @@ def any_not_finite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
 
 
 def replace_gradient(func: FuncOp, old: SSAValue, new: SSAValue, updates: Sequence[Operation]) -> None:
-    """Let the updates, and who asked for the gradient, have the new one."""
+    """Replace a gradient in the updates, and in the results that return it."""
     for update in updates:
         for at in train.gradients_of(update):
             if update.operands[at] is old:
@@ -117,7 +117,7 @@ def replace_gradient(func: FuncOp, old: SSAValue, new: SSAValue, updates: Sequen
 
 
 def add_result(func: FuncOp, value: SSAValue, role: str, what: Attribute) -> None:
-    """Return one more value, with its role."""
+    """Add a value with its role to the results of the step."""
     end = func.body.block.last_op
     assert isinstance(end, ReturnOp)
     before = func.res_attrs.data if func.res_attrs is not None else (DictionaryAttr({}),) * len(end.operands)
@@ -127,10 +127,10 @@ def add_result(func: FuncOp, value: SSAValue, role: str, what: Attribute) -> Non
 
 
 def add_metric(func: FuncOp, value: SSAValue, name: str) -> None:
-    """Return one more value, as a metric."""
+    """Add a value to the results of the step, as a metric."""
     add_result(func, value, train.METRIC, StringAttr(name))
 
 
 def hint_of(value: SSAValue) -> str:
-    """What to call a gradient."""
+    """Return the name of a gradient, or `grad` if it has none."""
     return value.name_hint or "grad"

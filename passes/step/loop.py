@@ -1,4 +1,4 @@
-"""The ops that a temporal axis repeats: its loop, what comes before it and what comes after."""
+"""The ops that a temporal axis repeats: its loop, and the ops before and after the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .step_view import value_label
 
 @dataclass(frozen=True)
 class LoopOps:
-    """The ops of a step by their place, each list in program order; what returns is in none."""
+    """The ops of a step by their place relative to a loop, each list in program order; the terminator is excluded."""
 
     before: Sequence[Operation]
     inside: Sequence[Operation]
@@ -28,20 +28,20 @@ class LoopOps:
 
 
 def temporal_axis(func: FuncOp, mesh: Mesh, wanted: str | None) -> str:
-    """The temporal axis called `wanted`, or the only one not unrolled yet; an error where there is none such."""
+    """Return the temporal axis called `wanted`, or the only one not unrolled yet; OpFailure if there is none."""
     unrolled = {axis for op in func.body.block.ops for axis in parts_of(op)}
-    known = [a.name for a in mesh.axes if a.kind is AxisKind.TEMPORAL and a.name not in unrolled]
-    if wanted is None and len(known) == 1:
-        return known[0]
-    if wanted is None or wanted not in known:
-        found = ", ".join(f'"{name}"' for name in known) or "none"
+    candidates = [a.name for a in mesh.axes if a.kind is AxisKind.TEMPORAL and a.name not in unrolled]
+    if wanted is None and len(candidates) == 1:
+        return candidates[0]
+    if wanted is None or wanted not in candidates:
+        names = ", ".join(f'"{name}"' for name in candidates) or "none"
         asked = f'a temporal axis "{wanted}"' if wanted else "one temporal axis, or the name of one"
-        fail(func, f"expected {asked}; those of mesh {mesh} are: {found}; run split-batch first")
+        fail(func, f"expected {asked}; the temporal axes of mesh {mesh} are: {names}; run split-batch first")
     return wanted
 
 
 def communicates(op: Operation, mesh: Mesh) -> bool:
-    """Whether `op` sends something: a sum over time is made where its parts are."""
+    """Return whether `op` sends data between devices; a sum over a temporal axis is local."""
     if not isinstance(op, CollectiveOp) or op.KIND.is_local:
         return False
     axes = {axis for listed in op.axes.data for axis in listed}
@@ -49,14 +49,14 @@ def communicates(op: Operation, mesh: Mesh) -> bool:
 
 
 def is_sum_over(op: Operation, axis: str) -> bool:
-    """Whether `op` makes the sum (or another reduction) of the parts of the temporal `axis`."""
+    """Return whether `op` computes the sum, or another reduction, of the micro-batches of the temporal `axis`."""
     return (
         isinstance(op, CollectiveOp) and axis in sharding_of(op.operand).partial_axes and not _speaks(op.sharding, axis)
     )
 
 
 def is_in_loop(op: Operation, axis: str) -> bool:
-    """Whether `op` works on parts along `axis`."""
+    """Return whether `op` is micro-batched along `axis`."""
     values = (value for value in (*op.operands, *op.results) if isinstance(value.type, TensorType))
     return not is_sum_over(op, axis) and any(_speaks(sharding_of(value), axis) for value in values)
 
@@ -67,10 +67,10 @@ def _speaks(sharding: Sharding, axis: str) -> bool:
 
 def find_loop(func: FuncOp, axis: str) -> LoopOps:
     """
-    The ops of `func` about the loop over `axis`.
+    Return the ops of `func` before, inside and after the loop over `axis`.
 
-    What the loop needs, and what stands before all of it, comes before; OpFailure at an op of the loop that needs a
-    sum over the axis.
+    Ops that the loop needs, and ops in front of the whole loop, come before it. Raises OpFailure at an op of the loop
+    that needs a sum over the axis.
     """
     ops = [op for op in func.body.block.ops if not isinstance(op, FreeOp) and op is not func.body.block.last_op]
     inside = [op for op in ops if is_in_loop(op, axis)]
@@ -107,10 +107,10 @@ def _depends(user: Operation, op: Operation) -> bool:
 
 
 def fragment_of(label: str, axis: str, ops: Sequence[Operation], stage: int | None = None) -> FragmentOp:
-    """The fragment of some ops, which are taken from where they are; what others use of them are its results."""
+    """Move ops into a new fragment, whose results are the values that other ops use, and return the fragment."""
     within = set(ops)
-    made = [result for op in ops for result in op.results]
-    used = [value for value in made if any(use.operation not in within for use in value.uses)]
+    results = [result for op in ops for result in op.results]
+    used = [value for value in results if any(use.operation not in within for use in value.uses)]
     for op in ops:
         op.detach()
     body = Region(Block([*ops, YieldOp(used)]))

@@ -1,4 +1,4 @@
-"""What the last passes of a pipeline write about memory, which holds for one order of ops."""
+"""Removal of the memory plan that the last passes of a pipeline write, which is valid for one order of ops only."""
 
 from xdsl.ir import Block
 
@@ -7,7 +7,7 @@ from ...dialects.spmd import FreeOp
 
 
 def forget_memory_plan(block: Block) -> None:
-    """Remove what `reuse-buffers` and `insert-frees` wrote into a block and the fragments in it."""
+    """Remove the output of `reuse-buffers` and `insert-frees` from a block and the fragments in it."""
     for op in list(block.ops):
         if isinstance(op, FreeOp):
             op.detach()

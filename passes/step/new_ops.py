@@ -1,4 +1,4 @@
-"""Ops that a pass puts beside or in the place of another."""
+"""Creation of ops that a pass inserts next to another op, or in its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def like(
     hint: str,
     **given: Attribute,
 ) -> AtenOp:
-    """An aten op with the location and phase of `op`, whose results have these shapes and torch's dtypes."""
+    """Return an aten op with the location and phase of `op`, results of these shapes, and torch's dtypes."""
     phase = {name: op.attributes[name] for name in (BACKWARD, CHECKPOINT, RECOMPUTED) if name in op.attributes}
     new = typed_op(name, operands, shapes, given | phase)
     new.location = op.location
@@ -28,7 +28,7 @@ def like(
 
 
 def cast(op: Operation, value: SSAValue, element: Attribute, hint: str, **given: Attribute) -> list[AtenOp]:
-    """The cast of a value to a dtype, in a list, with the location and phase of `op`; nothing where it has that."""
+    """Return the op that casts a value to a dtype, with the location and phase of `op`; empty if not needed."""
     if element_of(value) == element:
         return []
     return [like(op, "_to_copy", [value], [shape_of(value)], hint, dtype=element, **given)]

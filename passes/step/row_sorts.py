@@ -1,11 +1,11 @@
 """
-Rows that are sorted across the batch, and the same sorted within each row of the batch: for `sort-within-rows`.
+Sorts across the whole batch, rewritten as sorts within each row of the batch for `sort-within-rows`.
 
-A step with a batch of b rows has lists of b x n elements (tokens, or choices of tokens), of which n belong to each row
-of the batch. Where such a list is sorted and what comes after is alike for every element, or sums over all, it makes no
-difference if each row of the batch sorts its own n instead: the elements come in another order. A *twin* of a value is
-what it becomes then: as large, with its elements in that other order; places within the list count from where their row
-of the batch begins.
+A step with a batch of b rows has lists of b x n elements (tokens, or choices of tokens), n for each row of the batch.
+If the ops after a sort of such a list treat all elements equally or sum over all of them, each row of the batch can
+sort its own n elements instead: only the order of the elements changes. The *twin* of a value is its equivalent in that
+program: it has the same size and its elements in the other order. Places within a list are then counted from the
+beginning of their row of the batch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .list_regrouping import LIST_OPS
 from .new_ops import like
 
 _ROWS = 3
-"""How many dims lists of rows have; those of single elements have two."""
+"""Number of dims of lists whose elements are rows; lists of single elements have two."""
 
 
 @dataclass(frozen=True)
 class Twin:
     """
-    A value as it is where rows of the batch sort for themselves.
+    The equivalent of a value in a program that sorts each row of the batch separately.
 
     Args:
         value: the same elements in another order, along the first dim.
-        order: the sort whose order that is; None for their own.
-        target: of elements that are places in a list, the sort in whose order the list is, and how many of it belong to
-            a row of the batch; None for other elements.
-        sorts: all sorts that it depends on.
+        order: the sort that gives this order, or None if the order is unchanged.
+        target: for elements that are places in a list, the sort whose order the list has, and the number of its
+            elements per row of the batch; otherwise None.
+        sorts: all sorts that the value depends on.
     """
 
     value: SSAValue
@@ -47,13 +47,13 @@ class Twin:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its elements are no places."""
+        """Whether the elements are something other than places in a list."""
         return self.target is None
 
 
 @dataclass
 class TwinMaker:
-    """Makes ops in front of those that they are the twins of."""
+    """A builder of twins, in front of the ops that they replace."""
 
     block: Block
     rows: int
@@ -71,7 +71,7 @@ class TwinMaker:
         hint: str,
         **given: object,
     ) -> AtenOp:
-        """An op in front of another."""
+        """Insert a new aten op in front of another op."""
         attributes = {
             key: value if isinstance(value, Attribute) else plain_attribute(value) for key, value in given.items()
         }
@@ -80,23 +80,23 @@ class TwinMaker:
         return self.add(like(op, name, operands, shapes, hint, **attributes), op)
 
     def add(self, new: AtenOp, op: Operation) -> AtenOp:
-        """Put an op in front of another."""
+        """Insert an op in front of another op."""
         self.block.insert_op_before(new, op)
         self.made[new] = None
         return new
 
     def by_row(self, op: Operation, value: SSAValue) -> SSAValue:
-        """[b * n, ...] as [b, n, ...]."""
+        """Return [b * n, ...] viewed as [b, n, ...]."""
         shape = shape_of(value)
         return self.shaped(op, value, (self.rows, shape[0] // self.rows, *shape[1:]), f"{hint_of(value)}.by_row")
 
     def flat(self, op: Operation, value: SSAValue, hint: str) -> SSAValue:
-        """[b, n, ...] as [b * n, ...]."""
+        """Return [b, n, ...] viewed as [b * n, ...]."""
         shape = shape_of(value)
         return self.shaped(op, value, (shape[0] * shape[1], *shape[2:]), hint)
 
     def shaped(self, op: Operation, value: SSAValue, shape: tuple[int, ...], hint: str) -> SSAValue:
-        """A view; of a view that was made here, one of its source."""
+        """Return a view of a value, or of its source if the value is a view that this object inserted."""
         owner = value.owner
         if isinstance(owner, AtenOp) and owner.overload in VIEWS and owner in self.made:
             value = owner.args[0]
@@ -107,7 +107,7 @@ class TwinMaker:
         return self._known[value, shape]
 
     def places(self, op: Operation, places: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """Places [b * n] as an index [b, n, ...] of slices of the shape [b, ., ...]."""
+        """Return places [b * n] as an index [b, n, ...] of slices of the shape [b, ., ...]."""
         by_row = self.by_row(op, places)
         rest, hint = tuple(shape[2:]), f"{hint_of(places)}.wide"
         if not rest:
@@ -120,34 +120,36 @@ class TwinMaker:
 
 
 def copied(maker: TwinMaker, op: AtenOp, twins: Sequence[Twin | None]) -> AtenOp:
-    """The op itself on twins of its operands."""
+    """Insert a copy of the op on the twins of its operands."""
     operands = [twin.value if twin is not None else value for value, twin in zip(op.args, twins, strict=True)]
     new = type(op)(
         operands=[operands], result_types=[[value.type for value in op.outs]], attributes=dict(op.attributes)
     )
     new.location = op.location
-    for old, made in zip(op.outs, new.outs, strict=True):
-        made.name_hint = old.name_hint
+    for old, result in zip(op.outs, new.outs, strict=True):
+        result.name_hint = old.name_hint
     return maker.add(new, op)
 
 
 def sorted_apart(maker: TwinMaker, op: AtenOp, value: SSAValue) -> list[Twin]:
-    """The twins of what a sort gives: what is sorted, and where it was."""
+    """
+    Insert a sort within each row of the batch, and return the twins of the sort's results: sorted values and places.
+    """
     by_row = maker.by_row(op, value)
     shape = shape_of(by_row)
-    given = {name: each for name, each in op.attributes.items() if "." not in name} | {"dim": plain_attribute(1)}
+    arguments = {name: value for name, value in op.attributes.items() if "." not in name} | {"dim": plain_attribute(1)}
     hint = hint_of(op.outs[0])
-    new = maker.make(op, op.overload, [by_row], [shape] * len(op.outs), f"{hint}.by_row", **given)
+    new = maker.make(op, op.overload, [by_row], [shape] * len(op.outs), f"{hint}.by_row", **arguments)
     new.outs[-1].name_hint = f"{hint}.places.by_row"
     names = (hint, f"{hint}.places")[-len(op.outs) :]
-    flat = [maker.flat(op, each, name) for each, name in zip(new.outs, names, strict=True)]
+    flat = [maker.flat(op, result, name) for result, name in zip(new.outs, names, strict=True)]
     sorts = frozenset({op})
     places = Twin(flat[-1], op, (None, shape[1]), sorts)
     return [places] if len(flat) == 1 else [Twin(flat[0], op, None, sorts), places]
 
 
 def inverse_of(maker: TwinMaker, op: AtenOp, places: Twin) -> Twin:
-    """Where each element went in a sort, from where each that is sorted was."""
+    """Return the sorted position of each element, computed from the original place of each sorted element."""
     assert places.order is not None
     n = shape_of(places.value)[0] // maker.rows
     sorted_places = sorted_apart(maker, op, places.value)[-1]
@@ -155,37 +157,36 @@ def inverse_of(maker: TwinMaker, op: AtenOp, places: Twin) -> Twin:
 
 
 def picked(maker: TwinMaker, op: AtenOp, source: Twin, places: Twin) -> Twin:
-    """x[places], each row of the batch from its own part of x."""
+    """Return x[places], where each row of the batch reads from its own part of x."""
     by_row = maker.by_row(op, source.value)
     shape, hint = shape_of(by_row), hint_of(op.outs[0])
     if len(shape) == _ROWS:
         index = maker.by_row(op, places.value)
         sizes = (*shape_of(index), shape[2])
-        found = maker.make(op, "take_rows", [by_row, index], [sizes], f"{hint}.by_row").outs[0]
+        taken = maker.make(op, "take_rows", [by_row, index], [sizes], f"{hint}.by_row").outs[0]
     else:
         index = maker.places(op, places.value, shape)
-        found = maker.make(op, "gather", [by_row, index], [shape_of(index)], f"{hint}.by_row", dim=1).outs[0]
-    return Twin(maker.flat(op, found, hint), places.order, source.target, source.sorts | places.sorts)
+        taken = maker.make(op, "gather", [by_row, index], [shape_of(index)], f"{hint}.by_row", dim=1).outs[0]
+    return Twin(maker.flat(op, taken, hint), places.order, source.target, source.sorts | places.sorts)
 
 
 def put(maker: TwinMaker, op: AtenOp, into: SSAValue, places: Twin, values: Twin, *, adds: bool) -> Twin:
-    """A tensor of one number in which values are put at places, or added, each row's into its own part."""
+    """Return a tensor of one number into which values are put, or added, at places in each row's own part."""
     assert places.target is not None
     by_row, hint = maker.by_row(op, values.value), f"{hint_of(op.outs[0])}.by_row"
     if adds and len(shape_of(by_row)) == _ROWS and _is_zero(into):
         index, size = maker.by_row(op, places.value), shape_of(into)[0] // maker.rows
         sizes = (maker.rows, size, shape_of(into)[1])
-        found = maker.make(op, "add_rows", [by_row, index], [sizes], hint, size=size).outs[0]
+        result = maker.make(op, "add_rows", [by_row, index], [sizes], hint, size=size).outs[0]
     else:
         blank, index = maker.by_row(op, into), maker.places(op, places.value, shape_of(by_row))
         name = "scatter_add" if adds else "scatter.src"
-        found = maker.make(op, name, [blank, index, by_row], [shape_of(blank)], hint, dim=1).outs[0]
+        result = maker.make(op, name, [blank, index, by_row], [shape_of(blank)], hint, dim=1).outs[0]
     hint = hint_of(op.outs[0])
-    return Twin(maker.flat(op, found, hint), places.target[0], values.target, places.sorts | values.sorts)
+    return Twin(maker.flat(op, result, hint), places.target[0], values.target, places.sorts | values.sorts)
 
 
 def _is_zero(value: SSAValue) -> bool:
-    """Whether a tensor is made of zeros."""
     op = value.owner
     if not isinstance(op, AtenOp):
         return False
@@ -193,36 +194,36 @@ def _is_zero(value: SSAValue) -> bool:
 
 
 def divided(maker: TwinMaker, op: AtenOp, places: Twin, by: int) -> Twin:
-    """The places of what `by` elements of a list stand for, one after the other."""
+    """Return the places of groups of `by` consecutive list elements, given places of the elements."""
     assert places.target is not None
     order, n = places.target
     if by == 1:
         return places
     shape, hint = shape_of(places.value), hint_of(op.outs[0])
-    found = maker.make(op, "floor_divide", [places.value], [shape], hint, other=by).outs[0]
-    return Twin(found, places.order, (order, n // by), places.sorts)
+    quotient = maker.make(op, "floor_divide", [places.value], [shape], hint, other=by).outs[0]
+    return Twin(quotient, places.order, (order, n // by), places.sorts)
 
 
 def counting(maker: TwinMaker, op: AtenOp, order: AtenOp, length: int) -> Twin:
-    """0, 1, 2, ... of a list in the order of a sort: the places in it."""
+    """Return the places 0, 1, 2, ... in a list in the order of a sort, counted within each row of the batch."""
     n = length // maker.rows
-    each = maker.make(op, "arange", [], [(length,)], "places", end=length).outs[0]
-    found = maker.make(op, "remainder.Scalar", [each], [(length,)], "places", other=n).outs[0]
-    return Twin(found, order, (order, n), frozenset({order}))
+    numbers = maker.make(op, "arange", [], [(length,)], "places", end=length).outs[0]
+    places = maker.make(op, "remainder.Scalar", [numbers], [(length,)], "places", other=n).outs[0]
+    return Twin(places, order, (order, n), frozenset({order}))
 
 
 def ends_of(maker: TwinMaker, op: AtenOp, keys: SSAValue, groups: int) -> SSAValue:
-    """Where each group ends among the sorted keys of each row of the batch, [b, groups]."""
+    """Return where each group ends among the sorted keys of each row of the batch, [b, groups]."""
     sizes, n = (maker.rows, groups), shape_of(keys)[0] // maker.rows
-    each = maker.make(op, "arange", [], [(groups,)], "groups", end=groups, dtype=i64).outs[0]
+    group = maker.make(op, "arange", [], [(groups,)], "groups", end=groups, dtype=i64).outs[0]
     column = maker.shaped(op, keys, (maker.rows, n, 1), "keys.column")
-    alike = maker.make(op, "eq.Tensor", [column, each], [(maker.rows, n, groups)], "in_group").outs[0]
-    numbers = maker.make(op, "sum.dim_IntList", [alike], [sizes], "numbers.by_row", dim=[1]).outs[0]
+    in_group = maker.make(op, "eq.Tensor", [column, group], [(maker.rows, n, groups)], "in_group").outs[0]
+    numbers = maker.make(op, "sum.dim_IntList", [in_group], [sizes], "numbers.by_row", dim=[1]).outs[0]
     return maker.make(op, "cumsum", [numbers], [sizes], "ends.by_row", dim=1).outs[0]
 
 
 def grouped(maker: TwinMaker, op: AtenOp, twins: Sequence[Twin], ends: SSAValue) -> list[SSAValue]:
-    """What grouped products give of lists by row, the rows' results as one list."""
+    """Return the results of a grouped product on lists by row, with the lists of all rows joined."""
     by_row = [maker.by_row(op, twin.value) for twin in twins]
     operands = [by_row[0], op.args[1], ends, *by_row[1:]]
     shapes = [shape_of(value) for value in op.outs]
@@ -230,6 +231,6 @@ def grouped(maker: TwinMaker, op: AtenOp, twins: Sequence[Twin], ends: SSAValue)
     name = op.overload.replace("grouped_mm", "grouped_bmm")
     hint = hint_of(op.outs[0])
     new = maker.make(op, name, operands, [lists, *shapes[1:]], f"{hint}.by_row")
-    for old, made in zip(op.outs[1:], new.outs[1:], strict=True):
-        made.name_hint = old.name_hint
+    for old, result in zip(op.outs[1:], new.outs[1:], strict=True):
+        result.name_hint = old.name_hint
     return [maker.flat(op, new.outs[0], hint), *new.outs[1:]]

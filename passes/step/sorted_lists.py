@@ -1,4 +1,4 @@
-"""What is known of sorts and lists before they are rewritten: for `sort-within-rows`."""
+"""Analyses of sorts and lists before `sort-within-rows` rewrites them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ FACTORIES = (
     *("zeros", "ones", "full", "empty.memory_format", "zeros_like", "ones_like", "full_like", "empty_like"),
     *("new_zeros", "new_ones", "new_full", "new_empty"),
 )
-"""The ops that give a tensor whose elements are alike, or not written yet."""
+"""The ops that return a tensor whose elements are all equal, or not written yet."""
 
 RENAMED = (*VIEWS, "unsqueeze", "squeeze.dim", "squeeze.dims", "squeeze", "_to_copy", "clone")
 """The ops that change the shape or dtype of elements but not their order; places stay places."""
 
 
 def note_places(places: dict[SSAValue, BatchPlace], op: ComputeOp, rows: int) -> None:
-    """Note where the rows of the batch are in the results of an op, where they lead their dim."""
+    """Record where the rows of the batch are in the results of an op, if the rows lead their dim."""
     placed = {i: places[value] for i, value in enumerate(op.args) if value in places}
     if not placed:
         return
     if isinstance(op, AtenOp) and op.overload in VIEWS:
         stride = placed[0].stride(shape_of(op.args[0]))
-        found = place_in(shape_of(op.outs[0]), rows, stride)
-        if found is not None and not found.is_merged:
-            places[op.outs[0]] = found
+        viewed = place_in(shape_of(op.outs[0]), rows, stride)
+        if viewed is not None and not viewed.is_merged:
+            places[op.outs[0]] = viewed
         return
     rule = op.rule()
-    known = {factor_of(rule, i, place) for i, place in placed.items()}
-    if len(known) != 1 or (only := known.pop()) is None or only[0] not in rule.splittable():
+    factors = {factor_of(rule, i, place) for i, place in placed.items()}
+    if len(factors) != 1 or (only := factors.pop()) is None or only[0] not in rule.splittable():
         return
     for value, dims in zip(op.outs, rule.results, strict=True):
         place = place_of(dims, rule, *only)
@@ -43,15 +43,15 @@ def note_places(places: dict[SSAValue, BatchPlace], op: ComputeOp, rows: int) ->
 
 
 def divisor_of(op: AtenOp) -> int | None:
-    """By which whole number an op divides its operand, rounding down; None where it does not."""
-    given = op.arguments()
-    is_floor = op.overload == "floor_divide" or given.get("rounding_mode") in ("floor", "trunc")
-    by = given.get("other")
+    """Return the integer that an op divides its operand by, rounding down, or None for other ops."""
+    args = op.arguments()
+    is_floor = op.overload == "floor_divide" or args.get("rounding_mode") in ("floor", "trunc")
+    by = args.get("other")
     return by if is_floor and len(op.args) == 1 and isinstance(by, int) and by > 0 else None
 
 
 def repeats_of(value: SSAValue) -> int | None:
-    """Of a list of constants 0, 0, 1, 1, 2, 2, ... how often each number comes; None of others."""
+    """Return how often each number occurs in a list of constants 0, 0, 1, 1, 2, 2, ..., or None for other values."""
     op, length = value.owner, shape_of(value)[0]
     if not isinstance(op, AtenOp) or len(shape_of(value)) != 1:
         return None
@@ -60,7 +60,7 @@ def repeats_of(value: SSAValue) -> int | None:
     if (by := divisor_of(op)) is not None:
         inner = repeats_of(op.args[0])
         return inner * by if inner is not None else None
-    # arange(t)[:, None].expand(t, k).reshape(t * k), as unsqueeze, expand and view or in a view of an expansion.
+    # The rest matches arange(t)[:, None].expand(t, k).reshape(t * k), where [:, None] is an unsqueeze or a view.
     if op.overload not in (*VIEWS, "clone"):
         return None
     while isinstance(op, AtenOp) and op.overload in (*VIEWS, "clone"):
@@ -79,12 +79,12 @@ def repeats_of(value: SSAValue) -> int | None:
 
 
 def _counts_from_zero(op: AtenOp, length: int) -> bool:
-    given = op.arguments()
-    return not op.args and given.get("start", 0) == 0 and given.get("step", 1) == 1 and given.get("end") == length
+    args = op.arguments()
+    return not op.args and args.get("start", 0) == 0 and args.get("step", 1) == 1 and args.get("end") == length
 
 
 def ends_count(ends: SSAValue, sort: AtenOp, groups: int) -> bool:
-    """Whether `ends` is where each of the groups 0, 1, ... ends among the keys that a sort has sorted."""
+    """Return whether `ends` holds the end of each of the groups 0, 1, ... among the keys that a sort has sorted."""
     keys = {_bare(sort.args[0]), _bare(sort.outs[0])}
     op = _bare(ends).owner
     if not isinstance(op, AtenOp) or sort.overload == "argsort" or sort.arguments().get("descending"):
@@ -99,20 +99,20 @@ def ends_count(ends: SSAValue, sort: AtenOp, groups: int) -> bool:
 
 
 def _counts(op: object, keys: set[SSAValue], groups: int) -> bool:
-    """Whether an op counts how often each of the groups is among the keys."""
+    """Return whether an op counts how often each of the groups occurs among the keys."""
     if not isinstance(op, AtenOp):
         return False
-    given = op.arguments()
+    args = op.arguments()
     if op.overload == "histc":
-        bounds = given.get("min", 0), given.get("max", 0)
-        return given.get("bins", 100) == groups and bounds == (0, groups - 1) and _bare(op.args[0]) in keys
-    if op.overload != "sum.dim_IntList" or list(given["dim"]) not in ([0], [-2]):
+        bounds = args.get("min", 0), args.get("max", 0)
+        return args.get("bins", 100) == groups and bounds == (0, groups - 1) and _bare(op.args[0]) in keys
+    if op.overload != "sum.dim_IntList" or list(args["dim"]) not in ([0], [-2]):
         return False
-    alike = _bare(op.args[0]).owner
-    if not isinstance(alike, AtenOp) or alike.overload != "eq.Tensor":
+    equal = _bare(op.args[0]).owner
+    if not isinstance(equal, AtenOp) or equal.overload != "eq.Tensor":
         return False
-    key, each = alike.args
-    return len(shape_of(key)) == 2 and shape_of(key)[1] == 1 and _bare(key) in keys and _is_arange(each.owner, groups)
+    key, group = equal.args
+    return len(shape_of(key)) == 2 and shape_of(key)[1] == 1 and _bare(key) in keys and _is_arange(group.owner, groups)
 
 
 def _is_arange(op: object, groups: int) -> bool:
@@ -120,7 +120,7 @@ def _is_arange(op: object, groups: int) -> bool:
 
 
 def _bare(value: SSAValue) -> SSAValue:
-    """A value before casts, copies and views."""
+    """Return the value behind casts, copies and views."""
     while isinstance(op := value.owner, AtenOp) and op.overload in RENAMED:
         value = op.args[0]
     return value

@@ -1,4 +1,4 @@
-"""The step function as a search sees it: its compute ops, its arguments' roles, and who uses which value."""
+"""The step function as a search sees it: its compute ops, and its arguments and results with their roles."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ from ..errors import fail
 
 @dataclass(frozen=True)
 class Input:
-    """
-    One argument of the step: its role attribute, and its name (`h.0.weight`, `h.0.weight.exp_avg`,
-    `batch.0`).
-    """
+    """An argument of the step, with its role attribute and its name (`h.0.weight`, `h.0.weight.exp_avg`, `batch.0`)."""
 
     argument: BlockArgument
     role: str
@@ -36,24 +33,24 @@ class Input:
 
     @property
     def rows(self) -> int:
-        """How many rows it has as an item of the batch; 0 where it has none."""
+        """Number of rows of a batch item; 0 for other arguments."""
         shape = shape_of(self.argument)
         has_rows = self.role == train.BATCH and argument_attribute(self.argument, NO_ROWS) is None
         return shape[0] if has_rows and shape else 0
 
 
 def batch_rows(inputs: Iterable[Input]) -> int | None:
-    """The number of rows of the batch, by the first item that has any; return None if the batch has no rows."""
-    return next((given.rows for given in inputs if given.rows), None)
+    """Return the number of rows of the first batch item that has rows, or None if there is no such item."""
+    return next((item.rows for item in inputs if item.rows), None)
 
 
 @dataclass(frozen=True)
 class StepView:
     """
-    One step function with its mesh; of a pipeline one stage, with what happens on its mesh.
+    A step function with its mesh, or one stage of a pipeline with the mesh of the stage.
 
     Args:
-        stage: its number; None is the whole function.
+        stage: index of the stage, or None for the whole function.
     """
 
     func: FuncOp
@@ -71,11 +68,11 @@ class StepView:
         return StepView(self.func, self.mesh)
 
     def has(self, what: Operation | SSAValue) -> bool:
-        """Whether an op or a value is on this stage."""
+        """Return whether an op or a value is on this stage."""
         if self.stage is None:
             return True
-        found = self.stages.of_value(what) if isinstance(what, SSAValue) else self.stages.of_op(what)
-        return found == self.stage
+        stage = self.stages.of_value(what) if isinstance(what, SSAValue) else self.stages.of_op(what)
+        return stage == self.stage
 
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
@@ -104,38 +101,38 @@ class StepView:
 
     @cached_property
     def terminator(self) -> ReturnOp:
-        """The return of the function."""
+        """The terminator of the function."""
         last = self.func.body.block.last_op
         assert isinstance(last, ReturnOp)
         return last
 
     def result_attributes(self, index: int) -> dict[str, Attribute]:
-        """The role attributes of one result."""
+        """Return the role attributes of one result."""
         listed = self.func.res_attrs.data if self.func.res_attrs is not None else ()
         return dict(listed[index].data) if index < len(listed) else {}
 
     def is_for_all(self, index: int) -> bool:
-        """Whether a result is for every rank, whole: the loss, and metrics."""
+        """Return whether every rank gets the whole of a result: of the loss and of metrics."""
         roles = self.result_attributes(index)
         return train.LOSS in roles or train.METRIC in roles
 
     @cached_property
     def updated(self) -> dict[int, int]:
-        """Which argument each result is the new value of: result index -> argument index."""
-        found: dict[int, int] = {}
+        """The argument that each result is the new value of: result index -> argument index."""
+        arguments: dict[int, int] = {}
         for index in range(len(self.terminator.arguments)):
             target = self.result_attributes(index).get(train.UPDATES)
             if isinstance(target, IntegerAttr):
-                found[index] = target.value.data
-        return found
+                arguments[index] = target.value.data
+        return arguments
 
     def is_update_use(self, use: Use) -> bool:
-        """Whether a use of an argument is by the ops that make its new value."""
+        """Return whether a use is by an op of the update."""
         op = use.operation
         return train.is_update(op)
 
     def grads(self) -> Iterator[tuple[str, ComputeOp, int]]:
-        """Each parameter's name with the ops of its update that take its gradient, and the operand by which they do."""
+        """Yield each parameter's name with each update op that takes its gradient, and the index of that operand."""
         names = {id(i.argument): i.name for i in self.inputs if i.role == train.PARAM}
         for op in self.ops:
             name = names.get(id(op.args[0])) if isinstance(op, train.TrainOp) else train.updated_parameter(op)
@@ -157,14 +154,14 @@ def _input(argument: BlockArgument, attributes: Mapping[str, Attribute]) -> Inpu
 
 
 def step_functions(module: ModuleOp) -> list[FuncOp]:
-    """The functions of tensors of the module that have a body in one piece: a step has no branches."""
-    found = [op for op in module.ops if isinstance(op, FuncOp) and len(op.body.blocks) == 1]
-    of_tensors = [op for op in found if all(isinstance(value.type, TensorType) for value in op.args)]
+    """Return the functions of the module that take tensors and have a single block: a step has no branches."""
+    functions = [op for op in module.ops if isinstance(op, FuncOp) and len(op.body.blocks) == 1]
+    of_tensors = [op for op in functions if all(isinstance(value.type, TensorType) for value in op.args)]
     return [op for op in of_tensors if isinstance(op.body.block.last_op, ReturnOp)]
 
 
 def mesh_of_module(module: ModuleOp) -> Mesh:
-    """The module's mesh; PassFailedException where there is none."""
+    """Return the module's mesh. Raises PassFailedException if it has none."""
     for op in module.ops:
         if isinstance(op, MeshOp):
             return op.mesh
@@ -172,12 +169,12 @@ def mesh_of_module(module: ModuleOp) -> Mesh:
 
 
 def cluster_of_module(module: ModuleOp) -> Cluster:
-    """The module's cluster; PassFailedException where there is none."""
+    """Return the cluster on the module's mesh. Raises PassFailedException if there is none."""
     return cluster_on(module, mesh_of_module(module))
 
 
 def cluster_on(module: ModuleOp, mesh: Mesh) -> Cluster:
-    """The cluster whose mesh is `mesh`; PassFailedException where there is none."""
+    """Return the cluster whose mesh is `mesh`. Raises PassFailedException if there is none."""
     clusters = [op for op in module.ops if isinstance(op, ClusterOp)]
     for op in clusters:
         if op.mesh.data == mesh.name:
@@ -197,22 +194,23 @@ def cluster_on(module: ModuleOp, mesh: Mesh) -> Cluster:
 
 def step_views(module: ModuleOp) -> list[tuple[StepView, Cluster]]:
     """
-    Every step function with its cluster; of a pipeline every stage with its own.
+    Return every step function with its cluster; for a pipeline, every stage with its own cluster.
 
-    OpFailure at a function for which there is none.
+    Raises:
+        OpFailure: at a function without a cluster.
     """
-    found: list[tuple[StepView, Cluster]] = []
+    views: list[tuple[StepView, Cluster]] = []
     for func in step_functions(module):
         try:
             for stage, mesh in stage_meshes(module, func):
-                found.append((StepView(func, mesh, stage), cluster_on(module, mesh)))
+                views.append((StepView(func, mesh, stage), cluster_on(module, mesh)))
         except PassFailedException as error:
             fail(func, str(error))
-    return found
+    return views
 
 
 def stage_meshes(module: ModuleOp, func: FuncOp) -> list[tuple[int | None, Mesh]]:
-    """The stages of a function with their meshes; the module's mesh, of no stage, where it is no pipeline."""
+    """Return the stages of a function with their meshes; for a function without stages, None with the module's mesh."""
     names = Stages(func).names
     if not names:
         return [(None, mesh_of_module(module))]
@@ -221,5 +219,5 @@ def stage_meshes(module: ModuleOp, func: FuncOp) -> list[tuple[int | None, Mesh]
 
 
 def value_label(value: SSAValue) -> str:
-    """A value's name for messages."""
+    """Return the name of a value for messages."""
     return f"%{value.name_hint}" if value.name_hint else "an unnamed value"

@@ -1,4 +1,4 @@
-"""Why an op needs the whole batch at once, and what to do: for `split-batch` where it refuses a step."""
+"""Why an op needs the whole batch at once, and what the user can do: the texts of `split-batch`'s errors."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .step_view import value_label
 
 def why_whole(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[str, str]:
     """
-    Why `op` cannot work on one part of the batch after the other, by dim and value; and what to do.
+    Return the reason why `op` cannot be micro-batched, by dim and value, and advice for the user.
 
     Args:
-        over_parts: how values are split along the axis of the parts.
+        over_parts: the sharding of each value over the axis of the micro-batches.
     """
     if op.overload in BATCH_NORMS:
         advice = (
             "synchronise its statistics, by decompose-batch-norm first, then split-batch{unrolled=true} and duplex; or"
             " let the model normalise each row by itself, as nn.GroupNorm does; or do not split the batch"
         )
-        return f"its statistics are those of {_first(op, over_parts)}", advice
+        return f"its statistics are computed over {_first(op, over_parts)}", advice
     if op.overload in FACTORIES:
-        cause = f"it is given {_shown(op.args[0])}, of which it reads nothing"
+        cause = f"it takes {_shown(op.args[0])} but does not read its elements"
         return cause, "run detach-factories before search-strategy"
     if op.overload in SORTS:
         advice = (
-            "run sort-within-rows before search-strategy or, where that was done, do not split the batch: what is made"
-            " of its results depends on which row an element is from"
+            "run sort-within-rows before search-strategy or, where that was done, do not split the batch: later ops"
+            " depend on which row each of the sorted elements is from"
         )
         return f"it sorts the elements of all rows together, along {_first(op, over_parts)}", advice
     cause, is_merged = _cause(op, over_parts)
@@ -47,24 +47,24 @@ def why_whole(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[s
 
 
 def _cause(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[str, bool]:
-    """Why, and whether it is for the batch being merged into a dim behind something else."""
+    """Return the cause, and whether it is that the batch is merged into a dim behind another factor."""
     if train.is_update(op):
-        return f"it is of the update, which is made once, and reads {_first(op, over_parts)}", False
-    rule, found = op.rule(), dict[str | None, str]()
+        return f"it belongs to the update, which runs once, and reads {_first(op, over_parts)}", False
+    rule, split_dims = op.rule(), dict[str | None, str]()
     for value, dims in zip(op.args, rule.operands, strict=True):
         for index, (dim, spread) in enumerate(zip(dims, over_parts[value].dims, strict=True)):
             if spread.axes:
-                found.setdefault(rule.leading(dim), f"dim {index} of {_shown(value)}")
-    if len(found) > 1:
-        return f"it combines rows with one another, by {' and '.join(found.values())}", False
-    ((factor, place),) = found.items()
+                split_dims.setdefault(rule.leading(dim), f"dim {index} of {_shown(value)}")
+    if len(split_dims) > 1:
+        return f"it combines rows with one another, by {' and '.join(split_dims.values())}", False
+    ((factor, place),) = split_dims.items()
     if factor is not None and (merged := _merged(op, rule, factor)) is not None:
         return f"{place} is {merged}", True
     return f"it needs {place} whole", False
 
 
 def _merged(op: ComputeOp, rule: Rule, factor: str) -> str | None:
-    """Which dim a factor is in behind another; None where it comes first everywhere."""
+    """Return the dim that has a factor behind another one, or None if the factor comes first in every dim."""
     sides = ((op.args, rule.operands), (op.outs, rule.results))
     for values, described in sides:
         for value, dims in zip(values, described, strict=True):
@@ -75,7 +75,6 @@ def _merged(op: ComputeOp, rule: Rule, factor: str) -> str | None:
 
 
 def _taken_by(op: ComputeOp) -> str:
-    """Which op takes what views and copies make of the results of `op`."""
     user = next((use.operation for value in op.outs for use in value.uses), None)
     while isinstance(user, AtenOp) and (user.spec.view or user.overload == "clone"):
         user = next((use.operation for value in user.outs for use in value.uses), None)
@@ -87,7 +86,6 @@ def _product(rule: Rule, dim: Dim) -> str:
 
 
 def _first(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> str:
-    """The first operand that is split over the parts."""
     value = next(value for value in op.args if over_parts[value].split_axes)
     dim = next(index for index, spread in enumerate(over_parts[value].dims) if spread.axes)
     return f"dim {dim} of {_shown(value)}"

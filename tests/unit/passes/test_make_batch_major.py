@@ -79,7 +79,7 @@ def test_a_batch_norm_is_refused_by_its_name():
     assert found.needs_whole
     assert not found.is_ours
     assert '"blocks.0.parts.norm"' in found.refusal
-    assert "its statistics are those of dim 0 of" in found.refusal
+    assert "its statistics are computed over dim 0 of" in found.refusal
 
 
 def test_views_give_every_order_that_is_asked_for():

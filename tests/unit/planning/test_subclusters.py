@@ -150,7 +150,7 @@ def test_a_plan_with_idle_ranks_is_put_on_other_devices():
     assert "idle" not in ranks_by_mesh(moved)
     again = planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, adapt=True))
     assert ranks_by_mesh(again) == ranks_by_mesh(module)
-    with pytest.raises(PassFailedException, match=r"on ranks 1-2 alone, asked for was idle=no; leave one out"):
+    with pytest.raises(PassFailedException, match=r"on ranks 1-2 alone, but options say idle=no; leave one out"):
         planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, idle="no"))
 
 

@@ -83,7 +83,7 @@ REFUSED = {
     "a loop for all stages": (
         PIPELINE.replace("tasks = [#pipe.task<TASK>] ", "").replace('"gpu"=2]', '"gpu"=2, "micro"=2 temporal]'),
         "accumulate",
-        "run schedule-pipeline in the place of accumulate",
+        "run schedule-pipeline instead of accumulate",
     ),
     "a bandwidth of 0": (
         device("flops = {float32 = 1.0}, bandwidth = 0.0, memory = 1.0, launch = 0.0"),

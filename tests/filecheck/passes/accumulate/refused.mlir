@@ -20,7 +20,7 @@ func.func @step(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<f32> {
 // -----
 
 spmd.mesh @mesh = <["gpu"=1]>
-// expected-error@+1 {{expected one temporal axis, or the name of one; those of mesh <["gpu"=1]> are: none; run split-batch first}}
+// expected-error@+1 {{expected one temporal axis, or the name of one; the temporal axes of mesh <["gpu"=1]> are: none; run split-batch first}}
 func.func @step(%x: tensor<8xf32>) -> tensor<8xf32> {
   func.return %x : tensor<8xf32>
 }

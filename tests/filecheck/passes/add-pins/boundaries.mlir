@@ -5,7 +5,7 @@
 // Boundaries that are pinned must be those of the shares, and are not moved by `balance-ratios`.
 
 // EVEN: 'func.func' op @step: uneven.toml:1: pin 'batch.0' leaves no sharding for %x of shape [8, 4]
-// SHARES: 'func.func' op @step: uneven.toml:1: pin 'batch.0': the shares divide %x as [{"gpu"}, {}], offsets={0: [0, 6, 8]}, pinned is [{"gpu"}, {}], offsets={0: [0, 2, 8]}; leave offsets out of the pin
+// SHARES: 'func.func' op @step: uneven.toml:1: pin 'batch.0': the shares divide %x as [{"gpu"}, {}], offsets={0: [0, 6, 8]}, but the pin requires [{"gpu"}, {}], offsets={0: [0, 2, 8]}; leave offsets out of the pin
 
 #fast = #spmd.device<"fast", flops = {float32 = 3.0e9}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
 #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

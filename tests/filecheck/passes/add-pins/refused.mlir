@@ -8,7 +8,7 @@
 
 // ALIAS: pins 'fsdp': expected a file or a preset (dp, zero1, zero2, zero3, tp); fsdp is called 'zero3' here
 // TEXT: 'func.func' op @step: pins:1: pin 'v' matches no parameter, state, gradient or batch input
-// LOWERED: is there already; run add-pins before insert-resharding, or strip-resharding before it
+// LOWERED: exists already; run add-pins before insert-resharding, or strip-resharding before it
 // LINE: pins:3: pin 2: 'preset' is 3, expected text
 
 spmd.mesh @mesh = <["gpu"=4]>

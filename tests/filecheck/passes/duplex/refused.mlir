@@ -9,7 +9,7 @@ func.func @one(%x: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 spmd.mesh @mesh = <["micro"=2 temporal, "half"=2 temporal]>
-// expected-error@+1 {{expected one temporal axis, or the name of one; those of mesh <["micro"=2 temporal, "half"=2 temporal]> are: "micro", "half"; run split-batch first}}
+// expected-error@+1 {{expected one temporal axis, or the name of one; the temporal axes of mesh <["micro"=2 temporal, "half"=2 temporal]> are: "micro", "half"; run split-batch first}}
 func.func @two(%x: tensor<8xf32>) -> tensor<8xf32> {
   func.return %x : tensor<8xf32>
 }

@@ -8,7 +8,7 @@ func.func @step(%x: tensor<8xf32> {train.batch = "0", pipe.stage = 0 : i64}) -> 
   %h = aten.exp %x.slice {spmd.signature = #spmd.sig<@stage0, ([{"micro"}]) -> ([{"micro"}])>}
     : (tensor<8xf32>) -> tensor<8xf32>
   %h.at1 = pipe.transfer "h" %h to @stage1 out_sharding = <@stage1, [{"micro"}]> : tensor<8xf32>
-  // expected-error@+1 {{sends %h.at1, expected what an op of the loop makes; send it from there}}
+  // expected-error@+1 {{sends %h.at1, expected a result of an op in the loop; send it from there}}
   %h.at0 = pipe.transfer "back" %h.at1 to @stage0 out_sharding = <@stage0, [{"micro"}]> : tensor<8xf32>
   %s = aten.sum %h.at0 {spmd.signature = #spmd.sig<@stage0, ([{"micro"}]) -> ([], unreduced={"micro"})>}
     : (tensor<8xf32>) -> tensor<f32>

@@ -10,8 +10,8 @@
 // CHECK-SAME: memory_bytes = {{[0-9.e+]+}} : f64}]}
 // CHECK: spmd.start "reduce_scatter"
 
-// OTHER: zero3.json is zero3 on 4, asked for was stages=2; leave one out
-// NONE: candidate.mlir: cannot read a candidate (JSONDecodeError: {{.*}}); expected the plan.json of a plan that was searched for
+// OTHER: zero3.json is zero3 on 4, but options say stages=2; leave one out
+// NONE: candidate.mlir: cannot read a candidate (JSONDecodeError: {{.*}}); expected the plan.json of a search
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-9, beta = 1.0e-12>

@@ -2,8 +2,8 @@
 // RUN: not opt-tool %s --pass-pipeline='search-plan{stages=9}' 2>&1 | filecheck %s --check-prefix=STAGES
 // RUN: not opt-tool %s --pass-pipeline='search-plan' 2>&1 | filecheck %s --check-prefix=MEMORY
 
-// MESH: mesh 2x4 has 8 devices, cluster 'four' 4; the sizes of the axes must multiply to that
-// STAGES: no plan obeys what was asked (stages=9): a stage needs a device of its own, and the cluster has 4
+// MESH: mesh 2x4 has 8 devices, but cluster 'four' has 4; the product of the axis sizes must be the same
+// STAGES: no plan obeys the options (stages=9): a stage needs a device of its own, and the cluster has 4
 // MEMORY: no plan fits: of {{[0-9]+}} candidates
 // MEMORY-SAME: on a device that has 2.93 KiB; use more devices, a smaller batch or a smaller model
 

@@ -9,7 +9,7 @@
 // CHECK: %n.new = train.increment %n, %found_inf
 // CHECK: train.sgd %w, %g.clipped.clipped, %n.new, %lr, %found_inf
 
-// SCALED: clips a gradient, which would be that of the scaled loss; run scale-loss before clip-gradients
+// SCALED: would clip a gradient of the scaled loss; run scale-loss before clip-gradients
 
 func.func @step(
   %w: tensor<8xf32> {train.param = "w"}, %x: tensor<8xf32> {train.batch = "0"}, %n: tensor<f32> {train.step_count},

@@ -39,7 +39,7 @@ func.func @of_sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) ->
   %m = aten.sum.dim_IntList %h {dim = [0 : i64], spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([{}])>}
     : (tensor<8x4xf32>) -> tensor<4xf32> loc("norm"("model.py":3:4))
   %e = aten.exp %m {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>} : (tensor<4xf32>) -> tensor<4xf32>
-  // expected-error@+1 {{it needs %e, which is complete only after all 2 parts of the batch along "micro" (it is made of what 'aten.sum.dim_IntList' op %m from "norm" (model.py:3:4) sums over them), for each of the parts; do not split the batch, or unroll two parts}}
+  // expected-error@+1 {{it needs %e, which is complete only after all 2 parts of the batch along "micro" (the sum over them is 'aten.sum.dim_IntList' op %m from "norm" (model.py:3:4)), for each of the parts; do not split the batch, or unroll two parts}}
   %c = aten.sub.Tensor %h, %e {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}]) -> ([{}, {}])>}
     : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
   %s = aten.sum %c {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x4xf32>) -> tensor<f32>
@@ -79,7 +79,7 @@ spmd.mesh @mesh = <["gpu"=1]>
 func.func @norm(%x: tensor<8x4x3xf32> {train.batch = "0"}, %w: tensor<3xf32>) -> tensor<f32> {
   %h = aten.add.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}, {}, {}], [{}]) -> ([{}, {}, {}])>}
     : (tensor<8x4x3xf32>, tensor<3xf32>) -> tensor<8x4x3xf32>
-  // expected-error@+1 {{'aten._native_batch_norm_legit.no_stats' op %y, %m, %i from "bn" (model.py:3:4): it needs all 8 rows of the batch at once, so they cannot be split into 2 parts along "micro": its statistics are those of dim 0 of %h [8, 4, 3]; synchronise its statistics, by decompose-batch-norm first}}
+  // expected-error@+1 {{'aten._native_batch_norm_legit.no_stats' op %y, %m, %i from "bn" (model.py:3:4): it needs all 8 rows of the batch at once, so they cannot be split into 2 parts along "micro": its statistics are computed over dim 0 of %h [8, 4, 3]; synchronise its statistics, by decompose-batch-norm first}}
   %y, %m, %i = aten._native_batch_norm_legit.no_stats %h {training = true, momentum = 1.0 : f64, eps = 1.0 : f64,
     absent = ["weight", "bias"],
     spmd.signature = #spmd.sig<@mesh, ([{}, {}, {}]) -> ([{}, {}, {}], [{}], [{}])>}
@@ -125,7 +125,7 @@ func.func @gram(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> t
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @sorted(%x: tensor<8xf32> {train.batch = "0"}, %w: tensor<1xf32>) -> tensor<f32> {
   %h = aten.mul.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>} : (tensor<8xf32>, tensor<1xf32>) -> tensor<8xf32>
-  // expected-error@+1 {{it sorts the elements of all rows together, along dim 0 of %h [8]; run sort-within-rows before search-strategy or, where that was done, do not split the batch: what is made of its results depends on which row an element is from}}
+  // expected-error@+1 {{it sorts the elements of all rows together, along dim 0 of %h [8]; run sort-within-rows before search-strategy or, where that was done, do not split the batch: later ops depend on which row each of the sorted elements is from}}
   %y, %i = aten.sort %h {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}], [{}])>} : (tensor<8xf32>) -> (tensor<8xf32>, tensor<8xi64>)
   %s = aten.sum %y {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([])>} : (tensor<8xf32>) -> tensor<f32>
   func.return %s : tensor<f32>
@@ -136,7 +136,7 @@ func.func @sorted(%x: tensor<8xf32> {train.batch = "0"}, %w: tensor<1xf32>) -> t
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @made(%x: tensor<8xf32> {train.batch = "0"}, %w: tensor<1xf32>) -> tensor<f32> {
   %h = aten.mul.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>} : (tensor<8xf32>, tensor<1xf32>) -> tensor<8xf32>
-  // expected-error@+1 {{it is given %h [8], of which it reads nothing; run detach-factories before search-strategy}}
+  // expected-error@+1 {{it takes %h [8] but does not read its elements; run detach-factories before search-strategy}}
   %z = aten.new_zeros %h {size = [8 : i64, 2 : i64], spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}, {}])>} : (tensor<8xf32>) -> tensor<8x2xf32>
   %s = aten.sum %z {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x2xf32>) -> tensor<f32>
   func.return %s : tensor<f32>

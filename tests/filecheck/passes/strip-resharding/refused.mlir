@@ -4,7 +4,7 @@
 
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>
 func.func @step(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<8xf32> {
-  // expected-error@+1 {{is of a later part of an unrolled loop, but its result is used other than in a sum with the first part's, so the unrolling cannot be undone; strip the step as it was before duplex}}
+  // expected-error@+1 {{belongs to a later part of an unrolled loop, but its result has other uses than the sum with the first part, so the unrolling cannot be undone; strip the step as it was before duplex}}
   %y = aten.exp %x {spmd.at = {micro = 1 : i64}} : (tensor<8xf32>) -> tensor<8xf32>
   func.return %y : tensor<8xf32>
 }
