@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "mesh of other ranks": (["profile", "--nproc-per-node", "2", "--mesh", "a=3"], "has 3 ranks, the job 2"),
     "ops of a step without a cluster": (
         ["profile", "--nproc-per-node", "2", "--ops-of", "mlp-tiny"],
-        "no cluster is given to plan it for",
+        "planning it as a step needs a cluster",
     ),
     "ops of another cluster": (
         ["profile", "--nproc-per-node", "2", "--ops-of", "mlp-tiny", "--cluster", "local-4"],
