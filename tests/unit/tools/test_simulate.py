@@ -180,13 +180,13 @@ def test_what_was_measured_of_another_step_is_refused(plan: Path, capsys: pytest
     (step,) = as_predicted(road()).steps
     shorter = tuple(replace(rank, traffic=rank.traffic[1:]) for rank in step)
     for ranks, why in (
-        (step[:2], "is not of this step: it is of 2 ranks, and the step of 4"),
-        (shorter, "measure the plan that is simulated"),
+        (step[:2], "belongs to another step: it has 2 ranks, but the step has 4"),
+        (shorter, "measure the simulated plan"),
     ):
         file.write_text(MeasuredSteps("road", (ranks,)).text())
         assert why in refused(capsys, plan, "--measured", file)
     file.write_text("{}")
-    assert "does not hold measured steps: it has no 'kind'" in refused(capsys, plan, "--measured", file)
-    assert "does not hold measured steps: No such file" in refused(capsys, plan, "--measured", tmp_path / "none")
+    assert "has no measured steps: it has no 'kind'" in refused(capsys, plan, "--measured", file)
+    assert "has no measured steps: No such file" in refused(capsys, plan, "--measured", tmp_path / "none")
     sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
     assert "leave out --sweep" in refused(capsys, plan, "--measured", file, *sweep)
