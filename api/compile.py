@@ -86,16 +86,13 @@ class PlanOptions:
         stages: number of pipeline stages, 1 for no pipeline.
         micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
             through the stages of a pipeline. A step is still one update, by the full batch.
-        duplex: whether parts of the batch compute while others communicate; `auto` if simulation predicts a faster
-            step.
-        idle: whether ranks may idle: `auto` if the step is faster without them. Idle ranks receive the loss and
-            metrics.
+        duplex: whether parts of the batch compute while others communicate; `auto` if simulation finds it faster.
+        idle: whether ranks may idle: `auto` if the step is faster without them. They still get the loss and metrics.
         keep_activations: the fraction of activations, by bytes, that is kept for backward: 1 keeps all of them, and 0
             only those between layers. The rest is recomputed. The search keeps all activations that fit by default.
             Layers under `torch.utils.checkpoint` are always recomputed.
         budget: seconds after which the search ends with the best plan so far.
-        candidate: the plan that `search-plan` rebuilds instead of searching: the `plan.json` of another plan, or its
-            JSON text.
+        candidate: the plan that `search-plan` rebuilds instead of searching: a `plan.json` file, or its JSON text.
         adapt: whether the candidate may belong to another cluster and is adapted to this one.
         compile: whether the computation between collectives is compiled, as by `torch.compile`, in the first step. The
             plan takes this into account: a chain of elementwise ops costs as much as one kernel.
@@ -173,15 +170,13 @@ class PlanOptions:
         return "eliminate" if shares else "auto"
 
     def _search_plan(self, algorithm: WholePlan) -> SearchPlanPass:
-        """Return the pass that makes every decision that the user left open."""
         return SearchPlanPass(algorithm=algorithm, **{name: getattr(self, name) for name in taken_by("search-plan")})
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """Return the passes that choose a strategy and its ratios on the cluster's own mesh, without micro-batches."""
         program = "communicate,overlap"
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
-            # Only the default search is fitted to memory: other algorithms were requested by name.
-            # The ratios of the branches below take memory limits into account themselves.
+            # An algorithm that was requested by name is not fitted to memory; the ratios below observe its limits.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []
             return Pipeline.of(search, program, fits, "join-updates")
         if self.ratios in ("auto", "balanced"):
@@ -200,8 +195,7 @@ class CompiledStep:
     Args:
         report: the contents of `plan.json`.
         began: the start of planning, by `time.time()`.
-        undecided: the step before any decision, or None if `search-plan` did not run; `explain` plans alternatives
-            from it.
+        undecided: the step before any decision, the input of `explain`, or None if `search-plan` did not run.
         texts: the texts of `module` and `undecided`, in this order, if they are already printed; `save` writes them.
     """
 
@@ -295,8 +289,7 @@ def compile_step(
         observe: called with the name of each phase before it begins, to show progress.
 
     Raises:
-        CaptureError, PassError, PipelineError, PinError: the step cannot be captured, an option cannot be read, or no
-            plan satisfies the options.
+        CaptureError, PassError, PipelineError, PinError: capture or planning failed, or an option cannot be read.
     """
     # Report a pipeline or pins that cannot be read before the step is captured, which takes longer.
     options.passes(cluster)
@@ -321,8 +314,7 @@ def lower(
     """
     Plan an imported step, which is modified, and emit its program.
 
-    If the plan splits an op by an inferred rule that does not hold there, the rule is narrowed and the step is planned
-    again.
+    If the plan splits an op by an inferred rule that does not hold there, the rule is narrowed and planning repeated.
 
     Args:
         seconds: the time that earlier phases took, by name.
@@ -345,7 +337,7 @@ def lower(
             return lower(imported, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
         seconds |= spent
         observe("emit")
-        unplanned = undecided[0] if undecided else None
+        initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
             if fault := first_fault(module):
@@ -365,13 +357,13 @@ def lower(
             jobs: list[Callable[[], Any]] = [
                 checked_report,
                 emitted,
-                lambda: _text(unplanned),
+                lambda: _text(initial),
                 lambda: _text(module),
             ]
             about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, options.processes)
             texts = planned, before
     about["pass_seconds"]["emit"] = spent
-    return CompiledStep(module, program, about, began, unplanned, texts)
+    return CompiledStep(module, program, about, began, initial, texts)
 
 
 def _text(module: ModuleOp | None) -> str | None:

@@ -40,8 +40,7 @@ class DistributedStep(StepState):
     """
     A planned training step, on one rank of a job: call it with the global batch to train one step.
 
-    Every method has to be called on all ranks. The methods of `StepState` read, replace, save and load its weights and
-    states.
+    Every method has to be called on all ranks. `StepState` has the methods that read, replace, save and load the state.
 
     Args:
         executor: holds this rank's part of all values and runs the program.
@@ -166,8 +165,7 @@ class DistributedStep(StepState):
                 example's shape, as `loader` gives them.
 
         Returns:
-            The loss and the metrics of this batch, the same on every rank. As on one device, the loop sums them over
-            batches.
+            The loss and the metrics of this batch alone, the same on every rank.
 
         Raises:
             PlanError: the batch does not match the example, or it would exceed the number of shapes (`most_programs`);
@@ -184,8 +182,7 @@ class DistributedStep(StepState):
 
     def predict(self, batch: Batch | LocalRows, part: Literal["whole", "rows"] = "whole") -> Any:
         """
-        Return the model's output for a batch in eval mode: tensors, in the model's tuples, lists, dicts and data
-        classes.
+        Return the model's output for a batch in eval mode, in the model's tuples, lists, dicts and data classes.
 
         Args:
             batch: as in `evaluate`; labels and optional arguments of the model may be missing.
@@ -200,7 +197,6 @@ class DistributedStep(StepState):
         return predict(self._variants, batch, part)
 
     def _verify_given(self, batch: Batch | LocalRows, call: str) -> None:
-        """Check that all ranks were given the same batch, in the first evaluations."""
         self._verify_autocast(call)
         self._evaluated.verify(batch if isinstance(batch, LocalRows) else batch_items(batch))
 
@@ -260,8 +256,7 @@ class DistributedStep(StepState):
     @property
     def rows(self) -> range:
         """
-        The rows that this rank computes on, of every global batch with the example's shape; all rows if the batch is
-        not split.
+        The rows that this rank computes on, of every global batch with the example's shape (all rows without a split).
 
         Raises:
             PlanError: the items of the batch are split differently.
@@ -308,9 +303,7 @@ class DistributedStep(StepState):
         return LocalRows(batch_items(batch), rows)
 
     def collate(self, samples: list[Any]) -> Any:
-        """
-        Collate as torch's `default_collate`, with empty tensors for a rank without rows: the `collate_fn` of a loader.
-        """
+        """Collate as torch's `default_collate`, or into empty tensors without samples: the `collate_fn` of a loader."""
         return default_collate(samples) if samples else no_rows(self._executor.plan)
 
     @contextmanager
@@ -345,7 +338,6 @@ class DistributedStep(StepState):
             )
 
     def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy the trained values of this step into the tensors of a module."""
         values = (value for plan in self._executor.plans for value in plan.inputs if value.role in ("param", "buffer"))
         with torch.no_grad():
             for name, value in {value.name: value for value in values}.items():

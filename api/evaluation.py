@@ -92,7 +92,6 @@ class _ModelOutput:
 
     @property
     def rows(self) -> range:
-        """The rows that this rank has."""
         if self.owner is not self.program.plan:
             return range(0)
         rows = self.result.slices(self.owner.mesh, self.program.comm.rank)[0]
@@ -110,8 +109,8 @@ class _ModelOutput:
 
     def part(self, like: _ModelOutput) -> torch.Tensor:
         """
-        Return the rows that this rank has of another output, unsplit along all other dims, or the full tensor if it has
-        no rows.
+        Return the rows that this rank has of output `like`, unsplit along all other dims, or the full tensor without
+        rows.
 
         Every rank must call this.
         """

@@ -57,9 +57,7 @@ def text_digest(text: str) -> str:
 
 
 def plan_digest(folder: Path) -> str:
-    """
-    Return the digest of the planned step in a plan's folder, or an empty string if there is none, as in a checkpoint.
-    """
+    """Return the digest of the planned step in a plan's folder, or "" if there is none, as in a checkpoint."""
     path = folder / PLANNED
     return text_digest(read_text(path)) if path.exists() else ""
 

@@ -103,8 +103,7 @@ def step_seconds(
     seed: int | None = 0,
 ) -> list[float]:
     """
-    Return the seconds of a step on the ranks of this job, by program; every rank must call this, and gets the same
-    result.
+    Return the seconds of a step of each program on this job; every rank must call this, and gets the same result.
 
     Programs take turns, and only one at a time holds memory. The fastest turn of each counts, since other load on the
     machine can only make steps slower.
@@ -124,7 +123,6 @@ def step_seconds(
 
 
 def _turn(executor: Executor, items: Mapping[str, object], device: torch.device) -> float:
-    """Return the mean seconds per step in one turn, on the slowest rank."""
     executor.step(items)
     once = _timed(executor, items, device, WARM_STEPS)
     count = max(LEAST_STEPS, math.ceil(TURN_SECONDS / once))
@@ -170,6 +168,5 @@ def measured_here(finalists: Sequence[CompiledStep], spec: str) -> CompiledStep:
 
 
 def _seconds_of(programs: Sequence[str], spec: str) -> list[float]:
-    """Measure the programs in one process of `measured_here`."""
     step = load_step(spec)
     return step_seconds(programs, step.model, step.batch, torch.device("cpu"))

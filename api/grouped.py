@@ -16,8 +16,7 @@ def grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -
     Args:
         rows: ``[s, k]``, sorted by group.
         matrices: ``[groups, k, n]``.
-        ends: ``[groups]``, the end of each group among the rows, ascending; products of rows beyond the last end are
-            zero.
+        ends: ``[groups]``, the end of each group among the rows, ascending; products of rows beyond the last are zero.
 
     Returns:
         ``[s, n]``.

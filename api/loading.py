@@ -116,9 +116,7 @@ class ShareLoader(DataLoader[Any]):
         return {"epoch": self._batches.epoch, "batch": self._given}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """
-        Continue after the saved number of batches in the saved epoch; any other epoch starts with its first batch.
-        """
+        """Continue after the saved number of batches in the saved epoch; other epochs start at their first batch."""
         self._resumed = state
         self._batches.set_epoch(state["epoch"])
         self._given = state["batch"]

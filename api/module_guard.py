@@ -136,7 +136,6 @@ class _Guarded(nn.Module):
 
 
 def _asking(name: str, what: str) -> Callable[..., object]:
-    """Return a method that asks the guard, and then calls the original method."""
 
     def method(self: _Guarded, *args: object, **kwargs: object) -> object:
         self._shardwright_check(what)
@@ -159,7 +158,6 @@ def _asking_of_change(method_name: str) -> Callable[..., object]:
 
 
 def _is_registered(module: nn.Module, name: str) -> bool:
-    """Return whether a layer, a parameter or a buffer has this name."""
     return any(name in module.__dict__.get(table, ()) for table in ("_parameters", "_buffers", "_modules"))
 
 
@@ -176,7 +174,6 @@ for _name in _CHANGES:
 
 
 def _remade(kind: type[nn.Module], state: dict[str, object]) -> nn.Module:
-    """Return an unguarded module with the attributes of a guarded one."""
     module = kind.__new__(kind)
     module.__dict__.update(state)
     return module

@@ -1,6 +1,4 @@
-"""
-`parallelize`: turns a training step into one that runs on all ranks of a torchrun job, from the user's own script.
-"""
+"""`parallelize`: turns a training step into one on all ranks of a torchrun job, from the user's own script."""
 
 from __future__ import annotations
 
@@ -92,16 +90,13 @@ def parallelize(
             rows: as in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
-        plan: the options of the plan: the algorithm, and decisions that are not left to the search (pins, mesh,
-            micro_batches, ...).
-        seed: the seed of torch's generator when a model function makes weights (None: unchanged), and of the random
-            numbers of steps (None: 0).
+        plan: the options of the plan: the algorithm, and decisions that are not left to the search, such as the mesh.
+        seed: seed of torch's generator for the weights of a model function (None: unchanged), and of steps (None: 0).
         measure: the number of plans, the best of different kinds, that are timed for a few steps to choose the fastest;
             1 relies on predictions. The default is four if the cluster is ``auto``, else one.
         compared: the number of first steps that check whether all ranks get the same batch and learning rate.
         shapes: further batches that the step accepts, with the example's items in other numbers of rows or other
-            lengths, such as the last batch of an epoch. Their plans keep parameters where the plan of the example has
-            them.
+            lengths, such as the last batch of an epoch. Parameters have the same placement in their plans.
         on_nan: the reaction to a loss that is nan or infinite: ``raise`` an error on all ranks; ``skip`` updates whose
             loss or gradients are not finite; or ``ignore`` it.
         faults: how soon a rank that is dead, left early or does not answer ends the job; only the first call's count.
@@ -112,8 +107,7 @@ def parallelize(
 
     Raises:
         PlanError: on every rank, if the cluster has another number of devices than the job has ranks, planning failed,
-            the ranks were given different models or seeds, a batch of `shapes` does not match the example, or there is
-            no compiler for `compile`.
+            ranks were given different models or seeds, a batch of `shapes` does not match, or `compile` is impossible.
     """
     if former:
         plan = _with_former(plan, former)
@@ -134,8 +128,8 @@ def parallelize(
         skip_non_finite=on_nan == "skip",
         rows=rows,
     )
-    other_arguments = {"seed": seed, "compared": compared, "measure": measure, "replan_from": replan_from}
-    options = {name: value for name, value in other_arguments.items() if value is not None}
+    others = {"seed": seed, "compared": compared, "measure": measure, "replan_from": replan_from}
+    options = {name: value for name, value in others.items() if value is not None}
     if (reason := refusal({**plan.given, **options})) is not None:
         raise PlanError(reason)
     earlier_folder = Path(replan_from) if replan_from is not None else None
@@ -167,7 +161,6 @@ def _parallelized(
     on_nan: OnNan,
     replan_from: Path | None,
 ) -> DistributedStep:
-    """Implement `parallelize` for the objects that it made from its arguments."""
     began, model, device = time.perf_counter(), step.model, connections.device
     _refuse(step, options)
     connections.verify()
@@ -245,9 +238,7 @@ def _is_channels_last(value: torch.Tensor) -> bool:
 def _initialize(
     executor: Executor, model: nn.Module | Callable[[], nn.Module], seed: int | None, device: torch.device
 ) -> None:
-    """
-    Give all ranks their parts of the same weights; without a seed, a model function draws from the user's generator.
-    """
+    """Give all ranks their parts of the same weights; without a seed, a model function uses the user's generator."""
     draws = seed is None and not isinstance(model, nn.Module)
     if draws:
         share_random_state()
@@ -263,8 +254,6 @@ def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> Abstr
 
 @dataclass(frozen=True)
 class _Asked:
-    """The arguments of planning, on rank 0."""
-
     step: TrainingStep
     cluster: str | Path | Cluster
     options: PlanOptions
@@ -285,15 +274,12 @@ class _Asked:
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
-    """Return the name of the program for a model."""
     model = getattr(model, "func", model)
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
 
 
 def _join_job(name: str, faults: FaultBounds) -> torch.device:
-    """
-    Join the process group of the job, which ends with the process, unless the user has; return this rank's device.
-    """
+    """Join the process group of the job until the process ends, unless the user has; return this rank's device."""
     if not dist.is_initialized():
         job = ExitStack()
         device = job.enter_context(process_group(name, faults, report_errors=True))
@@ -311,10 +297,7 @@ Ended = TypeVar("Ended")
 
 
 def _at_end(function: Callable[[Ended], None], argument: Ended) -> None:
-    """
-    Call a function at the end of this process; a process of `multiprocessing` needs a finalizer in the place of
-    `atexit`.
-    """
+    """Call a function at the end of this process, by a finalizer if `multiprocessing` started the process."""
     if multiprocessing.parent_process() is None:
         atexit.register(function, argument)
     else:
@@ -329,7 +312,6 @@ _JOINED: list[str] = []
 
 
 def _leave(watch: Watch) -> None:
-    """Leave a job whose process group the user created."""
     if ACTIVITY.forked:
         return
     if getattr(sys, "last_value", None) is not None:
@@ -391,9 +373,7 @@ def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
 
 
 def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | PlanError:
-    """
-    Return the programs and reports, or the error of planning, for the other ranks; append the modules to `modules`.
-    """
+    """Return the programs and reports, or the error of planning, for all ranks; append the modules to `modules`."""
     try:
         compiled = asked.compiled(world)
     except PlanError as error:

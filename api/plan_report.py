@@ -58,7 +58,7 @@ class MeasuredReport(TypedDict):
 
 
 def step_text(report: PlanReport) -> str:
-    """Return the predicted step as text, with the range of it if one is known: `314 ms (283 ms to 413 ms)`."""
+    """Return the predicted step time as text, with its range if known: `314 ms (283 ms to 413 ms)`."""
     text, expected = seconds_text(report["predicted_step_s"]), report.get("predicted_range_s")
     return f"{text} ({' to '.join(map(seconds_text, expected))})" if expected else text
 
@@ -176,7 +176,6 @@ def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
 
 
 def _peak_report(peak: MemoryPeak) -> PeakReport:
-    """Return the op at peak memory, and the bytes that are held then, by role and by value."""
     made = peak.op.results[0].name_hint if peak.op.results else None
     return {
         "bytes": peak.bytes,

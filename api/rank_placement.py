@@ -16,9 +16,7 @@ Bytes = NDArray[np.int64]
 
 
 def kept_bytes(old: Sequence[SpreadState], new: Sequence[SpreadState], count: int, joined: int) -> Bytes:
-    """
-    Return, by new rank (of `joined`) and old rank (of `count`), the bytes that the new one needs and the old one has.
-    """
+    """Return, by new rank (of `joined`) and old rank (of `count`), the needed bytes that the old rank has."""
     sources = {value.name: value for value in old}
     total = np.zeros((joined, count), np.int64)
     overlaps: dict[tuple[int, int], Bytes] = {}

@@ -74,14 +74,12 @@ def replan(
     """
     Plan the step for other devices, starting from an existing plan.
 
-    The result is the old strategy on a similar mesh if that fits, so that most of the state stays in place; otherwise
-    the result of a search.
+    The result is the old strategy on a similar mesh if that fits, which moves little state; otherwise a search decides.
 
     Args:
         undecided: the step before any decision (`global.mlir`); it is modified.
         remaining: the old ranks that remain, in the order of the new ones. By default as many ranks remain as possible,
-            assigned to new ranks so that the fewest bytes are moved, on devices of the same kind on hosts of the same
-            number.
+            assigned to new ranks so that the fewest bytes are moved, on the same kinds of devices and the same hosts.
         processes: as in `PlanOptions`.
 
     Raises:
@@ -95,11 +93,9 @@ def replan(
     # `prepare` has already run on the step.
     search = SearchPlanPass(candidate=json.dumps(old.candidate), adapt=True)
     options = PlanOptions(pipeline=Pipeline.of(search, "finish"), processes=processes)
-    compiled = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
-    state = transition(old, compiled.module, cluster, remaining)
-    return Replanned(
-        replace(compiled, report={**compiled.report, "replan": {"adapted": True, **state.report()}}), state
-    )
+    made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
+    state = transition(old, made.module, cluster, remaining)
+    return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)
 
 
 def transition(
@@ -154,11 +150,7 @@ def _renumbered(
     given: dict[int, int],
     remaining: Sequence[int] | None,
 ) -> dict[int, int]:
-    """
-    Return, by new rank, the old rank in the assignment that moves the fewest bytes.
-
-    Return `given` if devices or hosts would let fewer processes continue.
-    """
+    """Return, by new rank, the old rank in the assignment with the least moves; `given` if it keeps more processes."""
     allowed = exchangeable(was, cluster)
     if remaining is not None:
         allowed[:, [rank for rank in range(allowed.shape[1]) if rank not in set(remaining)]] = False

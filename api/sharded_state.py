@@ -105,8 +105,8 @@ class ShardedState:
         """
         Return the optimizer state in the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`.
 
-        ``state`` is a dict by parameter and state, of this rank's stage. ``param_groups`` covers all stages, with names
-        in the place of parameters.
+        ``state`` covers this rank's stage, by parameter and state; ``param_groups`` covers all stages, by parameter
+        name.
 
         Args:
             rates: the learning rates of the groups; by default the initial rates of the optimizer.
@@ -140,15 +140,12 @@ class ShardedState:
         A value for a buffer that is not persistent is ignored, because an earlier `state_dict` included such buffers.
 
         Raises:
-            PlanError: a value is missing, of another shape, or unknown, or ranks were given different ones; then
-                nothing was changed.
+            PlanError: a value is missing, unknown, of another shape, or differs between ranks; nothing was changed.
         """
         loaded = [(value, self._given_for(value, state)) for value in self._executor.plan.inputs if value.keys]
         inputs = (value for plan in self._executor.plans for value in plan.inputs)
-        model_names = {
-            name for value in inputs if value.role in ("param", "buffer") for name in (value.name, *value.tied)
-        }
-        if unknown := [name for name in state if name not in model_names]:
+        known = {name for value in inputs if value.role in ("param", "buffer") for name in (value.name, *value.tied)}
+        if unknown := [name for name in state if name not in known]:
             raise PlanError(
                 f"load_state_dict() was given {_listed(unknown)}, which the model does not have; give what "
                 "step.state_dict() or the module's state_dict() has"
@@ -164,8 +161,7 @@ class ShardedState:
         optimizer, whose parameters are numbered in the order of its groups.
 
         Raises:
-            PlanError: a state is missing or of another shape, or ranks were given different ones; then nothing was
-                changed.
+            PlanError: a state is missing, of another shape, or differs between ranks; nothing was changed.
         """
         given = self._by_name(state)
         loaded: list[tuple[Value, Sharded]] = []
@@ -188,7 +184,6 @@ class ShardedState:
 
     @property
     def _counts(self) -> bool:
-        """Whether torch's optimizer counts its updates."""
         return (self._executor.plan.optimizer or {}).get("kind") not in _UNCOUNTED
 
     def _by_name(self, state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -273,9 +268,7 @@ def _is_dtensor(given: object) -> TypeGuard[DTensor]:
 
 
 def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dict()") -> None:
-    """
-    Raise PlanError if a tensor differs between ranks: each rank takes only its part, so nobody would notice otherwise.
-    """
+    """Raise PlanError if a tensor differs between ranks, since loading only parts of it would hide the difference."""
     first: dict[str, tuple[int, str]] = {}
     for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
         for name, numbers in found.items():

@@ -43,9 +43,7 @@ class StepProfile:
 
     @property
     def overlaps(self) -> Mapping[int, Overlaps]:
-        """
-        The overlap in the step of median length, by rank; then by phase (or ``all``) and axes or stages (or ``all``).
-        """
+        """The overlap in the step of median length, by rank, then by phase and axes or stages; each may be ``all``."""
         return {rank.rank: rank.overlaps for rank in self.middle}
 
     @property

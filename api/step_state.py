@@ -67,8 +67,7 @@ class StepState:
 
         Each is a `DTensor` over `device_mesh`, or a `LocalShard` if no DTensor can express its sharding.
 
-        They are views of the step's own memory, which the next step overwrites or replaces: call this again after each
-        step.
+        They are views of the step's memory, which the next step overwrites or replaces: call this again after it.
         """
         return self._sharded.named_parameters()
 
@@ -82,8 +81,7 @@ class StepState:
     def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
     def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """
-        Return parameters and persistent buffers as full tensors, under the names of the single-device model, which can
-        load them.
+        Return parameters and persistent buffers as full tensors, which the single-device model can load.
 
         Args:
             sharded: whether each rank gets only its own parts, as in `named_parameters`, without gathering: the form
@@ -150,8 +148,7 @@ class StepState:
         Write a checkpoint: parameters, buffers, states of the optimizer, the number of steps, the seed, the learning
         rates, and the positions of the loaders that `loader` made.
 
-        Every rank writes its parts. The checkpoint appears in its folder, ``step-00000042``, only once it is completely
-        on disk.
+        Every rank writes its parts. The checkpoint appears in its folder, ``step-00000042``, once it is complete.
 
         Args:
             folder: a folder on a disk that all ranks share.
@@ -172,7 +169,7 @@ class StepState:
         return self._checkpoints.save(Path(folder), rates, loaders, extra=extra, keep=keep, asynchronous=asynchronous)
 
     def wait_saved(self) -> None:
-        """Wait for the asynchronous writes of `save`; CheckpointError if one failed."""
+        """Wait for the asynchronous writes of `save`; raise CheckpointError if one failed."""
         self._checkpoints.wait()
 
     def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
@@ -190,17 +187,14 @@ class StepState:
             The number of steps, and the extra data that was given to `save`.
 
         Raises:
-            CheckpointError: no checkpoint is intact, or it belongs to another model or optimizer; then nothing was
-                changed.
+            CheckpointError: no checkpoint is intact, or it has another model or optimizer; nothing was changed.
         """
         if (restored := self.resume(folder, optimizer=optimizer)) is None:
             raise CheckpointError(f"{folder} has no checkpoint; step.save(folder) writes one")
         return restored
 
     def resume(self, folder: str | Path, *, optimizer: bool = True) -> Restored | None:
-        """
-        Do the same as `load`, but return None if the folder has no checkpoint yet: for scripts that are restarted.
-        """
+        """Load as `load` does, but return None if the folder has no checkpoint yet: for scripts that are restarted."""
         checkpoint = self._checkpoints.load(Path(folder), with_optimizer=optimizer)
         if checkpoint is None:
             return None

@@ -82,6 +82,5 @@ def _callable(spec: str) -> Callable[[], object]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error in the user's code, with the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"

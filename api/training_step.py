@@ -1,8 +1,7 @@
 """
 `TrainingStep`: the model, loss, optimizer and example batch that a user gives to the compiler.
 
-A step describes training on one device: a model, a loss, an optimizer and one example batch at its global size. It is
-independent of the cluster.
+A step describes training on one device, at the global batch size. It is independent of the cluster.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ class TrainingStep:
         batch: an example of the *global* batch: a tuple, list or dict of tensors and of plain values.
         clip_norm: the maximum norm of all gradients together, as in ``torch.nn.utils.clip_grad_norm_``; the step
             returns the norm as the metric ``grad_norm``.
-        clip_value: the maximum absolute value of an element of a gradient, as in ``clip_grad_value_``; applied before
-            `clip_norm`.
+        clip_value: the maximum absolute value in a gradient, as in ``clip_grad_value_``; applied before `clip_norm`.
         metrics: a function of the model's result and the labels (of the batch if `loss` is None) that returns tensors
             by name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``, computed over the global
             batch.

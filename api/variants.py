@@ -194,8 +194,7 @@ class Variants:
 
     def forward(self, returns: Returns, batch: Batch | LocalRows) -> tuple[RankProgram, OutputForm | None]:
         """
-        Return the program of the forward pass for a batch, and the structure of the model's output if it returns the
-        output.
+        Return the program of the forward pass for a batch, and the structure of the output if it returns the model's.
 
         Raises:
             PlanError: on every rank, if the batch cannot be planned, or the number of programs would exceed `most`.
@@ -220,7 +219,6 @@ class Variants:
         return self._forward[key]
 
     def _made(self, what: str, plan: Callable[[Planner], Made]) -> tuple[RankProgram, OutputForm | None]:
-        """Return the program that rank 0 plans, on every rank."""
         shared: list[Any] = [None]
         if self.planner is not None:
             devices = [self.connections.device] if self.connections.device.type == "cuda" else []

@@ -153,7 +153,7 @@ class Llama(nn.Module):
 
 
 def llama_step(config: LlamaConfig, *, batch: int, length: int, seed: int = 0) -> TrainingStep:
-    """Next-token prediction on random tokens."""
+    """Return the step of next-token prediction on random tokens."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(config.vocabulary, (batch, length + 1), generator=generator)
     return TrainingStep(

@@ -216,7 +216,7 @@ def _check_rule_options(add: _Add) -> None:
 
 
 def _theory_options(add: _Add) -> None:
-    add("op", metavar="OP", help="an op as mm, sum.dim_IntList or aten.relu; or 'collectives'")
+    add("op", metavar="OP", help="an op such as mm, sum.dim_IntList or aten.relu; or 'collectives'")
     shapes_help = "shapes of operands, such as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'; by default generated"
     add("shapes", nargs="?", metavar="SHAPES", help=shapes_help)
     add("--mesh", default="2", metavar="MESH", help="sizes as 2x2, or named axes as dp=2,tp=2 (one axis of 2)")

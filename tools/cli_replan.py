@@ -35,7 +35,7 @@ def _replan(options: Namespace) -> int:
     again = command_line("plan", report["step"] or "STEP", "--cluster", options.cluster, "--out", options.out)
     if report.get("chosen_candidate") is None or not (folder / UNDECIDED).exists():
         raise tool_error(
-            f"{folder} was not written by a search over plans, or by an older version", f"plan again: {again}"
+            f"{folder} has no plan of a search, or was written by an older version", f"plan again: {again}"
         )
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")

@@ -98,17 +98,13 @@ def cluster_path(about: tuple[object, ...]) -> Path:
 
 
 def _about(device: torch.device) -> tuple[object, ...]:
-    """
-    Return the conditions of a measurement: hosts, devices and threads of all ranks, CPU count, backend, torch version.
-    """
+    """Return the conditions of a measurement: backend, torch version, CPU count, and hosts, devices and threads."""
     ranks = of_all_ranks((socket.gethostname(), device_name(device), torch.get_num_threads()))
     return backend_of(device), torch.__version__, os.cpu_count(), *ranks
 
 
 def _mesh() -> Mesh:
-    """
-    Return a mesh of hosts by ranks of each if all hosts have equal numbers of ranks, otherwise a mesh of one axis.
-    """
+    """Return a mesh of hosts by ranks of each host if their numbers are equal, otherwise a mesh of one axis."""
     world, local = world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
     if world == local or world % local or local == 1:
         return Mesh.of(gpu=world)

@@ -19,12 +19,7 @@ def generic_cluster(ranks: int) -> Cluster:
 
 
 def measured_cluster(ranks: int, seconds: float) -> Cluster:
-    """
-    Return this machine with `ranks` processes as a cluster, measured for about `seconds`.
-
-    Raises:
-        RankError: a process failed.
-    """
+    """Return this machine with `ranks` processes, measured for about `seconds`; RankError if a process fails."""
     request, output = job_profile(Mesh.of(**{AXIS: ranks}), "cpu", seconds, f"local-{ranks}")
     journal, *_ = run_ranks(profile_here, ranks, request, timeout=120 + 10 * seconds)
     return output.profile(journal).cluster

@@ -30,8 +30,7 @@ class _Series:
 
     Args:
         op: the name of the op with its attributes; `$f` is the floating-point type.
-        types: operands and results as shapes such as `${m}x512`, with sizes by letter; the suffix `:i64<9` means
-            integers below 9.
+        types: operands and results as shapes such as `${m}x512`, with sizes by letter; `:i64<9` marks integers below 9.
         sizes: one dict per member, ascending.
         family: the family whose rate it measures, if it is not the op's own.
     """
@@ -180,7 +179,6 @@ def _samples(series: _Series, sizes: Sequence[dict[str, int]], dtype: str) -> It
 
 
 def _module(op: str, operands: Sequence[str], results: Sequence[str]) -> str:
-    """Return the text of a function with one op."""
     name, _, attributes = op.partition(" ")
     full = name if name.startswith("train.") else f"aten.{name}"
     ins, outs = ", ".join(operands), ", ".join(results)
@@ -191,6 +189,5 @@ def _module(op: str, operands: Sequence[str], results: Sequence[str]) -> str:
 
 
 def _type(text: str, element: str) -> str:
-    """Return a tensor type for a shape, which may carry another element type."""
     shape, _, other = text.partition(":")
     return f"tensor<{'' if shape == 'scalar' else shape + 'x'}{other.partition('<')[0] or element}>"

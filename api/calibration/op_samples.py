@@ -57,24 +57,20 @@ def ops_of_plans(plans: Sequence[str], cluster: str | None) -> PlannedOps:
 
     Args:
         plans: folders that `shardwright plan` wrote, or steps, which are planned here.
-        cluster: a cluster file, or the name of a shipped one; by default the cluster of the first plan, which must be a
-            folder.
+        cluster: a cluster file, or the name of a shipped one; by default the cluster of the first plan, a folder.
 
     Raises:
-        PlanFileError: a folder contains no plan, a plan has another number of ranks than the cluster, or a step has no
-            cluster.
+        PlanFileError: a folder contains no plan, a plan does not match the cluster, or a step has no cluster.
     """
     target = find_cluster(cluster) if cluster is not None else None
     samples: dict[str, OpSample] = {}
     rehearsals: list[Rehearsal] = []
     for plan in plans:
         module = _plan(plan, target)
-        planned_for = cluster_of_module(module)
-        target = planned_for if target is None else target
-        if planned_for.mesh.device_count != target.mesh.device_count:
-            counts = (
-                f"{planned_for.mesh.device_count} ranks, but the cluster {target.name} has {target.mesh.device_count}"
-            )
+        made_for = cluster_of_module(module)
+        target = made_for if target is None else target
+        if made_for.mesh.device_count != target.mesh.device_count:
+            counts = f"{made_for.mesh.device_count} ranks, but the cluster {target.name} has {target.mesh.device_count}"
             raise PlanFileError(f"{plan} is planned for {counts}")
         samples |= {sample.work.key: sample for sample in samples_of_plan(module)}
         rehearsals.append(rehearsal_of(module, plan))
@@ -129,9 +125,7 @@ def rehearsal_of(module: ModuleOp, name: str) -> Rehearsal:
 
 
 def _key(op: Operation, mesh: Mesh, rank: int) -> str:
-    """
-    Return the key of an op's work on `rank`, under which its time is stored; it is empty for ops that are not measured.
-    """
+    """Return the key under which the time of an op on `rank` is stored, or "" for an op that is not measured."""
     if isinstance(op, ComputeOp):
         return work_of(op, mesh, rank).key
     return slice_work(op, mesh).key if isinstance(op, SliceOp) else ""
@@ -158,8 +152,7 @@ def sample_of(op: ComputeOp, mesh: Mesh, rank: int, work: OpWork, highs: Sequenc
     Return the op with its part on `rank`, or None if the part is empty, since then nothing is called.
 
     Args:
-        highs: the exclusive upper bound of the integers in each operand; by default the bounds that the op's rule
-            implies.
+        highs: the exclusive upper bound of the integers in each operand; by default the bounds of the op's rule.
     """
     shapes = local_shapes(op, mesh, rank)
     if any(math.prod(shape) == 0 for shape in shapes):

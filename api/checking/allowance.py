@@ -39,8 +39,7 @@ def _is_adamw(case: CheckCase) -> bool:
 
 def own_error(case: CheckCase, seed: int) -> Mapping[str, float]:
     """
-    Return, by kind, the largest change among runs on one device whose initial weights differ by one unit in the last
-    place.
+    Return, by kind, the largest change among runs on one device with initial weights one unit in the last place off.
 
     A plan sums in another order, which changes results at least as much. The mapping is empty if a repeated run gives
     another result, because then the changes are not only caused by rounding.
@@ -53,9 +52,7 @@ def own_error(case: CheckCase, seed: int) -> Mapping[str, float]:
 
 
 def _values(case: CheckCase, seed: int, draw: int = 0) -> list[StepValues]:
-    """
-    Train on one device and return the values of each step; a nonzero `draw` perturbs the initial weights by rounding.
-    """
+    """Train on one device and return the values of each step; a nonzero `draw` perturbs the initial weights."""
     run, values = EagerRun(case.training_step(), case.dtype, seed), list[StepValues]()
     generator = torch.Generator().manual_seed(draw)
     for weight in run.model.parameters() if draw else ():
@@ -67,6 +64,5 @@ def _values(case: CheckCase, seed: int, draw: int = 0) -> list[StepValues]:
 
 
 def _worst(found: list[StepValues], expected: list[StepValues]) -> dict[str, Worst]:
-    """Return the largest error of each kind in all steps."""
     pairs = enumerate(zip(found, expected, strict=True), 1)
     return largest(worst for number, (one, other) in pairs for worst in measure(one, other, number).values())

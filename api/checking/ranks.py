@@ -82,10 +82,7 @@ def _stages(text: str, case: CheckCase) -> tuple[Stage, ...]:
 
 
 def _communicators(programs: Sequence[Sequence[Stage]]) -> Iterator[Communicator]:
-    """
-    Yield a communicator for each program, in order; programs of one stage on the same mesh share one with all their
-    groups.
-    """
+    """Yield a communicator for each program; programs of one stage on the same mesh share one, with all groups."""
     groups: dict[Mesh, dict[tuple[str, ...], None]] = {}
     for plan in (program[0].plan for program in programs if len(program) == 1):
         groups.setdefault(plan.mesh, {}).update(dict.fromkeys(plan.process_groups()))
@@ -139,9 +136,7 @@ _Packed: TypeAlias = dict[torch.dtype, tuple[torch.Tensor, list[tuple[_Key, torc
 
 
 def _pack(tensors: Mapping[_Key, torch.Tensor]) -> _Packed:
-    """
-    Concatenate the tensors of each dtype on the host, because pickling has a high cost per tensor, even for small ones.
-    """
+    """Concatenate the tensors of each dtype on the host, because pickling many small tensors is slow."""
     by_dtype: dict[torch.dtype, dict[_Key, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         by_dtype.setdefault(tensor.dtype, {})[key] = tensor
@@ -152,7 +147,6 @@ def _pack(tensors: Mapping[_Key, torch.Tensor]) -> _Packed:
 
 
 def _unpack(packed: _Packed) -> dict[_Key, torch.Tensor]:
-    """Return the tensors that `_pack` concatenated."""
     return {
         key: part.view(shape)
         for elements, places in packed.values()
@@ -172,7 +166,6 @@ def _compared_values(plan: Plan) -> dict[tuple[str, str], Value | Result]:
 
 
 def _places(plans: Sequence[Plan]) -> dict[tuple[str, str], list[tuple[int, Place]]]:
-    """Return the part of each compared value that each rank of the job has."""
     places: dict[tuple[str, str], list[tuple[int, Place]]] = {}
     for plan in plans:
         for key, value in _compared_values(plan).items():
@@ -191,7 +184,6 @@ def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> tor
 
 
 def _parts(value: Value | Result, mesh: Mesh) -> list[Place]:
-    """Return the part of a value that each rank of its mesh has."""
     if value.spread.partial:
         return [tuple((0, size) for size in value.shape)] * mesh.device_count
     ranks = range(mesh.device_count)

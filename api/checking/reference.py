@@ -96,7 +96,6 @@ class EagerRun:
         return values | {("buffer", name): value for name, value in self.model.named_buffers()}
 
     def _is_skipped(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return whether the loss or a gradient is not finite."""
         given = [loss, *(each.grad for each in self.model.parameters() if each.grad is not None)]
         return ~torch.stack([torch.isfinite(each).all() for each in given]).all()
 

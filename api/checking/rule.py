@@ -93,7 +93,7 @@ def _spec(match: re.Match[str]) -> Spec:
     shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
     dtype = getattr(torch, match["dtype"] or "float64", None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"'{match['dtype']}' is not a torch dtype, such as float64 or int64")
+        raise ValueError(f"'{match['dtype']}' is not a dtype of torch, such as float64 or int64")
     return shape, dtype
 
 
@@ -126,7 +126,6 @@ def _shape(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, int]) -> tupl
 
 
 def _refusal(call: Call, specs: Sequence[Spec]) -> str:
-    """Return torch's error for a call on these operands."""
     try:
         make_call(call, draw(specs, Domain("normal", 2), 0))
     except Exception as error:
