@@ -138,8 +138,7 @@ class DistributedStep(StepState):
             print(profile)                      # seconds by phase and axis; the same on every rank
             profile.save("measured.json")       # for shardwright simulate PLAN --measured measured.json
 
-        Steps outside are not measured. The first step inside takes longer: leave it out of
-        comparisons.
+        Steps outside are not measured. The first step inside takes longer, so profile several.
         """
         return profiled(self._executor, compiled=self._variants.connections.compiles)
 

@@ -26,7 +26,7 @@ Dispatch = Literal["einsum", "scatter", "grouped"]
 """
 The dispatch of tokens to their experts and back. ``einsum`` multiplies by one-hot masks ``[g, s, e, c]``, as
 GShard does; ``scatter`` writes into buffers of the experts by index and gathers from them; ``grouped`` sorts all tokens
-by expert and multiplies one matrix per expert with exactly its rows, without dropped tokens and empty places.
+by expert and multiplies one matrix per expert with exactly its rows, without dropped tokens or empty places.
 """
 
 
