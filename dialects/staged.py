@@ -1,4 +1,4 @@
-"""Which stage of a pipeline the values and ops of a step function belong to."""
+"""The pipeline stages of the values and ops of a step function."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
 @dataclass(frozen=True)
 class Stages:
     """
-    The stages of a function, by the names of their meshes; none where it is no pipeline.
+    The stages of a function, by the names of their meshes; empty for a function that is not a pipeline.
 
-    An op says its stage, or lies in a fragment that does, or its sharding refers to the stage's mesh. A transfer
-    belongs to none: it leads from the stage of its operand to that of its mesh.
+    An op's stage is its attribute, else the stage of the mesh of its shardings, else the stage of the fragment around
+    it. A transfer has no stage: it sends a value from the stage of its operand to the stage of its mesh.
     """
 
     func: FuncOp
@@ -38,7 +38,7 @@ class Stages:
         return tuple(entry.data for entry in entries if isinstance(entry, StringAttr))
 
     def of_op(self, op: Operation) -> int | None:
-        """The number of the stage of an op; None for a transfer, and where nothing says it."""
+        """Return the number of an op's stage, or None for a transfer or an op without a stage."""
         match op:
             case TransferOp():
                 return None
@@ -53,7 +53,7 @@ class Stages:
                 return self._around(op) if found is None else found
 
     def of_value(self, value: SSAValue) -> int | None:
-        """The number of the stage that has a value."""
+        """Return the number of the stage that holds a value, or None."""
         if isinstance(value, BlockArgument):
             return _number(argument_attribute(value, STAGE))
         assert isinstance(value, OpResult)
@@ -62,7 +62,7 @@ class Stages:
         return self.of_op(value.op)
 
     def mesh_of(self, value: SSAValue) -> str | None:
-        """The name of the mesh that a value is on; None where nothing says it."""
+        """Return the name of the mesh of a value, or None if it is unknown."""
         if (stage := self.of_value(value)) is not None:
             return self.names[stage]
         if isinstance(value, BlockArgument):
@@ -83,7 +83,7 @@ class Stages:
         return self.of_op(parent) if isinstance(parent, FragmentOp) else None
 
     def verify(self) -> None:
-        """Raise VerifyException unless what an op uses is on its own stage, but for transfers."""
+        """Raise VerifyException unless every op other than a transfer uses only values of the op's stage."""
         if not self.names:
             staged = (value for value in self.func.body.block.args if self.of_value(value) is not None)
             if value := next(staged, None):
@@ -117,7 +117,7 @@ class Stages:
 
 
 def transfers(func: FuncOp) -> Iterator[TransferOp]:
-    """The transfers of a function, in program order; they are never inside of fragments."""
+    """Return the transfers of a function in program order; a transfer is never nested in a fragment."""
     return (op for op in func.body.block.ops if isinstance(op, TransferOp))
 
 
@@ -126,7 +126,7 @@ def _number(attribute: Attribute | None) -> int | None:
 
 
 def _mesh_name(op: Operation) -> str | None:
-    """The mesh that the shardings of an op refer to."""
+    """Return the name of the mesh of an op's shardings, or None."""
     match op:
         case ReshardingOp() | AccumulateOp():
             return op.out_sharding.data.mesh

@@ -1,4 +1,4 @@
-"""The constraints of the attributes of optimizer updates: settings of fused ones, arguments of other ops."""
+"""The constraints on the attributes of optimizer updates: settings of fused ops, arguments of other ops."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SETTINGS: Mapping[str, str] = {
     "train.adam": _ADAM,
     "train.adamw": _ADAM,
 }
-"""By the name of an update, its settings, as torch writes a schema; updates that are not here have none."""
+"""Maps the name of an update to its settings, in torch's schema notation; updates that are missing have none."""
 
 
 def settings_problem(
     name: str, given: Mapping[str, Attribute], operands: tuple[str, ...], absent: Iterable[str] = ()
 ) -> str | None:
     """
-    Why an update does not have the settings that there are; None where it does.
+    Return why an update's settings are invalid, or None if they are valid.
 
     Args:
-        name: of the update, or of the op that is done to each member of several.
-        given: the attributes.
-        operands: the names of its tensors.
-        absent: those that are None.
+        name: name of the update, or of the op that a multi-tensor op runs on each member.
+        given: attributes of the op.
+        operands: names of its tensors.
+        absent: names of its tensors that are None.
     """
     if unknown := next((each for each in absent if each not in operands), None):
         return f"lists '{unknown}' in `{ABSENT}`, expected some of its tensors: {', '.join(operands) or 'it has none'}"

@@ -123,7 +123,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) 
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{'pipe.fragment' "loop" has other results than its 'pipe.yield' hands on}}
+  // expected-error@+1 {{'pipe.fragment' "loop" has results of other types than its 'pipe.yield'}}
   %y = pipe.fragment "loop" over "micro" -> tensor<8xf32> {
     pipe.yield %x : tensor<4xf32>
   }
@@ -135,7 +135,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<8xf32> {
 spmd.mesh @mesh = <["gpu"=2]>
 #sum = #spmd.sharding<@mesh, [{}], unreduced={"gpu"}>
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #sum}, %y: tensor<4xf32> {spmd.sharding = #sum}) -> tensor<4xf32> {
-  // expected-error@+1 {{it reduces over temporal axes}}
+  // expected-error@+1 {{its operands must be partial over temporal axes}}
   %z = spmd.accumulate %x, %y out_sharding = <@mesh, [{}]> : tensor<4xf32>
   func.return %z : tensor<4xf32>
 }
