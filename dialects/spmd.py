@@ -96,9 +96,7 @@ class ReshardOp(ReshardingOp):
 
 
 class CollectiveOp(ReshardingOp, ABC):
-    """
-    A collective. `axes` repeats, for the reader, the axes that the two shardings imply; the verifier compares them.
-    """
+    """A collective. `axes` repeats, for the reader, the axes that its shardings imply; the verifier compares them."""
 
     KIND: ClassVar[CollectiveKind]
 

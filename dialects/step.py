@@ -138,5 +138,5 @@ def _merged(
     entries = list(listed.data) if listed is not None else [DictionaryAttr({})] * count
     merged = ({**entry.data, **added.get(i, {})} for i, entry in enumerate(entries))
     left = [DictionaryAttr({k: v for k, v in entry.items() if v is not None}) for entry in merged]
-    # Parsing gives the same: None if all entries are empty.
+    # Like a parsed function, it has no list if all entries are empty.
     return ArrayAttr(left) if any(entry.data for entry in left) else None

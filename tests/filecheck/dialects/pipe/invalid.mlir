@@ -81,7 +81,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) 
 spmd.mesh @a = <["gpu"=2]>
 spmd.mesh @b = <["gpu"=2]> on [2, 3]
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
-  // expected-error@+1 {{in its order ranks [0] have task 1, in which none of them takes part}}
+  // expected-error@+1 {{in its order ranks [0] have task 1, but none of them takes part in it}}
   %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
     order = <[0]: [0, 1], [1]: [1], [2, 3]: [0, 1]> : tensor<4xf32>
   func.return %y : tensor<4xf32>
@@ -92,7 +92,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) 
 spmd.mesh @a = <["gpu"=2]>
 spmd.mesh @b = <["gpu"=2]> on [2, 3]
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
-  // expected-error@+1 {{in its order ranks [0] have task 0, in which none of them takes part}}
+  // expected-error@+1 {{in its order ranks [0] have task 0, but none of them takes part in it}}
   %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]>
     order = <[0]: [0]> : tensor<4xf32>
   func.return %y : tensor<4xf32>

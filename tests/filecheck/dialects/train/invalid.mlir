@@ -65,7 +65,7 @@ func.func @a_tensor_for_all_that_is_none(%a: tensor<4xf32>, %b: tensor<4xf32>, %
 // -----
 
 func.func @an_option_beside_a_number(%a: tensor<4xf32>, %b: tensor<4xf32>) {
-  // expected-error@+1 {{the multi-tensor form of 'aten.add.Tensor' takes no 'alpha' beside a number}}
+  // expected-error@+1 {{the multi-tensor form of 'aten.add.Tensor' takes no 'alpha' together with a number}}
   %x, %y = train.foreach "aten.add.Tensor" lists = ["self"] %a, %b {other = 1.0 : f64, alpha = 2.0 : f64}
     : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
   func.return
