@@ -110,13 +110,13 @@ class AtenOp(ComputeOp):
         except ValueError as error:
             raise VerifyException(f"'{self.name}' {error}") from error
         for at, value in enumerate(self.outs):
-            if (found := dtype_of(value)) not in (
+            if (dtype := dtype_of(value)) not in (
                 expected := {dtypes[at] for dtypes in by_default}
             ) and None not in expected:
-                given = (f"{name} of {dtype_of(v)}" for name, v in zip(self.operand_names(), self.args, strict=True))
+                inputs = (f"{name} of {dtype_of(v)}" for name, v in zip(self.operand_names(), self.args, strict=True))
                 raise VerifyException(
-                    f"result {at} of '{self.name}' is of {found}, torch gives {by_default[0][at]} for"
-                    f" {', '.join(given) or 'no operands'}; change its type, or cast by aten._to_copy"
+                    f"result {at} of '{self.name}' is of {dtype}, torch gives {by_default[0][at]} for"
+                    f" {', '.join(inputs) or 'no operands'}; change its type, or cast by aten._to_copy"
                 )
 
 
@@ -145,8 +145,8 @@ class OpaqueOp(ComputeOp):
 
     def rule(self) -> Rule:
         """Return the op's own rule, or the replicated rule where it has none."""
-        given = self.attributes.get(RULE)
-        return _opaque_rule(given if isinstance(given, RuleAttr) else None, *self._shapes())
+        attribute = self.attributes.get(RULE)
+        return _opaque_rule(attribute if isinstance(attribute, RuleAttr) else None, *self._shapes())
 
     def _shapes(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         instance = self.instance()

@@ -297,15 +297,15 @@ def quoted(text: str) -> str:
 
 def _others(parser: AttrParser, **readers: Callable[[], Any] | None) -> dict[str, Any]:
     """Read optional fields in any order, each by its reader; a field without a reader is a flag."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     while parser.parse_optional_punctuation(",") is not None:
         at = parser.pos
         if (name := parser.parse_identifier()) not in readers:
             parser.raise_error(f"found {name}, expected one of {', '.join(readers)}", at)
         if (reader := readers[name]) is not None:
             parser.parse_punctuation("=")
-        found[name] = reader() if reader is not None else True
-    return found
+        fields[name] = reader() if reader is not None else True
+    return fields
 
 
 def _squared(parser: AttrParser, read: Callable[[AttrParser], Item]) -> tuple[Item, ...]:

@@ -33,7 +33,7 @@ class MeshOp(IRDLOperation):
     The mesh of shardings: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
 
     The mesh of a stage covers a part of the cluster: `on [4, 5, 6, 7]` lists the ranks of the job that are its ranks 0,
-    1, 2 and 3. Without the list, both numbers of a rank agree.
+    1, 2 and 3. Without the list, a rank has the same number in both.
     """
 
     name = "spmd.mesh"

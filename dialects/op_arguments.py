@@ -35,7 +35,11 @@ def argument_problem(
 def _problems(known: Mapping[str, Argument], given: Mapping[str, Attribute], absent: Iterable[str]) -> Iterator[str]:
     for name in absent:
         if (argument := known.get(name)) is None or argument.kind != TENSOR or not argument.optional:
-            may = [each.name for each in known.values() if each.kind == TENSOR and each.optional]
+            may = [
+                known_argument.name
+                for known_argument in known.values()
+                if known_argument.kind == TENSOR and known_argument.optional
+            ]
             yield f"lists '{name}' in `absent`, expected tensors that may be None: {', '.join(may) or 'it has none'}"
     for name, value in given.items():
         if name in PLACEMENT:

@@ -155,18 +155,18 @@ class OpPinAttr(Data[OpPin]):
         parser.parse_comma_separated_list(parser.Delimiter.ANGLE, item)
         if len(signatures) > 1:
             parser.raise_error(f"expected at most one signature, found {len(signatures)}", at)
-        given = tuple((index, replace(limit, by=tuple(by))) for index, limit in operands)
-        limit = SignatureLimit(tuple(axes), tuple(never), given, next(iter(signatures), None))
+        limits = tuple((index, replace(limit, by=tuple(by))) for index, limit in operands)
+        limit = SignatureLimit(tuple(axes), tuple(never), limits, next(iter(signatures), None))
         pinned = replace(limit, by=tuple(by)) if limit != SignatureLimit() else None
         return OpPin(pinned, tuple((index, _by(copy, by)) for index, copy in copies))
 
     def print_parameter(self, printer: Printer) -> None:
         limit, parts = self.data.limit or SignatureLimit(), list[str]()
         parts += map(_placements_text, limit.axes)
-        parts += [f"not {_placements_text(each)}" for each in limit.never]
-        parts += [f"operand {at} {_limit_text(each)}" for at, each in limit.operands]
+        parts += [f"not {_placements_text(placements)}" for placements in limit.never]
+        parts += [f"operand {at} {_limit_text(limited)}" for at, limited in limit.operands]
         parts += [f"signature {limit.signature}"] if limit.signature is not None else []
-        parts += [f"result {at} {_copy_text(each)}" for at, each in self.data.copies]
+        parts += [f"result {at} {_copy_text(copy)}" for at, copy in self.data.copies]
         with printer.in_angle_brackets():
             printer.print_string(", ".join([*parts, *_by_text(self.data.by)]))
 
@@ -177,9 +177,9 @@ def verify_pins(func: FuncOp) -> None:
     axes = {axis.name: None for mesh in meshes_of(func) for axis in mesh.mesh.axes}
     check = _Check(tuple(axes), count)
     listed = func.arg_attrs.data if func.arg_attrs is not None else ()
-    for index, (entry, given) in enumerate(zip(listed, func.function_type.inputs.data, strict=False)):
+    for index, (entry, value_type) in enumerate(zip(listed, func.function_type.inputs.data, strict=False)):
         if isinstance(pin := entry.data.get(PIN), ValuePinAttr):
-            check.value(pin.data, given, f"{PIN} of argument {index}")
+            check.value(pin.data, value_type, f"{PIN} of argument {index}")
     for op in func.walk():
         match op.attributes.get(PIN):
             case OpPinAttr(data=pin):
@@ -259,7 +259,7 @@ class _Check:
             raise VerifyException(f"{where} lists {found} {side}s, the op has {wanted}")
 
     def _entries(self, by: tuple[int, ...], where: str) -> None:
-        if (stray := next((each for each in by if each >= self.count), None)) is not None:
+        if (stray := next((entry for entry in by if entry >= self.count), None)) is not None:
             raise VerifyException(f"{where} refers to entry {stray} of {PINS}, which has {self.count}")
 
 

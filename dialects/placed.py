@@ -42,8 +42,8 @@ def sharding_of(value: SSAValue) -> Sharding:
     """Return the sharding that a value has where it is defined; replicated where none is decided."""
     sharding = None
     if isinstance(value, BlockArgument):
-        given = argument_attribute(value, SHARDING)
-        sharding = given.sharding if isinstance(given, ShardingAttr) else None
+        attribute = argument_attribute(value, SHARDING)
+        sharding = attribute.sharding if isinstance(attribute, ShardingAttr) else None
     elif isinstance(value, OpResult) and isinstance(value.op, GivesShardings):
         sharding = value.op.result_sharding(value.index)
     return sharding if sharding is not None else Sharding.replicated(len(shape_of(value)))
@@ -66,6 +66,6 @@ def tensor_type(value: SSAValue) -> TensorType[Attribute]:
 
 def parts_of(op: Operation) -> dict[str, int]:
     """Map each unrolled temporal axis to the part that `op` runs for; empty if it runs for all parts."""
-    given = op.attributes.get(AT)
-    entries = given.data.items() if isinstance(given, DictionaryAttr) else ()
+    attribute = op.attributes.get(AT)
+    entries = attribute.data.items() if isinstance(attribute, DictionaryAttr) else ()
     return {axis: part.value.data for axis, part in entries if isinstance(part, IntegerAttr)}

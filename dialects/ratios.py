@@ -31,13 +31,13 @@ same argument ties more dims together.
 
 def ratios_of(func: FuncOp, mesh: Mesh) -> dict[int, Ratios]:
     """Return the ratios of a function on `mesh`, by segment; segment 0 is always present, even by default."""
-    found = {given.segment: given.ratios for given in _listed(func) if given.mesh == mesh.name}
-    return {0: EVEN, **found}
+    by_segment = {entry.segment: entry.ratios for entry in _listed(func) if entry.mesh == mesh.name}
+    return {0: EVEN, **by_segment}
 
 
 def set_ratios(func: FuncOp, mesh: Mesh, ratios: dict[int, Ratios]) -> None:
     """Replace the ratios of a function on `mesh`, given by segment."""
-    others = [RatiosAttr(given) for given in _listed(func) if given.mesh != mesh.name]
+    others = [RatiosAttr(entry) for entry in _listed(func) if entry.mesh != mesh.name]
     ours = [RatiosAttr.of(mesh.name, shares, segment) for segment, shares in sorted(ratios.items()) if shares]
     func.attributes.pop(RATIOS, None)
     if others or ours:
@@ -46,8 +46,8 @@ def set_ratios(func: FuncOp, mesh: Mesh, ratios: dict[int, Ratios]) -> None:
 
 def segment_of(op: Operation) -> int:
     """Return the segment of an op."""
-    given = op.attributes.get(SEGMENT)
-    return given.value.data if isinstance(given, IntegerAttr) else 0
+    attribute = op.attributes.get(SEGMENT)
+    return attribute.value.data if isinstance(attribute, IntegerAttr) else 0
 
 
 def verify_ratios(func: FuncOp) -> None:

@@ -29,8 +29,8 @@ def set_reuses(op: Operation, operands: Sequence[int]) -> None:
 
 def reused_by_result(op: Operation) -> Sequence[int] | None:
     """Return for each result the operand whose memory it takes over, or -1; return None before that is decided."""
-    given = op.attributes.get(REUSES)
-    return tuple(map(int, given.iter_values())) if isinstance(given, DenseArrayBase) else None
+    attribute = op.attributes.get(REUSES)
+    return tuple(map(int, attribute.iter_values())) if isinstance(attribute, DenseArrayBase) else None
 
 
 def results_by_reused(op: Operation) -> Mapping[int, int]:

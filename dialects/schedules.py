@@ -111,12 +111,12 @@ class _Loop:
                     raise VerifyException(f"{where} is no fragment or transfer of this stage, or has no such part")
                 if slot in done:
                     raise VerifyException(f"{where} is listed twice")
-                if missing := next((each for each in self._before(slot, stage) if each not in done), None):
+                if missing := next((needed for needed in self._before(slot, stage) if needed not in done), None):
                     raise VerifyException(
                         f'{where} comes before {missing.action} "{missing.label}" {missing.part}, which it needs'
                     )
                 done.add(slot)
-            if left := next((each for each in self._of_stage(stage) if each not in done), None):
+            if left := next((needed for needed in self._of_stage(stage) if needed not in done), None):
                 raise VerifyException(f'{SCHEDULE} of stage {stage} lacks {left.action} "{left.label}" {left.part}')
         for program in stage_programs(self.func):
             self._verify_place(program)

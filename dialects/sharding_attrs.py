@@ -161,11 +161,11 @@ class RatiosAttr(Data[MeshRatios]):
         return MeshRatios(mesh, ratios, segment)
 
     def print_parameter(self, printer: Printer) -> None:
-        given = self.data
-        axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in given.ratios.shares)
-        segment = f", segment = {given.segment}" if given.segment else ""
+        data = self.data
+        axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in data.ratios.shares)
+        segment = f", segment = {data.segment}" if data.segment else ""
         with printer.in_angle_brackets():
-            printer.print_string(f"{_symbol(given.mesh)}, {{{axes}}}{segment}")
+            printer.print_string(f"{_symbol(data.mesh)}, {{{axes}}}{segment}")
 
 
 @irdl_attr_definition

@@ -30,8 +30,7 @@ class ScheduledOp:
     Args:
         action: run an op or a fragment, start a transfer, or wait for a transfer.
         part: part of the loop, or None outside of it; outside, a fragment runs for all of its parts and a transfer
-        sends
-            one value.
+            sends one value.
     """
 
     action: Action
@@ -54,9 +53,9 @@ class StageProgram:
     @cached_property
     def ops(self) -> tuple[Operation, ...]:
         """The distinct ops of the entries, in the order of the block."""
-        found = {entry.op for entry in self.entries}
-        block = next(iter(found)).parent_block() if found else None
-        return tuple(op for op in block.ops if op in found) if block is not None else ()
+        distinct = {entry.op for entry in self.entries}
+        block = next(iter(distinct)).parent_block() if distinct else None
+        return tuple(op for op in block.ops if op in distinct) if block is not None else ()
 
     @cached_property
     def loop(self) -> frozenset[Operation]:
@@ -66,8 +65,8 @@ class StageProgram:
 
 def schedule_of(func: FuncOp) -> Sequence[Sequence[Slot]]:
     """Return the slots of a function's schedule by stage; empty without a schedule."""
-    given = func.attributes.get(SCHEDULE)
-    lists = cast("ArrayAttr[ArrayAttr[SlotAttr]]", given).data if isinstance(given, ArrayAttr) else ()
+    attribute = func.attributes.get(SCHEDULE)
+    lists = cast("ArrayAttr[ArrayAttr[SlotAttr]]", attribute).data if isinstance(attribute, ArrayAttr) else ()
     return [[slot.data for slot in listed] for listed in lists]
 
 
@@ -91,16 +90,16 @@ def stage_programs(func: FuncOp) -> list[StageProgram]:
                 by_stage[stage] += _once(op, stage, stages)
             elif places[stage] is op:
                 by_stage[stage] += (ScheduledOp(s.action, looped[_listed_as(s)], s.part) for s in schedule[stage])
-    return [StageProgram(stage, tuple(found)) for stage, found in by_stage.items()]
+    return [StageProgram(stage, tuple(entries)) for stage, entries in by_stage.items()]
 
 
 def _places_of_loops(looped: Iterable[Operation], stages: Stages) -> dict[int | None, Operation]:
     """Map each stage to the op at whose place its schedule runs: its first fragment, or else a transfer."""
-    found: dict[int | None, Operation] = {}
+    places: dict[int | None, Operation] = {}
     for op in sorted(looped, key=lambda op: not isinstance(op, FragmentOp)):
         for stage in _stages_of(op, stages):
-            found.setdefault(stage, op)
-    return found
+            places.setdefault(stage, op)
+    return places
 
 
 def _key(op: Operation) -> tuple[type[Operation], str] | None:

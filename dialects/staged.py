@@ -49,8 +49,8 @@ class Stages:
             case WaitOp():
                 return self.of_op(op.start)
             case _:
-                found = _number(op.attributes.get(STAGE))
-                return self._around(op) if found is None else found
+                stage = _number(op.attributes.get(STAGE))
+                return self._around(op) if stage is None else stage
 
     def of_value(self, value: SSAValue) -> int | None:
         """Return the number of the stage that holds a value, or None."""
@@ -66,8 +66,8 @@ class Stages:
         if (stage := self.of_value(value)) is not None:
             return self.names[stage]
         if isinstance(value, BlockArgument):
-            given = argument_attribute(value, SHARDING)
-            return given.data.mesh if isinstance(given, ShardingAttr) else None
+            attribute = argument_attribute(value, SHARDING)
+            return attribute.data.mesh if isinstance(attribute, ShardingAttr) else None
         assert isinstance(value, OpResult)
         return _mesh_name(value.op)
 
@@ -104,9 +104,9 @@ class Stages:
         stage = self.of_op(op)
         self._verify_number(stage, f"'{op.name}'")
         for operand in op.operands:
-            if (found := self.of_value(operand)) != stage:
+            if (other := self.of_value(operand)) != stage:
                 raise VerifyException(
-                    f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {found};"
+                    f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {other};"
                     " transfer it with a 'pipe.transfer'"
                 )
 
@@ -135,5 +135,5 @@ def _mesh_name(op: Operation) -> str | None:
         case StartOp():
             return op.out_shardings.data[0].data.mesh if op.out_shardings.data else None
         case _:
-            given = op.attributes.get(SIGNATURE)
-            return given.data.mesh if isinstance(given, ShardingAttr | SignatureAttr) else None
+            attribute = op.attributes.get(SIGNATURE)
+            return attribute.data.mesh if isinstance(attribute, ShardingAttr | SignatureAttr) else None

@@ -84,14 +84,14 @@ def demanded_sharding(op: ComputeOp, index: int) -> Sharding | None:
 
 def working_of(value: SSAValue) -> Sharding | None:
     """Return the sharding of a value's working copy, or None if it has none."""
-    given = attribute_of(value, WORKING)
-    return given.sharding if isinstance(given, ShardingAttr) else None
+    attribute = attribute_of(value, WORKING)
+    return attribute.sharding if isinstance(attribute, ShardingAttr) else None
 
 
 def is_regathered(value: SSAValue) -> bool:
     """Whether the working copy of a value is gathered again for backward."""
-    given = attribute_of(value, REGATHER)
-    return isinstance(given, IntegerAttr) and bool(given.value.data)
+    attribute = attribute_of(value, REGATHER)
+    return isinstance(attribute, IntegerAttr) and bool(attribute.value.data)
 
 
 def attribute_of(value: SSAValue, name: str) -> Attribute | None:

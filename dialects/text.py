@@ -68,8 +68,7 @@ class IRParser(Parser):
     """
     A parser that also keeps names as they are written and records positions.
 
-    Each distinct text of a plain tensor type or location is parsed only once, since they take half of the time of a
-    file.
+    Each distinct text of a plain tensor type or location is parsed only once, which halves the time of a file.
 
     `op_spans` maps each op to the position of its first token; `forward_spans` maps the name of each value that is
     used but not (yet) defined to the position of its first use. An unterminated string raises ParseError.

@@ -468,7 +468,7 @@ def may_join(op: Operation) -> bool:
 
 
 def updated_parameter(op: Operation) -> str | None:
-    """Return the name of the parameter that an op which is not fused belongs to the update of."""
+    """Return the name of the parameter whose update contains an op that is not fused, or None."""
     name = op.attributes.get(UPDATE)
     return name.data if isinstance(name, StringAttr) else None
 

@@ -34,7 +34,7 @@ def settings_problem(
         operands: names of its tensors.
         absent: names of its tensors that are None.
     """
-    if unknown := next((each for each in absent if each not in operands), None):
+    if unknown := next((entry for entry in absent if entry not in operands), None):
         return f"lists '{unknown}' in `{ABSENT}`, expected some of its tensors: {', '.join(operands) or 'it has none'}"
     plain = {key: value for key, value in given.items() if "." not in key and key != ABSENT}
     if (problem := argument_problem(_known(name, operands), plain, ())) is not None:
@@ -45,7 +45,7 @@ def settings_problem(
 @lru_cache(maxsize=256)
 def _known(name: str, operands: tuple[str, ...]) -> Mapping[str, Argument]:
     if (settings := SETTINGS.get(name)) is not None:
-        return {each.name: each for each in parse_arguments(settings)}
+        return {argument.name: argument for argument in parse_arguments(settings)}
     if (overload := name.removeprefix("aten.")) not in op_table():
         return {}
-    return {key: each for key, each in (arguments_of(overload) or {}).items() if key not in operands}
+    return {key: argument for key, argument in (arguments_of(overload) or {}).items() if key not in operands}

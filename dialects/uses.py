@@ -78,7 +78,7 @@ class _Uses:
                 raise InnerFault(op, reason)
 
     def _fault(self, op: Operation, index: int, operand: SSAValue) -> str | None:
-        """Return why `op` may not use an operand that is undefined here, or None if its region has another block."""
+        """Return why `op` may not use an undefined operand, or None if another block of its region may define it."""
         if (by := self._overwritten.get(operand)) is not None:
             return f"uses %{operand.name_hint or '?'} after '{by.name}' wrote over its memory; run reuse-buffers last"
         if operand in self._freed:

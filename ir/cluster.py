@@ -301,8 +301,7 @@ class Cluster:
         self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat"
     ) -> tuple[float, float]:
         """
-        Return (seconds, seconds per byte) of a collective that all groups along `axes` run at once; temporal axes cost
-        0.
+        Return (seconds, seconds per byte) of a collective over `axes` that all groups run at once; 0 on temporal axes.
 
         A hierarchical collective has phases: see `_hierarchical`.
         """

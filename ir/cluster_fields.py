@@ -142,13 +142,13 @@ class Section:
 
     def sections(self, field: str) -> dict[str, Section]:
         """Return the tables `[field.NAME]` by name."""
-        found = self.table.get(field, {})
-        if not isinstance(found, dict) or not are_tables(tables := list(found.values())):
+        section = self.table.get(field, {})
+        if not isinstance(section, dict) or not are_tables(tables := list(section.values())):
             raise self.fail(field, f"must be sections, as [{self._header(field)}.NAME]")
-        for name in found:
+        for name in section:
             self.name(field, name)
-        paths = {name: (*self.path, field, name) for name in found}
-        return {name: Section(self.source, paths[name], table) for name, table in zip(found, tables, strict=True)}
+        paths = {name: (*self.path, field, name) for name in section}
+        return {name: Section(self.source, paths[name], table) for name, table in zip(section, tables, strict=True)}
 
     def listed(self, field: str) -> list[Section]:
         """Return the tables `[[field]]` in order."""
@@ -231,10 +231,10 @@ class Section:
         pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
         if not isinstance(value, list) or len(pairs) < len(value):
             raise self.fail(field, f"expected pairs of numbers, as {example}")
-        found = tuple((self.checked(field, a, units[0]), self.checked(field, b, units[1])) for a, b in pairs)
-        if any(a >= b for (a, _), (b, _) in itertools.pairwise(found)):
+        numbers = tuple((self.checked(field, a, units[0]), self.checked(field, b, units[1])) for a, b in pairs)
+        if any(a >= b for (a, _), (b, _) in itertools.pairwise(numbers)):
             raise self.fail(field, "the first number of each pair must be larger than in the pair before")
-        return found
+        return numbers
 
     def _header(self, field: str) -> str:
         return ".".join(str(key) for key in (*self.path, field) if isinstance(key, str))

@@ -164,7 +164,7 @@ def _level(section: Section) -> Level:
 
 
 def _host(section: Section, levels: dict[str, Level], *, alone: bool) -> Host:
-    """A [[host]]; the wires between several devices, and between several hosts, must be given."""
+    """Read a [[host]]; it must name the levels between its devices and between hosts, if there are several."""
     section.only(("count", "devices", "device", "inside", "nic", "nics"))
     count, devices = section.count("count", DEVICES, 1), section.count("devices", DEVICES, 1)
     inside, nic = (section.one_of(field, ("", *levels)) for field in ("inside", "nic"))

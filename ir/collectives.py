@@ -115,10 +115,10 @@ def _moved(source: Sharding, target: Sharding, dim: int, mesh: Mesh) -> Step:
     """Return the step that moves the boundaries of a dim's parts, over as few minor axes as possible."""
     before, after = source.dims[dim], target.dims[dim]
     size = (before.offsets or after.offsets or (0,))[-1]
-    kept = len(before.axes) - 1
-    while _coarse(before, kept, size, mesh) != _coarse(after, kept, size, mesh):
-        kept -= 1
-    return Step(CollectiveKind.ALL_TO_ALL, before.axes[kept:], source, target, dim, dim)
+    count = len(before.axes) - 1
+    while _coarse(before, count, size, mesh) != _coarse(after, count, size, mesh):
+        count -= 1
+    return Step(CollectiveKind.ALL_TO_ALL, before.axes[count:], source, target, dim, dim)
 
 
 def _coarse(split: DimSharding, count: int, size: int, mesh: Mesh) -> Offsets:
@@ -207,10 +207,10 @@ class _Steps:
     def gathering(self, dim: int, count: int) -> Iterator[Step]:
         """Yield the steps that take the minor axes from a dim and leave it split over the first `count`."""
         spread = self.source.dims[dim]
-        kept, lost = DimSharding(spread.axes[:count]), spread.axes[count:]
+        major_split, lost = DimSharding(spread.axes[:count]), spread.axes[count:]
         if spread.offsets is not None:
-            kept = major(spread, count, spread.offsets[-1], self.mesh)
-        gathered = with_dim(self.source, dim, kept)
+            major_split = major(spread, count, spread.offsets[-1], self.mesh)
+        gathered = with_dim(self.source, dim, major_split)
         yield Step(CollectiveKind.ALL_GATHER, lost, self.source, gathered, dim)
         for other in range(len(self.source.dims)):
             if other != dim and (wider := self.appended(other, lost)) is not None:

@@ -96,5 +96,5 @@ def blocks_of_row(whole: Sequence[int], lanes: int) -> int:
 
 
 def limit_of(probability: float) -> int:
-    """Return the number that signed 32-bit numbers are below with `probability`, rounded up to 32 bits."""
+    """Return the limit that a signed 32-bit number is below with `probability`, rounded up to 32 bits."""
     return min(max(math.ceil(probability * 2**32), 0), 2**32) - 2**31

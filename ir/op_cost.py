@@ -1,9 +1,9 @@
 """
 The cost of an op on one device: a measured time, a fitted roofline of its family, or the plain roofline.
 
-The plain roofline of a kind of device takes `max(flops / rate, bytes / bandwidth) + launch`. A fitted one has the rates
-of a family of ops and a dtype, and the fractions of them that are reached by number of FLOPs, or bytes: a batch of 32
-does not cost 32 batches of 1. Units are SI.
+The plain roofline of a kind of device takes `max(flops / rate, bytes / bandwidth) + launch`. A fitted roofline
+has the rates of a family of ops and a dtype, and the fraction of each rate that is reached at a number of FLOPs, or
+bytes: a batch of 32 does not cost 32 batches of 1. Units are SI.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class KernelPart:
     Args:
         moved: positions, operands first, of its operands and results that the kernel reads or writes for it.
         launches: whether this op pays for the launch of the kernel.
-        launches: whether the launch of the kernel counts as its own.
     """
 
     moved: frozenset[int]
@@ -70,7 +69,7 @@ def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
     Empty work takes no time, except views with a measured time or a fitted launch.
 
     Args:
-        joins: whether it is part of a larger op, so that it pays only for full rates, without a launch.
+        joins: whether it is part of a larger op, so that it is priced at the best rates, without a launch.
     """
     if joins or work.joins:
         moves = bool(work.flops or work.bytes)

@@ -45,7 +45,7 @@ class OpRate:
 
 
 def _at_full_rate(curve: Sequence[tuple[float, float]], size: float) -> float:
-    """Return the size that takes as long at the full rate; larger ops never take less time than smaller entries."""
+    """Return the size that takes as long at the full rate; a larger op takes no less time than a smaller entry."""
     return max([size / efficiency(curve, size), *(at / part for at, part in curve if at < size)])
 
 

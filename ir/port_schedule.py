@@ -212,17 +212,17 @@ def _exact(problem: Problem, random: Random) -> Schedule:
 
 
 def _best(problem: Problem, random: Random) -> Schedule:
-    least, found = least_makespan(problem), _greedy(problem, random)
+    least, shortest = least_makespan(problem), _greedy(problem, random)
     enough = least * _NEAR
-    if makespan(problem, found) > least:
-        found = _shortest(problem, (found, _dispatch(problem, random)))
-    if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
-        found = _shortest(problem, (found, _randomized(problem, random)))
-    if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
-        found = _DepthFirstSearch(problem, found).found
-    if makespan(problem, found) > enough and len(problem) <= _EXACT_JOBS:
-        found = solve(problem, found, _BRIEF).found
-    return found
+    if makespan(problem, shortest) > least:
+        shortest = _shortest(problem, (shortest, _dispatch(problem, random)))
+    if makespan(problem, shortest) > enough and len(problem) <= _SEARCHED_JOBS:
+        shortest = _shortest(problem, (shortest, _randomized(problem, random)))
+    if makespan(problem, shortest) > enough and len(problem) <= _SEARCHED_JOBS:
+        shortest = _DepthFirstSearch(problem, shortest).found
+    if makespan(problem, shortest) > enough and len(problem) <= _EXACT_JOBS:
+        shortest = solve(problem, shortest, _BRIEF).found
+    return shortest
 
 
 def _shortest(problem: Problem, found: Iterable[Schedule]) -> Schedule:

@@ -153,9 +153,9 @@ class Notation:
     def without(self, factors: Collection[str], linear: Collection[frozenset[int]]) -> str:
         """Return the text of this rule with these factors whole, and without these linear sets."""
         groups = self.sets.get("linear", ())
-        kept = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
+        linear_groups = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
         whole = tuple(dict.fromkeys((*self.sets.get("replicated", ()), *sorted(factors))))
-        sets = {**self.sets, "replicated": whole, "linear": kept}
+        sets = {**self.sets, "replicated": whole, "linear": linear_groups}
         return _rule_text(self.operands, self.results, self.sizes, sets.items())
 
     def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:

@@ -162,8 +162,8 @@ def signatures(rule: Rule, mesh: Mesh, splits: Splits | None = None) -> tuple[Si
     options = choices(rule)
     usual = itertools.product(*(options if a.kind is AxisKind.SPATIAL else (None,) for a in mesh.axes))
     every = (ordered for chosen in usual for ordered in _orders(mesh, chosen))
-    found = (signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits)) for chosen in every)
-    return tuple(dict.fromkeys(s for s in found if s is not None))
+    candidates = (signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits)) for chosen in every)
+    return tuple(dict.fromkeys(s for s in candidates if s is not None))
 
 
 def _orders(mesh: Mesh, chosen: Sequence[Choice]) -> Iterator[tuple[Choice, ...]]:

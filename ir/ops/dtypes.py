@@ -85,7 +85,7 @@ def result_dtypes(
         default: torch's default dtype of floats.
 
     Raises:
-        ValueError: operands must have one dtype, and differ.
+        ValueError: the op requires operands of one dtype, and they differ.
     """
     rule = _rule(name)
     if any(operand.dtype not in _ORDER for operand in operands):
@@ -110,9 +110,9 @@ def _dtype(word: str, operands: Sequence[TypedOperand], arguments: PlainTable, d
     """Return the dtype that a word of a rule stands for, or None if it is unknown."""
     if word in _ORDER or word == "?":
         return word if word in _ORDER else None
-    first, given = operands[0].dtype if operands else default, arguments.get("dtype")
-    if isinstance(given, str) or arguments.get("input_dtype", first) != first:
-        return None if given not in _ORDER else _REAL.get(str(given), str(given)) if word == "real" else str(given)
+    first, dtype = operands[0].dtype if operands else default, arguments.get("dtype")
+    if isinstance(dtype, str) or arguments.get("input_dtype", first) != first:
+        return None if dtype not in _ORDER else _REAL.get(str(dtype), str(dtype)) if word == "real" else str(dtype)
     match word:
         case "first" | "alike":
             return "float32" if arguments.get("half_to_float") else first
@@ -132,7 +132,7 @@ def _dtype(word: str, operands: Sequence[TypedOperand], arguments: PlainTable, d
         case "real":
             return _REAL.get(first, first)
         case "complex":
-            return next((each for each, real in _REAL.items() if real == first), None)
+            return next((complex_dtype for complex_dtype, real in _REAL.items() if real == first), None)
         case _:
             return next((operand.dtype for operand in operands if operand.name == word), None)
 
@@ -202,8 +202,8 @@ and turns whole numbers into floats. `sum` is the dtype of sums, `any` of tests 
 
 @lru_cache(maxsize=1024)
 def _rule(name: str) -> Sequence[str]:
-    found = _RULES.get(name) or _RULES.get(name.partition(".")[0])
-    return found or [_BY_FAMILY.get(op_table()[name].family, "first")]
+    rule = _RULES.get(name) or _RULES.get(name.partition(".")[0])
+    return rule or [_BY_FAMILY.get(op_table()[name].family, "first")]
 
 
 _RULES = {name: rule.split() for rule, names in _BY_NAME.items() for name in names.split()}

@@ -12,8 +12,8 @@ from .spec import OpInstance, OpSpec, RuleFunction
 
 def cast(op: OpInstance) -> Rule:
     """The rule of a change of dtype: rounding to integers or booleans is not linear."""
-    kept = str(op.argument("dtype", "float")).startswith(("float", "bfloat", "complex"))
-    return replace(pointwise(op), linear=(frozenset({0}),) if kept else ())
+    is_inexact = str(op.argument("dtype", "float")).startswith(("float", "bfloat", "complex"))
+    return replace(pointwise(op), linear=(frozenset({0}),) if is_inexact else ())
 
 
 _FUNCTION, _SERIES, _MASK = "25*each", "100*each", "20*each"

@@ -22,7 +22,7 @@ _REGISTERED: dict[str, dict[Ranks, Notation]] = {}
 
 def register_rule(op: str, rule: str, *, linear: Iterable[str | int] = (), additive: Iterable[int] = ()) -> None:
     """
-    Tell the compiler how an op may be split. An op may have one rule for each choice of operands' numbers of dims.
+    Tell the compiler how an op may be split. An op may have several rules, for operands with other numbers of dims.
 
     Args:
         op: `mylib::op`, or `mylib::op.overload`; an op of `aten` is then no longer looked up in the table.

@@ -62,7 +62,7 @@ def arguments_of(name: str) -> Mapping[str, Argument] | None:
         listed = {argument.name: argument for argument in parse_arguments(text)}
     else:
         return None
-    placed = {each for each, place in (spec.localize or {}).items() if "." in place}
+    placed = {argument_name for argument_name, place in (spec.localize or {}).items() if "." in place}
     words = _WORDS.get(name.partition(".")[0], {})
     return {
         each.name: Argument(each.name, each.kind, each.is_list, each.optional, each.required, words.get(each.name, ()))
