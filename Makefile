@@ -44,8 +44,9 @@ together: setup
 		wait $$types; types=$$?; echo "pyright: $$(tail -n 1 $$log)"; test $$types = 0 || cat $$log; rm -f $$log; \
 		test $$unit = 0 && test $$types = 0
 
-lint: setup ## Style: ruff
+lint: setup ## Style and format: ruff
 	$(BIN)/ruff check --output-format concise .
+	$(BIN)/ruff format --check .
 
 types: setup ## Types: pyright, strict for the product
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -66,7 +67,7 @@ bench: setup ## The measurements; each writes its table and plot (BENCH_ARGS="--
 		echo "== $$script"; $(BIN)/python $$script $(BENCH_ARGS) || failed="$$failed $$script"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-docs: setup ## Write docs/passes.md and docs/dialects.md from the code
+docs: setup ## Write the pages of docs/ that come from the code
 	$(BIN)/python -m shardwright.tools.docs docs
 
 clean: ## Remove the environment and everything that was built

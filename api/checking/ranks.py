@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 
 # Capture imports these lazily. Importing them here lets the server that forks the ranks do it once for all ranks.
-import torch._functorch.aot_autograd  # pyright: ignore[reportUnusedImport]
-import torch._functorch.compile_utils  # pyright: ignore[reportUnusedImport]
+import torch._functorch.aot_autograd  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import torch._functorch.compile_utils  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import torch.distributed as dist
 
 from ...ir.mesh import Mesh

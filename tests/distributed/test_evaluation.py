@@ -23,7 +23,10 @@ THOROUGH = {
     "classifier on 2, tp",
     "classifier on 2, uneven",
     "classifier on 2x2, hybrid",
+    "classifier on 2 of 3",
+    "language on 2 of 3, accumulated",
     "language on 2, in stages",
+    "language on 2, uneven zero3",
     "language on 2x2, searched",
 }
 """What is run only when asked for: the other model is planned so, or this one on more ranks or by the search."""

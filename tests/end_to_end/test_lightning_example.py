@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 
 from shardwright.runtime.sampler import ShareSampler
 
-pytest.importorskip("lightning.pytorch")
+# Looked for and not imported: a worker that runs none of these tests imports it for nothing, and it is large.
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
 
 
 def on_one_device(example: Any) -> tuple[list[tuple[float, float]], list[float], dict[str, torch.Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,6 +17,21 @@ from shardwright.runtime.spawn import RankError
 def names_of(cases: Iterable[str], is_quick: Callable[[str], bool]) -> list[Any]:
     """The cases as parameters of a test: those that are not quick are left out unless asked for by `--thorough`."""
     return [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in cases]
+
+
+def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
+    """
+    Return the product of some values as parameters of a test, of which `--thorough` alone runs all.
+
+    A combination always runs if the sum of the places of its values is a multiple of `every`, so that each value runs
+    with several of the others.
+    """
+    combinations = product(*(list(enumerate(values)) for values in names))
+    return [
+        pytest.param(*(value for _, value in combination), marks=[pytest.mark.thorough] if left_out else [])
+        for combination in combinations
+        for left_out in [sum(place for place, _ in combination) % every]
+    ]
 
 
 def results_of(cases: Mapping[str, CheckCase]) -> Any:

@@ -9,6 +9,7 @@ import pytest
 import time_steps
 import torch
 from ir_files import context
+from launches import covering
 from split_cluster import split_cluster
 from xdsl.dialects.builtin import ModuleOp
 
@@ -50,9 +51,7 @@ def pipeline(parts: int, order: str, end: str = END) -> str:
     return f"{BEGIN},{split},duplex{{order={order}}},{end}"
 
 
-@pytest.mark.parametrize("model", STEPS)
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("order", ["phases", "list"])
+@pytest.mark.parametrize(("model", "parts", "order"), covering(STEPS, [2, 3], ["phases", "list"]))
 def test_copies_train_as_the_whole_batch_does(model: str, parts: int, order: str):
     # Both precisions with each of the others, in turn.
     dtype = torch.float32 if (parts == 2) == (order == "list") else torch.float64

@@ -9,6 +9,7 @@ import pytest
 import torch
 from attention_steps import STEPS
 from batch_splits import DATA_PARALLEL, outcome_of
+from launches import covering
 from split_cluster import split_cluster
 from xdsl.context import Context
 
@@ -56,8 +57,7 @@ def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name:
 
 
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.thorough), torch.float64], ids=str)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["multihead", "vision"])
+@pytest.mark.parametrize(("name", "form"), covering(["multihead", "vision"], FORMS))
 def test_the_program_is_equal_to_one_device(name: str, form: str, dtype: torch.dtype):
     pipeline = f"prepare,{FORMS[form]}"
     case = CheckCase(STEPS[name], MESH, dtype=dtype, steps=2, cluster=split_cluster(MESH), pipeline=pipeline)

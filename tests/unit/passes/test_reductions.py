@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import recipe_steps
 import torch
+from launches import covering
 from split_cluster import split_cluster
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -68,8 +69,7 @@ def reduced_dtypes(module: ModuleOp) -> set[str]:
     return {dtype_of(value) for found, is_widened in walked if is_widened for value in found}
 
 
-@pytest.mark.parametrize("pins", ["dp", "zero1", "zero3", None])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("pins", "dtype"), covering(["dp", "zero1", "zero3", None], ["float32", "bfloat16"]))
 def test_gradients_are_reduced_in_the_dtype(pins: str | None, dtype: ReduceDtype):
     assert reduced_dtypes(planned(pins, dtype)) == {dtype}
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from launches import covering
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase
@@ -11,9 +12,9 @@ from shardwright.ir.mesh import parse_mesh
 PIPELINE = "prepare,search-strategy,split-batch{{parts={parts}}},communicate,finish"
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-@pytest.mark.parametrize("mesh", ["2", "2x1"])
-@pytest.mark.parametrize("model", ["gpt2-tiny", "bert-tiny", "vit-tiny"])
+@pytest.mark.parametrize(
+    ("model", "mesh", "parts"), covering(["gpt2-tiny", "bert-tiny", "vit-tiny"], ["2", "2x1"], [2, 4])
+)
 def test_the_parts_sum_to_the_whole(model: str, mesh: str, parts: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shardwright.api.compile.emit_python", lambda *args, **named: "")
     parsed = parse_mesh(mesh)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from launches import covering
 
 from shardwright.api.checking.cases import CheckCase, imported, plan_case
 from shardwright.api.checking.check import check_interpreted
@@ -28,7 +29,7 @@ def test_stages_train_as_one_device(ranks: str):
     agrees(sum(map(int, counts)), f"{stages},search-strategy,{BACK}")
 
 
-@pytest.mark.parametrize("count", range(len(BACK.split(",")) + 2))
+@pytest.mark.parametrize("count", covering(range(len(BACK.split(",")) + 2)))
 def test_every_prefix_trains(count: int):
     passes = ['partition-stages{stages=2 ranks="2,1"}', "search-strategy", *BACK.split(",")]
     agrees(3, ",".join(passes[: count + 1]))
@@ -48,8 +49,7 @@ def test_other_models_have_stages(step: str):
 PROGRAM = "program{mode=pipeline parts=4 schedule=eager-1f1b}"
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b"])
-@pytest.mark.parametrize("ranks", ["2,2", "1,2,1"])
+@pytest.mark.parametrize(("schedule", "ranks"), covering(["gpipe", "1f1b", "eager-1f1b"], ["2,2", "1,2,1"]))
 def test_scheduled_stages_train(schedule: str, ranks: str):
     stages = len(ranks.split(","))
     agrees(
