@@ -135,6 +135,6 @@ def figures(candidate: Tried) -> tuple[str, str, str]:
 
 
 def legend_tables(names: Iterable[str | None]) -> list[Table]:
-    """Return a table of the terms in the names of plans, or nothing without any; plans as pinned have no name."""
+    """Return the legend of the names of plans as one table, or an empty list if they have no terms; None is no name."""
     terms = legend(name for name in names if name)
     return [rows_table("terms in the names of plans", terms)] if terms else []
