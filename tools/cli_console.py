@@ -86,7 +86,10 @@ def print_report(*parts: Table | str, stderr: bool = False) -> None:
             console.print(Text(_printable(part)), soft_wrap=True)
             continue
         if not is_terminal:
-            part.box, part.title_justify, part.pad_edge = None, "left", False
+            if part.title is not None:
+                # A title of a table wraps at the width of the table.
+                console.print(part.title, soft_wrap=True)
+            part.box, part.title, part.pad_edge = None, None, False
         console.print(part)
 
 
