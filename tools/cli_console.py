@@ -138,6 +138,6 @@ def figures(candidate: Tried) -> tuple[str, str, str]:
 
 
 def legend_tables(names: Iterable[str | None]) -> list[Table]:
-    """Return the legend of the names of plans as one table, or an empty list if they have no terms; None is no name."""
+    """Return the legend of the names of plans as one table, or an empty list if they have no terms to explain."""
     terms = legend(name for name in names if name)
     return [rows_table("terms in the names of plans", terms)] if terms else []
