@@ -1,14 +1,15 @@
 """
 An optimizing compiler for distributed training.
 
-`parallelize` turns a single-device PyTorch training step into the program that trains the same model on a cluster;
-`PlanOptions` say how it is planned; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model,
-and a `ShareSampler` hands each rank its rows of every batch; `LossScaling` has the settings of float16; a
-`LocalShard` is a rank's part of a tensor that is split unevenly; `register_rule` says how a custom op may be split,
-and `check_rule` whether that is true; under `counter_random` eager PyTorch draws the random numbers of a plan;
-`FaultBounds` say how soon a fault of a rank ends the job, a `NonFiniteError` is the error of a loss that is no
-number, and a `CheckpointError` is the error of a checkpoint that cannot be written or read. All are imported on first
-use, so that `opt-tool`, which works on IR files, starts without torch.
+`parallelize` turns a single-device PyTorch training step into the program that trains the same model on a cluster.
+`PlanOptions` control the planning. A `TrainingStep` is the input of the compiler, and `from_hf` makes one from a
+Hugging Face model. A `ShareSampler` gives each rank its rows of every batch; `LossScaling` holds the settings of
+float16; a `LocalShard` is a rank's part of an unevenly split tensor. `register_rule` declares how a custom op may be
+split, and `check_rule` tests whether the declaration is correct. Under `counter_random` eager PyTorch draws the same
+random numbers as a plan. `FaultBounds` set how soon a fault of a rank ends the job. A `NonFiniteError` reports a loss
+that is NaN or infinite, and a `CheckpointError` a checkpoint that cannot be written or read.
+
+All names are imported on first use, so that `opt-tool`, which works on IR files, starts without torch.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import the public name `name` from its home; AttributeError for a name that is not public."""
+    """Import the public name `name` from its module; raise AttributeError for a name that is not public."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")

@@ -1,1 +1,1 @@
-"""What a training script calls: `parallelize` and `TrainingStep`."""
+"""The API for training scripts: `parallelize` and `TrainingStep`."""

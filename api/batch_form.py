@@ -1,4 +1,4 @@
-"""What a batch must look like beside the example: its items, their kinds, and rows that agree."""
+"""The requirements on a batch, relative to the example: its items, their kinds, and equal numbers of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..lowering.capture.calling import LABELS, Batch, batch_items
 from ..runtime.plan import PlanError
 
 Shapes: TypeAlias = "tuple[tuple[str, tuple[int, ...]], ...]"
-"""By item, in the order of the example, the shape of a tensor."""
+"""The name and shape of each tensor item, in the order of the example."""
 
 
 @dataclass(frozen=True)
@@ -34,52 +34,51 @@ class BatchForm:
     @cached_property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors of the example, by name."""
-        return {name: each for name, each in batch_items(self.example).items() if isinstance(each, torch.Tensor)}
+        return {name: item for name, item in batch_items(self.example).items() if isinstance(item, torch.Tensor)}
 
     @cached_property
     def rows(self) -> int:
-        """The rows of the example; 0 where no item has any."""
-        given = (each for name, each in self.tensors.items() if name not in self.no_rows)
-        return next((each.shape[0] for each in given if each.dim()), 0)
+        """The number of rows of the example; 0 if no item has rows."""
+        with_rows = (each for name, each in self.tensors.items() if name not in self.no_rows)
+        return next((each.shape[0] for each in with_rows if each.dim()), 0)
 
     def has_rows(self, name: str) -> bool:
         """Return whether the first dim of an item counts the rows of the batch."""
-        found = self.tensors.get(name)
-        return found is not None and found.shape[:1] == (self.rows,) and name not in self.no_rows
+        tensor = self.tensors.get(name)
+        return tensor is not None and tensor.shape[:1] == (self.rows,) and name not in self.no_rows
 
     @cached_property
     def labels(self) -> str:
-        """The name of the item that the loss function takes; empty where there is none."""
+        """The name of the item that the loss function takes, or an empty string without a loss function."""
         if not self.has_labels:
             return ""
         return LABELS if isinstance(self.example, Mapping) else str(len(self.example) - 1)
 
     def shapes(self, call: str, batch: object, *, of_model: bool = False) -> Shapes:
         """
-        The shapes of a batch.
+        Check a batch and return its shapes.
 
         Args:
-            call: what was called with it, for messages.
-            of_model: whether only what the model takes counts: labels, and other items that it can do without, may be
-                missing.
+            call: the user's call, for messages.
+            of_model: whether only the inputs of the model are required: labels and optional inputs may be missing.
 
         Raises:
-            PlanError: it lacks an item, or has one more or of another kind, or items of different numbers of rows.
+            PlanError: an item is missing, unknown or of another kind, or the items have different numbers of rows.
         """
         items = self._items(call, batch)
-        wanted = {name: each for name, each in self.tensors.items() if not (of_model and name == self.labels)}
+        required = {name: each for name, each in self.tensors.items() if not (of_model and name == self.labels)}
         for name in items:
             if name not in batch_items(self.example):
                 raise PlanError(f"{call} was given an item {name!r}, which the example batch lacks: {self._expected()}")
-        found: list[tuple[str, tuple[int, ...]]] = []
-        for name, example in wanted.items():
+        shapes: list[tuple[str, tuple[int, ...]]] = []
+        for name, example in required.items():
             if name in items:
-                found.append((name, self._shape(call, name, items[name], example)))
+                shapes.append((name, self._shape(call, name, items[name], example)))
             elif not of_model or self.has_labels:
                 given = ", ".join(map(repr, items)) or "nothing"
                 raise PlanError(f"{call} was given no item {name!r}: found {given}, expected {self._expected()}")
-        self._verify_rows(call, dict(found))
-        return tuple(found)
+        self._verify_rows(call, dict(shapes))
+        return tuple(shapes)
 
     def _items(self, call: str, batch: Any) -> Mapping[str, Any]:
         expected = dict if isinstance(self.example, Mapping) else tuple
@@ -104,7 +103,7 @@ class BatchForm:
         return tuple(item.shape)
 
     def _verify_rows(self, call: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """What has as many rows as the batch in the example must have as many as the batch here."""
+        """Check that the items with rows in the example have equal, nonzero numbers of rows here."""
         counts = {name: shape[0] for name, shape in shapes.items() if self.has_rows(name)}
         if len(set(counts.values())) > 1:
             details = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
@@ -113,7 +112,7 @@ class BatchForm:
             raise PlanError(f"{call} was given a batch without rows")
 
     def like(self, shapes: Shapes, plain: Mapping[str, Any]) -> Batch:
-        """A batch of these shapes, on no device, in the example's dtypes and with these plain values."""
+        """Return a batch of these shapes on the meta device, with the example's dtypes and the given plain values."""
         sizes = dict(shapes)
         items: dict[str, Any] = {}
         for name, item in batch_items(self.example).items():
@@ -124,7 +123,7 @@ class BatchForm:
         return items if isinstance(self.example, Mapping) else tuple(items.values())
 
     def plain(self, batch: Any, *, of_model: bool = False) -> dict[str, Any]:
-        """The values of a batch that are no tensors; those of the example where it lacks them."""
+        """Return the plain values of a batch, which are not tensors; missing ones are taken from the example."""
         given = {**batch_items(self.example), **batch_items(batch)} if not of_model else batch_items(batch)
         names = batch_items(self.example)
         return {
@@ -138,5 +137,5 @@ class BatchForm:
 
 
 def shapes_text(shapes: Shapes) -> str:
-    """Shapes in words: `'x' [16, 8], 'y' [16]`."""
+    """Return shapes as text: `'x' [16, 8], 'y' [16]`."""
     return ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes)

@@ -1,4 +1,4 @@
-"""What a batch may hold: tensors that can be computed on, and plain values, which are part of the step."""
+"""The items that a batch may have: tensors that can be computed on, and plain values, which are part of the step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime.plan import PlanError
 
 
 def item_refusal(item: object) -> str | None:
-    """What keeps an item out of a batch, and what to do; None where nothing does."""
+    """Return why an item may not be in a batch, and an alternative; return None for an allowed item."""
     if isinstance(item, torch.Tensor):
         if item.layout != torch.strided or item.is_nested:
             return f"is a tensor of layout {item.layout}; {LAYOUT.instead}"
@@ -27,18 +27,18 @@ def item_refusal(item: object) -> str | None:
 
 
 def _holds_tensor(item: object) -> bool:
-    inside = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else ()
-    return any(isinstance(each, torch.Tensor) or _holds_tensor(each) for each in inside)
+    items = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else ()
+    return any(isinstance(value, torch.Tensor) or _holds_tensor(value) for value in items)
 
 
 @dataclass(frozen=True)
 class BatchValues:
     """
-    The plain values that every batch has to have.
+    The plain values that every batch must have.
 
     Args:
         tensors: the names of items that are tensors.
-        values: the other items, which have one value for all steps.
+        values: the other items, which have the same value in all steps.
     """
 
     tensors: frozenset[str]
@@ -46,31 +46,31 @@ class BatchValues:
 
     @classmethod
     def of(cls, batch: Batch) -> BatchValues:
-        """Those of an example."""
+        """Return the plain values of an example batch."""
         items = batch_items(batch)
         tensors = frozenset(name for name, item in items.items() if isinstance(item, torch.Tensor))
         return cls(tensors, {name: item for name, item in items.items() if name not in tensors})
 
     def verify(self, batch: object) -> None:
         """
-        Check a batch, or a rank's rows of one; shapes and dtypes are checked where rows are taken.
+        Check a batch, or a rank's rows of one; shapes and dtypes are checked when rows are taken.
 
         Raises:
-            PlanError: an item or its value differs from the example's, or it cannot be computed on.
+            PlanError: an item or its value differs from the example's, or a tensor cannot be computed on.
         """
         if callable(batch):
             raise PlanError(f"step() was given a {type(batch).__name__}; {CLOSURE.instead}")
         if not isinstance(batch, tuple | list | dict | LocalRows):
-            return  # `BatchForm` says what it should be.
+            return  # `BatchForm` reports the expected type.
         items = items_of(batch)
         for name, item in items.items():
             if name not in self.tensors and name not in self.values:
                 known = ", ".join(map(repr, (*self.tensors, *self.values)))
-                raise PlanError(f"the batch has an entry {name!r}, the example had {known}; {OTHER_ITEM.instead}")
+                raise PlanError(f"the batch has an entry {name!r}, but the example had {known}; {OTHER_ITEM.instead}")
             if name in self.tensors and (refusal := item_refusal(item)) is not None:
                 raise PlanError(f"batch entry {name!r} {refusal}")
         for name, value in self.values.items():
-            # The rows of a loader are tensors alone.
+            # A loader's rows contain only tensors.
             if not (_is_same(items.get(name), value) or (isinstance(batch, LocalRows) and name not in items)):
                 found = repr(items[name]) if name in items else "missing"
                 raise PlanError(

@@ -1,4 +1,4 @@
-"""The driver: from a training step and a cluster to a program, by import, passes and lowering."""
+"""The driver: imports a training step, runs the passes for a cluster, and lowers the result to a program."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from .plan_report import PlanReport, report, versions
 from .training_step import LossScaling, TrainingStep
 
 PlanAlgorithm: TypeAlias = AlgorithmName | WholePlan
-"""How a plan is found; see `PlanOptions`."""
+"""The algorithm that finds a plan; see `PlanOptions`."""
 
 Observer = Callable[[str], None]
 
 
 def _unobserved(phase: str) -> None:
-    """Let a phase pass in silence."""
+    """Ignore the phase."""
 
 
 @dataclass(frozen=True)
@@ -70,35 +70,34 @@ class PlanOptions:
     Args:
         algorithm: ``auto`` (`search-plan`) and ``anneal`` (AMP's search) decide on everything. All others are
             algorithms of `search-strategy`, on the cluster's own mesh without micro-batches. The default is ``auto``,
-            but ``fixed`` for a preset without an option of the whole plan, and ``eliminate`` for given shares.
-        pins: a pin file, the name of a preset, or pins as TOML text. With options of the whole plan (mesh,
-            stages, ...) a preset fixes only the strategy; pins that name axes or values keep the cluster's mesh.
+            but ``fixed`` for a preset without an option of the whole plan, and ``eliminate`` for explicit shares.
+        pins: a pin file, the name of a preset, or pins as TOML text. With options of the whole plan (mesh, stages, ...)
+            a preset fixes only the strategy; pins that name axes or values keep the cluster's mesh.
         dtype: the dtype of floating-point parameters, buffers and batch items; by default each keeps its own.
         gradients: whether the program also returns the gradients.
-        pipeline: passes, or their text form, in place of the usual ones; their options take the place of pins,
-            algorithm, ratios, random and everything that a search decides, which exclude a pipeline.
-        ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced where the devices
-            of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
-        random: ``exact``, the same random numbers as on one device, however the step is sharded; or ``independent``,
-            each rank draws its part by itself, with numbers that depend on the sharding.
-        probe: whether the rules of ops that the table lacks are inferred from what they compute.
-        mesh: of all devices, as ``4x16``; this and the next five are searched for by default.
+        pipeline: passes, or their text form, that replace the usual ones. Their options replace pins, algorithm,
+            ratios, random and everything that a search decides; these options cannot be combined with a pipeline.
+        ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced if the devices of
+            the cluster differ; or the shares themselves, such as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
+        random: ``exact``, the same random numbers as on one device, for every sharding of the step; or ``independent``,
+            each rank draws the numbers of its part, which depend on the sharding.
+        probe: whether the rules of ops that the table lacks are inferred by running these ops.
+        mesh: the mesh of all devices, such as ``4x16``; by default the search chooses this option and the next five.
         stages: number of pipeline stages, 1 for no pipeline.
         micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
             through the stages of a pipeline. A step is still one update, by the full batch.
-        duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
-        idle: whether ranks may idle: `auto` where the step is faster without them. They receive the loss and metrics.
-        keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
-            between layers only; the rest is recomputed. By default the search keeps all activations that fit.
-            Layers under `torch.utils.checkpoint` are recomputed in any case.
+        duplex: whether parts of the batch compute while others communicate; `auto` if simulation finds it faster.
+        idle: whether ranks may idle: `auto` if the step is faster without them. They still get the loss and metrics.
+        keep_activations: the fraction of activations, by bytes, that is kept for backward: 1 keeps all of them, and 0
+            only those between layers. The rest is recomputed. The search keeps all activations that fit by default.
+            Layers under `torch.utils.checkpoint` are always recomputed.
         budget: seconds after which the search ends with the best plan so far.
-        candidate: the plan that `search-plan` rebuilds instead of searching: the `plan.json` of another plan, or its
-            JSON text.
-        adapt: whether the candidate may be of another cluster, and is put on this one.
+        candidate: the plan that `search-plan` rebuilds instead of searching: a `plan.json` file, or its JSON text.
+        adapt: whether the candidate may belong to another cluster and is adapted to this one.
         compile: whether the computation between collectives is compiled, as by `torch.compile`, in the first step. The
-            plan reckons with it: a chain of elementwise ops costs as much as one kernel.
-        processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
-            forked, so one is right where a process group or a GPU is in use.
+            plan takes this into account: a chain of elementwise ops costs as much as one kernel.
+        processes: the number of processes in which `search-plan` tries candidates; the plan does not depend on it. The
+            processes are forked, so use 1 if a process group or a GPU is in use.
 
     Raises:
         PlanError: an option does not take its value, or two options exclude each other (`ir/plan_options.py`).
@@ -131,25 +130,25 @@ class PlanOptions:
     @property
     def given(self) -> dict[str, object]:
         """Return the options that differ from their defaults, by name."""
-        return differing({each.name: getattr(self, each.name) for each in fields(self)})
+        return differing({option.name: getattr(self, option.name) for option in fields(self)})
 
     def passes(self, cluster: Cluster) -> Pipeline:
         """
-        The passes that make a plan on `cluster` of an imported step.
+        Return the passes that plan an imported step for `cluster`.
 
         Raises:
-            PipelineError, PinError: the pipeline or the pins that were given cannot be read.
+            PipelineError, PinError: the user's pipeline or pins cannot be read.
         """
         marks = [MarkCompiledPass()] if self.compile else []
         if self.pipeline is not None:
-            given = Pipeline.of(marks, self.pipeline)
-            # The program needs to know what it may write over.
-            decides = any(isinstance(each, ReuseBuffersPass) for each in given)
-            return given if decides else Pipeline.of(given, ReuseBuffersPass())
+            users = Pipeline.of(marks, self.pipeline)
+            # The emitted program needs the decisions about which buffers may be overwritten.
+            decides = any(isinstance(item, ReuseBuffersPass) for item in users)
+            return users if decides else Pipeline.of(users, ReuseBuffersPass())
         algorithm = self._algorithm()
         whole: WholePlan | None = algorithm if algorithm == "auto" or algorithm == "anneal" else None
         keep = self.keep_activations if whole is None else None
-        made = Pipeline.of(
+        pipeline = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
             marks,
             "prepare",
@@ -158,8 +157,8 @@ class PlanOptions:
             self._search_plan(whole) if whole is not None else self._flat(cluster, SearchStrategyPass(algorithm)),
             "finish",
         )
-        # Read from its text, which names an option that has no such value: types are not checked where passes are made.
-        return Pipeline.parse(str(made))
+        # Passes do not check their option values when they are constructed; the parser does, and names the option.
+        return Pipeline.parse(str(pipeline))
 
     def _algorithm(self) -> PlanAlgorithm:
         if self.algorithm is not None:
@@ -171,20 +170,19 @@ class PlanOptions:
         return "eliminate" if shares else "auto"
 
     def _search_plan(self, algorithm: WholePlan) -> SearchPlanPass:
-        """The pass that decides on everything that the user did not."""
         return SearchPlanPass(algorithm=algorithm, **{name: getattr(self, name) for name in taken_by("search-plan")})
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
-        """The passes that decide on a strategy and its ratios on the cluster's own mesh, without micro-batches."""
+        """Return the passes that choose a strategy and its ratios on the cluster's own mesh, without micro-batches."""
         program = "communicate,overlap"
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
-            # Other algorithms are chosen by name, and ratios find the limits of memory themselves.
+            # An algorithm that was requested by name is not fitted to memory; the ratios below observe its limits.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []
             return Pipeline.of(search, program, fits, "join-updates")
         if self.ratios in ("auto", "balanced"):
             strategy = Pipeline.of(FixedPointPass(str(Pipeline.of(search, BalanceRatiosPass()))))
         else:
-            # The second search is for the ratios that are given.
+            # The second search finds a strategy for the user's ratios.
             strategy = Pipeline.of(search, BalanceRatiosPass(self.ratios), search)
         return Pipeline.of(strategy, "program")
 
@@ -192,14 +190,13 @@ class PlanOptions:
 @dataclass(frozen=True)
 class CompiledStep:
     """
-    A plan.
+    A planned training step and its program.
 
     Args:
-        report: what `plan.json` holds.
-        began: when planning did, by `time.time()`.
-        undecided: the step before any decision, from which `explain` asks what else would have been; None where
-            `search-plan` was not run.
-        texts: of both modules, in this order, where they are known; `save` writes them.
+        report: the contents of `plan.json`.
+        began: the start of planning, by `time.time()`.
+        undecided: the step before any decision, the input of `explain`, or None if `search-plan` did not run.
+        texts: the texts of `module` and `undecided`, in this order, if they are already printed; `save` writes them.
     """
 
     module: ModuleOp
@@ -211,18 +208,18 @@ class CompiledStep:
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """
-        Write `step.mlir`, `program.py` and `plan.json` into `folder`, and, where the plan was searched for, what
-        `replan` begins from: `global.mlir`, the step before any decision, and `replan.json`. All of them are written
-        or, if this process ends before, none. What was there before is replaced.
+        Write `step.mlir`, `program.py` and `plan.json` into `folder`, replacing an earlier plan.
+
+        If the plan was searched for, also write the input of `replan`: `global.mlir`, the step before any decision, and
+        `replan.json`. Unless the folder has other files, either all of these are replaced or none (`swap_folder`).
 
         Args:
-            began: by `time.time()`, since when somebody waits; `total_seconds` of `plan.json` counts from there, by
-                default from the begin of planning.
+            began: the start of `total_seconds` of `plan.json`, by `time.time()`; by default the start of planning.
         """
         folder = Path(folder)
         planned, undecided = self.texts or (module_text(self.module), _text(self.undecided))
         texts: dict[str, str | None] = {PLANNED: planned, "program.py": self.program}
-        # Those of an earlier plan would answer for this one.
+        # Files of an earlier plan must be deleted (None), because they would be read as part of this one.
         texts |= {UNDECIDED: undecided, RECORD: None}
         if self.undecided is not None:
             texts[RECORD] = PlanRecord.of(self.module, self.report).text(text_digest(planned))
@@ -235,7 +232,7 @@ class CompiledStep:
 def import_training_step(
     step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False, probe: bool = True
 ) -> ModuleOp:
-    """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be captured."""
+    """Return the IR of a training step, with global shapes and no decisions; CaptureError if it cannot be captured."""
     captured = capture_step(
         step.model,
         step.loss,
@@ -255,17 +252,17 @@ def import_training_step(
     if step.skip_non_finite:
         SkipNonFinitePass().apply(Context(), module)
     if step.clip_norm is not None or step.clip_value is not None:
-        if found := [each.name for each in captured.inputs if each.role == "param" and each.dtype.is_complex]:
+        if complex_names := [item.name for item in captured.inputs if item.role == "param" and item.dtype.is_complex]:
             raise CaptureError(
-                f"the parameter {found[0]!r} is complex, and gradients of real numbers alone are clipped; let the model"
-                " keep it as pairs of real numbers and read it by torch.view_as_complex, or leave clipping out"
+                f"the parameter {complex_names[0]!r} is complex, but clipping supports only gradients of real numbers; "
+                "let the model keep it as pairs of real numbers and read it by torch.view_as_complex, or do not clip"
             )
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
     return module
 
 
 def verify_pins(step: TrainingStep, options: PlanOptions) -> None:
-    """Refuse pins that cannot be read, or of a value much like one of the step's, before anything takes long."""
+    """Raise PinError for pins that cannot be read or misspell a value of the step, before any slow work begins."""
     if options.pins is not None and any(pin.value for pin in load_pins(options.pins)):
         with torch.random.fork_rng([]):
             model = step.model if isinstance(step.model, nn.Module) else make_fake_model(step.model, Fakes(None))
@@ -287,15 +284,14 @@ def compile_step(
     Plan a training step for a cluster.
 
     Args:
-        name: of the program, for messages.
+        name: name of the program, for messages.
         step_spec: where the runtime finds the step again: a shipped name or `package.module:callable`.
         observe: called with the name of each phase before it begins, to show progress.
 
     Raises:
-        CaptureError, PassError, PipelineError, PinError: the step cannot be captured, what was asked cannot be read, or
-            no plan obeys it.
+        CaptureError, PassError, PipelineError, PinError: capture or planning failed, or an option cannot be read.
     """
-    # A pipeline or pins that cannot be read are reported before the step is captured, which takes longer.
+    # Report a pipeline or pins that cannot be read before the step is captured, which takes longer.
     options.passes(cluster)
     verify_pins(step, options)
     observe("import")
@@ -316,9 +312,12 @@ def lower(
     observe: Observer = _unobserved,
 ) -> CompiledStep:
     """
-    Plan an imported step, which is changed: passes and emission; `seconds` holds what came before.
+    Plan an imported step, which is modified, and emit its program.
 
-    A plan that splits an op by an inferred rule which does not hold there is dropped, and made again with less of it.
+    If the plan splits an op by an inferred rule that does not hold there, the rule is narrowed and planning repeated.
+
+    Args:
+        seconds: the time that earlier phases took, by name.
     """
     began = time() - sum(seconds.values())
     undecided: list[ModuleOp] = []
@@ -338,7 +337,7 @@ def lower(
             return lower(imported, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
         seconds |= spent
         observe("emit")
-        given = undecided[0] if undecided else None
+        initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
             if fault := first_fault(module):
@@ -354,12 +353,17 @@ def lower(
         if options.processes == 1:
             about, (program, spent), texts = checked_report(), emitted(), None
         else:
-            # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
-            jobs: list[Callable[[], Any]] = [checked_report, emitted, lambda: _text(given), lambda: _text(module)]
+            # Emission may fail on invalid IR. This process runs `checked_report`, so its clearer error comes first.
+            jobs: list[Callable[[], Any]] = [
+                checked_report,
+                emitted,
+                lambda: _text(initial),
+                lambda: _text(module),
+            ]
             about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, options.processes)
             texts = planned, before
     about["pass_seconds"]["emit"] = spent
-    return CompiledStep(module, program, about, began, given, texts)
+    return CompiledStep(module, program, about, began, initial, texts)
 
 
 def _text(module: ModuleOp | None) -> str | None:

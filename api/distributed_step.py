@@ -1,4 +1,4 @@
-"""`DistributedStep`: a planned training step on one rank of a job, as the user's loop sees it."""
+"""`DistributedStep`: a planned training step on one rank of a job, for use in the user's training loop."""
 
 from __future__ import annotations
 
@@ -40,21 +40,19 @@ class DistributedStep(StepState):
     """
     A planned training step, on one rank of a job: call it with the global batch to train one step.
 
-    Every method has to be called on all ranks.
+    Every method has to be called on all ranks. `StepState` has the methods that read, replace, save and load the state.
 
     Args:
-        executor: holds this rank's part of everything.
-        plan: the report of the plan: what `plan.json` holds.
-        program: the text that this rank runs.
-        variants: the programs beside it, for evaluation and for batches of other shapes.
-        model: what was planned; a module is guarded from now on (`module_guard`).
-        compared: in how many steps, and how many evaluations, the inputs of the ranks are compared.
+        executor: holds this rank's part of all values and runs the program.
+        plan: the report of the plan, as in `plan.json`.
+        program: the text of the program that this rank runs.
+        variants: the additional programs, for evaluation and for batches of other shapes.
+        model: the planned model; a module is guarded from now on (`module_guard`).
+        compared: the number of first steps, and of first evaluations, that compare the inputs of the ranks.
         values: the plain values of the planned batch, which are part of the step.
-        device_mesh: the one that was planned for, if one was given.
-        on_nan: what to do about a loss that is nan or infinite.
-        record: of the plan, on rank 0.
-
-    The methods of `StepState` read, replace, save and load its weights and states.
+        device_mesh: the user's DeviceMesh, if the plan was made for one.
+        on_nan: the reaction to a loss that is nan or infinite.
+        record: the record of the plan, on rank 0.
     """
 
     def __init__(
@@ -93,28 +91,28 @@ class DistributedStep(StepState):
         Train one step.
 
         Args:
-            batch: the global batch, shaped as the example or as one of the other `shapes` that were declared, the same
-                on every rank; or a rank's own rows of it, marked by `local`.
-            lr: the learning rate of this step, or one for each group of parameters, numbers or tensors without dims;
-                with None the step takes the rates in `optimizer`, which a scheduler or the loop may set.
+            batch: the global batch, the same on every rank, in the shape of the example or of a declared one
+                (`shapes`); or this rank's own rows of it, marked by `local`.
+            lr: the learning rate of this step, or one for each group of parameters, as numbers or tensors without dims;
+                if None, the rates in `optimizer`, which a scheduler or the loop may set.
 
         Returns:
             The loss, the same on every rank.
 
         Raises:
-            PlanError: the batch is not like the example, or of a shape that was not declared; in the first steps, the
-                ranks were given different ones; or the step is called under autocast or `no_grad`, or with layers in
-                other modes.
-            NonFiniteError: the loss is nan or infinite, unless another ``on_nan`` was given; on CUDA, that of the step
+            PlanError: the batch does not match the example or has a shape that was not declared; in the first steps,
+                the ranks were given different ones; or the step is called under autocast or `no_grad`, or with layers
+                in other modes.
+            NonFiniteError: the loss is nan or infinite and ``on_nan`` is ``raise``; on CUDA, the loss of the step
                 before. Parameters and states have been updated by then.
         """
         self._verify_modes()
         self._values.verify(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
-        given_rate = lr if lr is not None or self.optimizer is None else self.optimizer.rates
-        rates = rates_of(self._executor.plan, given_rate)
+        chosen_rate = lr if lr is not None or self.optimizer is None else self.optimizer.rates
+        rates = rates_of(self._executor.plan, chosen_rate)
         with ACTIVITY.stepping():
-            # First, so that a batch which one rank alone cannot take is an error on all.
+            # Compare first, so that a batch that only one rank rejects is an error on all ranks.
             self._given.verify(given, rates)
             self._replicas.look(given, rates)
             if not self._variants.connections.compiles:
@@ -130,7 +128,7 @@ class DistributedStep(StepState):
 
     def profile(self) -> AbstractContextManager[StepProfile]:
         """
-        Measure how much of the communication of steps is beside computation.
+        Measure how much of the communication of steps overlaps with computation.
 
         ::
 
@@ -140,7 +138,7 @@ class DistributedStep(StepState):
             print(profile)                      # seconds by phase and axis; the same on every rank
             profile.save("measured.json")       # for shardwright simulate PLAN --measured measured.json
 
-        Outside nothing is measured, at no cost. The first step inside takes longer: let one go before.
+        Steps outside are not measured. The first step inside takes longer, so profile several.
         """
         return profiled(self._executor, compiled=self._variants.connections.compiles)
 
@@ -149,29 +147,28 @@ class DistributedStep(StepState):
         Plan the step for batches of another shape, too, as `shapes` of `parallelize` does.
 
         Raises:
-            PlanError: the batch is not like the example, or there is no plan for it.
+            PlanError: the batch does not match the example, or planning failed.
         """
         self._variants.declare(batch)
 
     def evaluate(self, batch: Batch | LocalRows) -> Evaluation:
         """
-        Loss and metrics of a batch in eval mode, whatever mode the module is in.
+        Return the loss and metrics of a batch in eval mode, whatever mode the module is in.
 
-        Parameters and buffers stay where and as training has them, and training continues as if nothing had been
-        evaluated: no random number, metric or buffer changes.
+        Parameters and buffers keep their placement. Training continues as if the evaluation had not happened: it
+        changes no random number, metric or buffer.
 
         Args:
-            batch: the global batch, the same on every rank: of the example's items, and of any number of rows and any
-                lengths. For each new shape rank 0 plans a program, once. Or this rank's rows of a batch of the
+            batch: the global batch, the same on every rank, with the items of the example and any number of rows and
+                any lengths. Rank 0 plans a program once for every new shape. Or this rank's rows of a batch of the
                 example's shape, as `loader` gives them.
 
         Returns:
-            The loss and the metrics of this batch, the same on every rank; those of several batches are the loop's to
-            add up, as on one device.
+            The loss and the metrics of this batch alone, the same on every rank.
 
         Raises:
-            PlanError: the batch is not like the example, or one shape too many (`most_programs`); or, in the first
-                evaluations, the ranks were given different batches.
+            PlanError: the batch does not match the example, or it would exceed the number of shapes (`most_programs`);
+                or, in the first evaluations, the ranks were given different batches.
         """
         self._verify_given(batch, "evaluate()")
         return evaluate(self._variants, batch)
@@ -184,11 +181,11 @@ class DistributedStep(StepState):
 
     def predict(self, batch: Batch | LocalRows, part: Literal["whole", "rows"] = "whole") -> Any:
         """
-        The model's output for a batch in eval mode: tensors, in the model's tuples, lists, dicts and data classes.
+        Return the model's output for a batch in eval mode, in the model's tuples, lists, dicts and data classes.
 
         Args:
             batch: as in `evaluate`; labels and optional arguments of the model may be missing.
-            part: ``whole``, the same on every rank; or ``rows``, those rows that this rank computed.
+            part: ``whole``, the full output on every rank; or ``rows``, the rows that this rank computed.
 
         Raises:
             PlanError: as in `evaluate`; or tensors of the output have different rows on this rank.
@@ -199,13 +196,12 @@ class DistributedStep(StepState):
         return predict(self._variants, batch, part)
 
     def _verify_given(self, batch: Batch | LocalRows, call: str) -> None:
-        """Refuse a batch that other ranks do not have, in the first evaluations."""
         self._verify_autocast(call)
         self._evaluated.verify(batch if isinstance(batch, LocalRows) else batch_items(batch))
 
     @property
     def most_programs(self) -> int:
-        """The most shapes of batches that `evaluate` and `predict` take, each of which needs a program."""
+        """The largest number of batch shapes that `evaluate` and `predict` accept; each shape needs a program."""
         return self._variants.most
 
     @most_programs.setter
@@ -213,12 +209,12 @@ class DistributedStep(StepState):
         self._variants.most = most
 
     def _verify_autocast(self, call: str) -> None:
-        """Refuse autocast around a call, which cannot change what was planned."""
+        """Raise PlanError if a call is under autocast, which has no effect on a planned step."""
         if torch.is_autocast_enabled(self._executor.comm.device.type):
             raise PlanError(f"{call} was called under torch.autocast, which has no effect on it: {AUTOCAST.instead}")
 
     def _verify_modes(self) -> None:
-        """Refuse what would change a step of one device, and cannot change this one."""
+        """Raise PlanError for modes that would change a step on one device but have no effect on a planned one."""
         self._verify_autocast("step()")
         if not torch.is_grad_enabled():
             raise PlanError(
@@ -241,26 +237,25 @@ class DistributedStep(StepState):
     @property
     def metrics(self) -> dict[str, torch.Tensor]:
         """
-        What the last step returned beside the loss, the same full tensors on every rank: the metrics that were asked
-        for, and ``grad_norm``, where gradients are clipped by it.
+        The metrics of the last step, as full tensors that are the same on every rank: the user's metrics, and
+        ``grad_norm`` if gradients are clipped by norm.
         """
         return dict(self._executor.metrics)
 
     @property
     def loss_scale(self) -> float | None:
-        """What the loss of the next step will be scaled by; None where it is not scaled."""
+        """The loss scale of the next step, or None without loss scaling."""
         return self._executor.loss_scale
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps were skipped, with ``on_nan="skip"``: their loss or gradients were not finite."""
+        """The number of steps that ``on_nan="skip"`` skipped because the loss or a gradient was not finite."""
         return self._finite.skipped
 
     @property
     def rows(self) -> range:
         """
-        The rows of every global batch, shaped as the example, that this rank computes on: all of them where the batch
-        is not split.
+        The rows that this rank computes on, of every global batch with the example's shape (all rows without a split).
 
         Raises:
             PlanError: the items of the batch are split differently.
@@ -268,7 +263,7 @@ class DistributedStep(StepState):
         return batch_rows(self._executor.plan, self._executor.comm.rank, self._executor.plans)[1]
 
     def sampler(self, length: int, seed: int | None = 0) -> ShareSampler:
-        """The sampler of this rank's rows of every batch, for a data set of `length` samples; see `ShareSampler`."""
+        """Return the sampler of this rank's rows, for a data set of `length` samples; see `ShareSampler`."""
         verify_alike("lengths or seeds of step.sampler()", (length, seed))
         count, rows = batch_rows(self._executor.plan, self._executor.comm.rank, self._executor.plans)
         return ShareSampler(length, count, rows, seed)
@@ -277,48 +272,49 @@ class DistributedStep(StepState):
         self, dataset: Dataset[Any], seed: int | None = 0, *, drop_last: bool = True, **options: Any
     ) -> DataLoader[Any]:
         """
-        A DataLoader that loads this rank's rows of every batch, marked for the step; the global batch where the items
-        of a batch are split differently. Its `batch_sampler` has `set_epoch`.
+        Return a DataLoader that loads this rank's rows of every batch, marked for the step.
+
+        It loads the global batch if the items of a batch are split differently. Its `batch_sampler` has `set_epoch`.
 
         Args:
-            dataset: with a length.
+            dataset: a data set with a length.
             seed: as in `sampler`, the same on every rank.
-            drop_last: whether what is left over after the last full batch of an epoch is not used; if it is, its shape
-                must be one of those that were declared, as `parallelize(..., shapes=[batch])`.
-            options: of `DataLoader`, as ``num_workers``; ``collate_fn`` is of samples, as ever, ``shuffle=False`` is
-                ``seed=None``, and a ``batch_size`` is that of the planned batch.
+            drop_last: whether to drop the incomplete last batch of an epoch; otherwise its shape must be declared, by
+                `parallelize(..., shapes=[batch])`.
+            options: options of `DataLoader`, such as ``num_workers``. ``collate_fn`` takes samples, as usual;
+                ``shuffle=False`` means ``seed=None``; a ``batch_size`` must equal the planned one.
 
         Raises:
-            PlanError: the last batch is to be used, and has a number of rows that was not declared; an option would
+            PlanError: the incomplete last batch is kept, and its number of rows was not declared; an option would
                 choose other rows; or, on every rank, the ranks were given different orders.
         """
-        made = share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
-        self._add_loader(made)
-        return made
+        loader = share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
+        self._add_loader(loader)
+        return loader
 
     def local(self, batch: Batch, rows: int | None = None) -> LocalRows:
         """
         Mark a batch as this rank's own rows of the global one.
 
         Args:
-            rows: how many the global one has; None for as many as the example.
+            rows: number of rows of the global batch; by default as many as in the example.
         """
         return LocalRows(batch_items(batch), rows)
 
     def collate(self, samples: list[Any]) -> Any:
-        """torch's `default_collate`, and empty tensors for a rank that has no rows: the `collate_fn` of a loader."""
+        """Collate as torch's `default_collate`, or into empty tensors without samples: the `collate_fn` of a loader."""
         return default_collate(samples) if samples else no_rows(self._executor.plan)
 
     @contextmanager
     def module(self) -> Generator[nn.Module, None, None]:
         """
-        The module that was planned, with the trained weights, to be used inside: evaluated, saved or averaged.
+        Return the planned module with the trained weights, for use inside the context: to evaluate, save or average it.
 
-        It holds full tensors, on every rank. What is done to its weights inside changes no training.
+        It holds full tensors, on every rank. Changes to its weights inside the context do not affect training.
 
         Raises:
-            PlanError: there is none: a function that makes the model was planned.
-            StaleModuleError: its parameters were changed inside.
+            PlanError: the step was planned from a function that makes the model, so there is no module.
+            StaleModuleError: a parameter of the module was changed inside the context.
         """
         if self._model is None or self._guard is None:
             raise PlanError(
@@ -341,7 +337,6 @@ class DistributedStep(StepState):
             )
 
     def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give a module's tensors what this step has trained."""
         values = (value for plan in self._executor.plans for value in plan.inputs if value.role in ("param", "buffer"))
         with torch.no_grad():
             for name, value in {value.name: value for value in values}.items():

@@ -1,4 +1,4 @@
-"""Beginning from the plan of an earlier run, which is kept in its folder or with its checkpoints."""
+"""Planning that starts from the plan of an earlier run, stored in its folder or with its checkpoints."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOG = logging.getLogger("shardwright")
 @dataclass(frozen=True)
 class EarlierPlan:
     """
-    A plan that an earlier run had.
+    A plan of an earlier run.
 
     Args:
-        folder: that it was found in.
+        folder: the folder that contains it.
     """
 
     record: PlanRecord
@@ -36,8 +36,9 @@ class EarlierPlan:
     @staticmethod
     def find(folder: Path) -> EarlierPlan | None:
         """
-        The plan in a folder of `shardwright plan`, or that of the newest checkpoint in a folder of checkpoints; None
-        where there is none, as at the first start, or, with a warning, where none can be read.
+        Return the plan in a folder of `shardwright plan`, or in the newest checkpoint of a folder of checkpoints.
+
+        Return None if the folder has no plan, as at the first start, or, with a warning, if its plan cannot be read.
         """
         places = [folder] if (folder / RECORD).exists() else [folder / name for name in checkpoints(folder)]
         for place in places:
@@ -53,32 +54,34 @@ class EarlierPlan:
         self, compiled: Callable[[PlanOptions], list[CompiledStep]], asked: PlanOptions, cluster: Cluster
     ) -> list[CompiledStep]:
         """
-        What is compiled with options that begin from this plan: the plan itself on its own cluster, and one made of it
-        on another; as asked where it was not searched for.
+        Return the plans that are compiled with options that start from this plan.
+
+        On the plan's own cluster this is the plan itself, and on another cluster an adaptation of it. If this plan did
+        not come from a search, it has no candidate, and the step is compiled as requested.
         """
         if self.record.candidate is None:
             return [self._logged(each, cluster, adapted=False) for each in compiled(asked)]
-        # What it was to obey may be no longer asked for.
+        # Drop the pins: the user may no longer request them.
         candidate = json.dumps({**self.record.candidate, "pins": []})
         if self._is_for(cluster) and not self.record.adapted:
-            # Other options than then, to which it is no answer, are for a search.
+            # If the plan does not satisfy the present options, search with them.
             with suppress(PassError):
-                found = compiled(replace(asked, candidate=candidate, budget=None))
-                return [self._logged(each, cluster, adapted=False) for each in found]
-        found = compiled(replace(asked, candidate=candidate, adapt=True))
-        return [self._logged(each, cluster, adapted=True) for each in found]
+                steps = compiled(replace(asked, candidate=candidate, budget=None))
+                return [self._logged(each, cluster, adapted=False) for each in steps]
+        steps = compiled(replace(asked, candidate=candidate, adapt=True))
+        return [self._logged(each, cluster, adapted=True) for each in steps]
 
     def _is_for(self, cluster: Cluster) -> bool:
         mesh = self.record.cluster.mesh
         return mesh.device_count == cluster.mesh.device_count and on_mesh(cluster, mesh) == self.record.cluster
 
     def _logged(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
-        """A plan whose report says what state has to be moved if every old rank keeps its number."""
+        """Return a plan whose report says which state must move if every old rank keeps its number."""
         old = self.record
         try:
             state = transition(old, made.module, cluster, range(old.cluster.mesh.device_count))
         except OtherStepError as error:
             LOG.warning("%s: %s", self.folder, error)
             return made
-        begun = {"from": str(self.folder), "from_ranks": old.cluster.mesh.device_count, "adapted": adapted}
-        return replace(made, report={**made.report, "replan": {**begun, **state.report()}})
+        origin = {"from": str(self.folder), "from_ranks": old.cluster.mesh.device_count, "adapted": adapted}
+        return replace(made, report={**made.report, "replan": {**origin, **state.report()}})

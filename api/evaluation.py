@@ -23,8 +23,8 @@ class Evaluation:
     The loss and metrics of a batch, the same on every rank.
 
     Args:
-        loss: a tensor of no dims.
-        metrics: by name, the same on every rank.
+        loss: the loss, a tensor without dims.
+        metrics: the metrics by name, the same on every rank.
     """
 
     loss: torch.Tensor
@@ -37,8 +37,9 @@ class RowsOfOutput:
     The part of an output that one rank has.
 
     Args:
-        rows: of the batch; ranks that compute on the same rows have the same ones, and those of an earlier stage none.
-        output: as the model returns it, with these rows of each tensor that has rows.
+        rows: the rows of the batch that this rank has. Ranks that compute on the same rows have equal ranges; ranks of
+            earlier pipeline stages have an empty range.
+        output: the output in the model's structure, with only these rows of each tensor that has rows.
     """
 
     rows: range
@@ -46,7 +47,7 @@ class RowsOfOutput:
 
 
 def evaluate(variants: Variants, batch: Batch | LocalRows) -> Evaluation:
-    """Loss and metrics of a batch; see `DistributedStep.evaluate`."""
+    """Return the loss and metrics of a batch; see `DistributedStep.evaluate`."""
     program, _ = variants.forward("loss", batch)
     outputs = variants.executor.forward(batch, program)
     by_role = list(zip(program.plan.outputs, outputs, strict=True))
@@ -55,23 +56,23 @@ def evaluate(variants: Variants, batch: Batch | LocalRows) -> Evaluation:
 
 
 def predict(variants: Variants, batch: Batch | LocalRows, part: Literal["whole", "rows"]) -> Any:
-    """What the model gives for a batch; see `DistributedStep.predict`."""
+    """Return the model's output for a batch; see `DistributedStep.predict`."""
     program, form = variants.forward("output", batch)
     assert form is not None, "the program gives what the model returns"
-    mine = variants.executor.forward(batch, program)
-    made = dict(zip([result.name for result in program.plan.outputs], mine, strict=True))
+    local = variants.executor.forward(batch, program)
+    by_name = dict(zip([result.name for result in program.plan.outputs], local, strict=True))
     owners = {result.name: (plan, result) for plan in program.plans for result in plan.outputs}
-    given = [_ModelOutput(program, *owners[str(number)], made.get(str(number))) for number in range(len(owners))]
+    tensors = [_ModelOutput(program, *owners[str(number)], by_name.get(str(number))) for number in range(len(owners))]
     if part == "whole":
-        return form.filled([each.whole() for each in given])
-    with_rows = [each for each in given if each.result.shape]
+        return form.filled([each.whole() for each in tensors])
+    with_rows = [each for each in tensors if each.result.shape]
     if len({each.result.shape[0] for each in with_rows}) != 1:
-        details = ", ".join(str(list(each.result.shape)) for each in given)
+        details = ", ".join(str(list(each.result.shape)) for each in tensors)
         raise PlanError(
             f"predict(part='rows'): the model returns tensors of {details}, which do not have the same number of rows"
         )
     rows = with_rows[0].rows
-    return RowsOfOutput(rows, form.filled([each.part(with_rows[0]) for each in given]))
+    return RowsOfOutput(rows, form.filled([each.part(with_rows[0]) for each in tensors]))
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class _ModelOutput:
     One tensor that the model returns.
 
     Args:
-        owner: the plan of the stage that makes it.
-        mine: what this rank has of it; None where its stage does not make it.
+        owner: the plan of the stage that computes the tensor.
+        mine: this rank's part of it, or None if another stage computes it.
     """
 
     program: RankProgram
@@ -91,14 +92,13 @@ class _ModelOutput:
 
     @property
     def rows(self) -> range:
-        """The rows that this rank has."""
         if self.owner is not self.program.plan:
             return range(0)
         rows = self.result.slices(self.owner.mesh, self.program.comm.rank)[0]
         return range(rows.start, rows.stop)
 
     def whole(self) -> torch.Tensor:
-        """All of it, on every rank of the job; every rank must call this."""
+        """Return the full tensor, on every rank of the job; every rank must call this."""
         if self.mine is not None:
             whole = gather(self.result, self.mine, self.program.comm)
         else:
@@ -109,7 +109,9 @@ class _ModelOutput:
 
     def part(self, like: _ModelOutput) -> torch.Tensor:
         """
-        The rows that this rank has of another output, unsplit along all other dims; all of it where it has no rows.
+        Return the rows that this rank has of output `like`, unsplit along all other dims, or the full tensor without
+        rows.
+
         Every rank must call this.
         """
         if not self.result.shape:

@@ -25,39 +25,39 @@ _RENAME_EXCHANGE = 2
 
 def swap_folder(folder: Path, texts: Mapping[str, str | None]) -> None:
     """
-    Make `folder` one with files of these texts: it is written beside it, and takes its place at once.
+    Give `folder` files with these texts atomically: a new folder is written next to it and takes its place.
 
-    A folder that has files of other names keeps them, and gets these one by one, the last of them last.
+    A folder that contains other files keeps them, and the new files are written one by one, in the order of `texts`.
 
     Args:
-        texts: by name of the file; None for one that is not to be there.
+        texts: the texts by file name; a file whose text is None is deleted.
     """
     folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    there = list(folder.iterdir()) if folder.exists() else []
-    if any(each.name not in texts or each.is_dir() for each in there) or folder == Path.cwd():
+    present = list(folder.iterdir()) if folder.exists() else []
+    if any(each.name not in texts or each.is_dir() for each in present) or folder == Path.cwd():
         _write_into(folder, texts)
         return
-    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".shardwright-"))
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".shardwright-"))
     try:
-        made = beside / "made"
-        made.mkdir()
-        _write_into(made, texts)
+        replacement = temporary / "made"
+        replacement.mkdir()
+        _write_into(replacement, texts)
         if folder.exists():
-            _exchange(made, folder)
+            _exchange(replacement, folder)
         else:
-            made.rename(folder)
+            replacement.rename(folder)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a text, by which a file can name another that it belongs to."""
+    """Return the SHA-256 of a text; a file that belongs to another file stores the digest of that file."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def plan_digest(folder: Path) -> str:
-    """That of the planned step in a plan's folder; empty where there is none, as in a checkpoint."""
+    """Return the digest of the planned step in a plan's folder, or "" if there is none, as in a checkpoint."""
     path = folder / PLANNED
     return text_digest(read_text(path)) if path.exists() else ""
 
@@ -65,7 +65,7 @@ def plan_digest(folder: Path) -> str:
 def _write_into(folder: Path, texts: Mapping[str, str | None]) -> None:
     for name, text in texts.items():
         path = folder / name
-        # What a link in the folder points to is not the plan's.
+        # Replace a link itself: its target does not belong to the plan.
         if text is None or path.is_symlink():
             path.unlink(missing_ok=True)
         if text is not None:
@@ -73,7 +73,7 @@ def _write_into(folder: Path, texts: Mapping[str, str | None]) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Let two folders of one file system take each other's place; at once, where the system can do that."""
+    """Exchange two folders of one file system, atomically if the system supports it."""
     if sys.platform == "linux":
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if rename is not None and not rename(

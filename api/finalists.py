@@ -1,4 +1,4 @@
-"""Running the best plans of several kinds, to find the fastest: predictions have errors."""
+"""Comparison of the best plans of several kinds by running them, because predictions have errors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .plan_report import MeasuredReport, PlanReport
 from .training_step import TrainingStep
 
 MOST = 4
-"""How many plans are run by default."""
+"""The default number of plans to run."""
 
 TURN_SECONDS = 0.5
-"""How long the steps of a turn are timed, at least; each plan has `TURNS` of them, in turn with the others'."""
+"""The least duration of a timed turn, in seconds; the plans take turns, and each has `TURNS` turns."""
 
 TURNS = 2
 _PATIENCE = 1800.0
-"""The seconds after which processes of this machine that measure are ended."""
+"""Timeout in seconds of the processes on this machine that measure plans."""
 
 WARM_STEPS, LEAST_STEPS = 2, 3
 
@@ -53,11 +53,12 @@ def compile_finalists(
     observe: Observer = lambda _: None,
 ) -> list[CompiledStep]:
     """
-    The plan that `compile_step` finds, and after it the fastest of other kinds, by prediction; of them data parallelism
-    always is one.
+    Return the plan that `compile_step` finds, followed by the plans of other kinds with the fastest predictions.
+
+    Data parallelism is always among the others.
 
     Args:
-        most: how many at most.
+        most: the largest number of plans.
 
     Raises:
         CaptureError, PassError, PipelineError, PinError: as in `compile_step`.
@@ -73,20 +74,20 @@ def compile_finalists(
             module.clone(), cluster, asked, name=name, step_spec=step_spec, seconds=dict(seconds), observe=observe
         )
 
-    found = [made(options)]
-    for record in _most_worthy(found[0].report["runners_up"], most - 1):
+    plans = [made(options)]
+    for record in _most_worthy(plans[0].report["runners_up"], most - 1):
         # A slower candidate may turn out not to fit.
         with suppress(PassError):
             again = replace(options, candidate=json.dumps(record), adapt=False, budget=None)
-            found.append(made(again))
-    return found
+            plans.append(made(again))
+    return plans
 
 
 def _most_worthy(records: Sequence[CandidateRecord], most: int) -> list[CandidateRecord]:
-    """The first records, and data parallelism instead of the last if it is not among them."""
-    kept = list(records[: max(most, 0)])
+    """Return the first records, with data parallelism as the last one if it is not among them."""
+    selected = list(records[: max(most, 0)])
     plain = next((each for each in records if _is_data_parallel(each)), None)
-    return [*kept[: most - 1], plain] if kept and plain is not None and plain not in kept else kept
+    return [*selected[: most - 1], plain] if selected and plain is not None and plain not in selected else selected
 
 
 def _is_data_parallel(record: CandidateRecord) -> bool:
@@ -102,10 +103,10 @@ def step_seconds(
     seed: int | None = 0,
 ) -> list[float]:
     """
-    By program, the seconds of a step on the ranks of this job; every rank must call this, and gets the same.
+    Return the seconds of a step of each program on this job; every rank must call this, and gets the same result.
 
-    Programs take turns, and hold memory one at a time. Of each the fastest turn counts: what else the machine does
-    makes steps slower only.
+    Programs take turns, and only one at a time holds memory. The fastest turn of each counts, since other load on the
+    machine can only make steps slower.
     """
     items = items_of(batch)
     loaded = [[Stage(*each) for each in load_text(text, "<a finalist>")] for text in programs]
@@ -122,7 +123,6 @@ def step_seconds(
 
 
 def _turn(executor: Executor, items: Mapping[str, object], device: torch.device) -> float:
-    """The mean seconds of a step among several, on the slowest rank."""
     executor.step(items)
     once = _timed(executor, items, device, WARM_STEPS)
     count = max(LEAST_STEPS, math.ceil(TURN_SECONDS / once))
@@ -130,7 +130,7 @@ def _turn(executor: Executor, items: Mapping[str, object], device: torch.device)
 
 
 def _timed(executor: Executor, items: Mapping[str, object], device: torch.device, count: int) -> float:
-    """The mean seconds of some steps, on the slowest rank."""
+    """Return the mean seconds per step over `count` steps, on the slowest rank."""
     if dist.is_initialized():
         ACTIVITY.wait("the comparison of plans", dist.barrier)
     begun = time.perf_counter()
@@ -142,7 +142,7 @@ def _timed(executor: Executor, items: Mapping[str, object], device: torch.device
 
 
 def fastest(reports: Sequence[PlanReport], seconds: Sequence[float]) -> tuple[int, PlanReport]:
-    """Which plan took the least, and its report with what each of them took."""
+    """Return the index of the plan with the shortest step, and its report with the measured times of all plans."""
     measured: list[MeasuredReport] = [
         {"plan": report["chosen"], "predicted_step_s": report["predicted_step_s"], "measured_step_s": spent}
         for report, spent in zip(reports, seconds, strict=True)
@@ -153,10 +153,10 @@ def fastest(reports: Sequence[PlanReport], seconds: Sequence[float]) -> tuple[in
 
 def measured_here(finalists: Sequence[CompiledStep], spec: str) -> CompiledStep:
     """
-    The finalist that is the fastest on as many processes of this machine.
+    Return the finalist with the fastest step, measured on processes of this machine, one for each rank.
 
     Args:
-        spec: where each process finds the step.
+        spec: the step's name, which each process loads.
 
     Raises:
         RankError: a process failed.
@@ -168,6 +168,5 @@ def measured_here(finalists: Sequence[CompiledStep], spec: str) -> CompiledStep:
 
 
 def _seconds_of(programs: Sequence[str], spec: str) -> list[float]:
-    """What each process runs."""
     step = load_step(spec)
     return step_seconds(programs, step.model, step.batch, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""`grouped_mm`: products of grouped rows as an op of torch, for models that sort their tokens by expert."""
+"""`grouped_mm`: products of grouped rows as a torch op, for models that sort their tokens by expert."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from ..runtime import grouped_products
 
 def grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """
-    Each row times the matrix of its group, of any floating dtype and with gradients. Under autocast in the dtype of
-    that, as other matrix products.
+    Return the product of each row with the matrix of its group, for any floating dtype and with gradients.
+
+    Under autocast it computes in the autocast dtype, as other matrix products do.
 
     Args:
         rows: ``[s, k]``, sorted by group.
         matrices: ``[groups, k, n]``.
-        ends: ``[groups]``, where each group ends among the rows, ascending; the product of rows beyond is zero.
+        ends: ``[groups]``, the end of each group among the rows, ascending; products of rows beyond the last are zero.
 
     Returns:
         ``[s, n]``.
@@ -28,7 +29,7 @@ def grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -
 
 @torch.library.custom_op("shardwright::grouped_mm", mutates_args=())
 def grouped_mm_op(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """`grouped_mm`, of operands of one dtype."""
+    """Compute `grouped_mm` for operands of one dtype."""
     return grouped_products.grouped_mm(rows, matrices, ends)
 
 
@@ -37,8 +38,8 @@ def _backward(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     of_rows, of_matrices = grouped_products.grouped_mm_backward(rows, matrices, ends, grad)
-    assert of_rows is not None, "both are asked for"
-    assert of_matrices is not None, "both are asked for"
+    assert of_rows is not None, "both gradients were requested"
+    assert of_matrices is not None, "both gradients were requested"
     return of_rows, of_matrices
 
 

@@ -1,4 +1,4 @@
-"""`step.loader`: a DataLoader of each rank's own rows."""
+"""`step.loader`: a DataLoader that loads each rank's own rows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def share_loader(
     drop_last: bool,
     options: Mapping[str, Any],
 ) -> ShareLoader:
-    """The loader of this rank; see `DistributedStep.loader`."""
+    """Return the loader of this rank; see `DistributedStep.loader`."""
     if isinstance(dataset, IterableDataset):
         raise PlanError(f"loader() was given {type(dataset).__name__}, an IterableDataset; {ITERABLE.instead}")
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
     given = dict(options)
     shuffle = given.pop("shuffle", None)
-    # Compare first: an argument that only one rank was given is then an error on all ranks.
+    # Compare first, so that an argument that only one rank was given is an error on all ranks.
     order = f"samples={length} seed={seed} shuffle={shuffle} drop_last={drop_last}"
     verify_alike("arguments of step.loader()", order)
     if why := _refusal(given, seed, shuffle, count):
@@ -71,7 +71,7 @@ def _refusal(options: Mapping[str, Any], seed: int | None, shuffle: bool | None,
 
 
 def _own_rows(program: RankProgram) -> range | None:
-    """The rows that this rank computes on; None where the items of a batch are split differently."""
+    """Return the rows that this rank computes on, or None if the items of a batch are split differently."""
     try:
         return batch_rows(program.plan, program.comm.rank, program.plans)[1]
     except PlanError:
@@ -79,7 +79,7 @@ def _own_rows(program: RankProgram) -> range | None:
 
 
 def _last_rows(variants: Variants, left: int) -> range:
-    """The rows of a batch of what is left over that this rank loads."""
+    """Return the rows that this rank loads of the incomplete last batch of an epoch, which has `left` rows."""
     programs = variants.with_rows(left)
     if len(programs) != 1:
         raise PlanError(
@@ -92,10 +92,10 @@ def _last_rows(variants: Variants, left: int) -> range:
 
 class ShareLoader(DataLoader[Any]):
     """
-    Says of the last batch of an epoch how many rows it has, where they are fewer, and knows how far it has come.
+    A DataLoader that marks the incomplete last batch of an epoch with its number of rows, and has a position to save.
 
     Args:
-        last: how many, if they are marked as this rank's own; None where they are not.
+        last: the number of rows of the incomplete last batch if its rows are marked as this rank's own, or None if not.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class ShareLoader(DataLoader[Any]):
         self._resumed: Mapping[str, int] | None = None
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, and how many batches of it were given."""
+        """Return the epoch, and the number of batches that were loaded in it."""
         return {"epoch": self._batches.epoch, "batch": self._given}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on after the batches that were given; in another epoch from its first one."""
+        """Continue after the saved number of batches in the saved epoch; other epochs start at their first batch."""
         self._resumed = state
         self._batches.set_epoch(state["epoch"])
         self._given = state["batch"]
@@ -135,12 +135,12 @@ class ShareLoader(DataLoader[Any]):
 
 @dataclass(frozen=True)
 class _Collate:
-    """Makes a batch for the step of samples: of a rank's own rows, perhaps none, or of all rows."""
+    """A function from samples to a batch for the step: a rank's own rows, perhaps none, or all rows."""
 
     plan: Plan
     of_samples: Callable[[list[Any]], Any]
     is_own: bool
 
     def __call__(self, samples: list[object]) -> object:
-        made: Any = self.of_samples(samples) if samples else no_rows(self.plan)
-        return LocalRows(batch_items(made)) if self.is_own else made
+        batch: Any = self.of_samples(samples) if samples else no_rows(self.plan)
+        return LocalRows(batch_items(batch)) if self.is_own else batch

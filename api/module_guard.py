@@ -1,8 +1,8 @@
 """
-A guard on a module that a step trains: its own weights are not the trained ones.
+A guard that prevents the use of a module's stale weights while a step trains it.
 
-The step keeps parts of its own of all parameters and buffers, so what the module holds is what they were at first. A
-guarded module says so, and what to do, wherever its weights are read or called for.
+The step keeps its own parts of all parameters and buffers, so the module still has the initial values. When its weights
+are read or the module is called, a guarded module raises an error that explains this and suggests an alternative.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..ir.not_supported import STALE, SURGERY
 
 _GUARD = "_shardwright_guard"
 
-_STALE = f"its weights are trained by the step that parallelize returned, and those here are of before: {STALE.instead}"
-_CHANGED = f"the step that parallelize returned was planned for the module as it was: {SURGERY.instead}"
+_STALE = f"the step that parallelize returned trains its own weights, and this module has the old ones: {STALE.instead}"
+_CHANGED = f"the step that parallelize returned was planned for the module before the change: {SURGERY.instead}"
 
 
 class StaleModuleError(RuntimeError):
-    """A module was used whose weights a step trains."""
+    """An error that reports the use of a module whose weights a step trains."""
 
 
 @dataclass
 class Guard:
     """
-    Decides whether the modules of one model may be used.
+    A switch that allows or forbids the use of the modules of one model.
 
     Args:
-        name: of the model, for messages.
-        is_open: whether they may be.
+        name: name of the model, for messages.
+        is_open: whether the modules may be used.
     """
 
     name: str
@@ -43,6 +43,8 @@ class Guard:
 
     def check(self, what: str) -> None:
         """
+        Check that the module may be used; `what` is the use, for messages.
+
         Raises:
             StaleModuleError: the module may not be used now.
         """
@@ -51,15 +53,17 @@ class Guard:
 
     def check_change(self, name: str) -> None:
         """
+        Check that the layer, parameter or buffer `name` may be set or removed.
+
         Raises:
-            StaleModuleError: no layer, parameter or buffer may be set or removed now.
+            StaleModuleError: it may not be changed now.
         """
         if not self.is_open:
             raise StaleModuleError(f"{name!r} of {self.name} was changed after parallelize; {_CHANGED}")
 
     @contextmanager
     def open(self) -> Generator[None, None, None]:
-        """Let the module be used."""
+        """Allow the use of the module inside the context."""
         before, self.is_open = self.is_open, True
         try:
             yield
@@ -68,17 +72,17 @@ class Guard:
 
 
 def guard(model: nn.Module) -> Guard:
-    """Guard a module and all inside it; one that is guarded already gets another guard."""
-    made = Guard(type(model).__name__)
+    """Guard a module and all modules in it; a module that is already guarded gets the new guard."""
+    shared = Guard(type(model).__name__)
     for module in model.modules():
         if isinstance(module, _Guarded):
-            module.__dict__[_GUARD] = made
+            module.__dict__[_GUARD] = shared
             continue
-        # Of a few modules, those of TorchScript among them, the class cannot be changed.
+        # The class of a few modules, such as the modules of TorchScript, cannot be changed.
         with suppress(TypeError):
             module.__class__ = _guarded(type(module))
-            module.__dict__[_GUARD] = made
-    return made
+            module.__dict__[_GUARD] = shared
+    return shared
 
 
 @cache
@@ -99,19 +103,19 @@ _USES = {
     "register_full_backward_hook": "a hook",
     "register_full_backward_pre_hook": "a hook",
 }
-"""Methods of a module that mean its weights or its training, and what messages call that."""
+"""Methods of a module that use its weights or its training, and the name of that use in messages."""
 
 _CHANGES = ("register_parameter", "register_buffer", "add_module", "register_module", "__delattr__")
-"""Methods of a module whose first argument names a layer, parameter or buffer that is then another."""
+"""Methods of a module that set or remove the layer, parameter or buffer that their first argument names."""
 
 
 class _Guarded(nn.Module):
-    """A guarded module, which asks the guard first; so do the methods of `_USES`."""
+    """A guarded module: it asks the guard before the uses in `_USES` and the changes in `_CHANGES`."""
 
     def _shardwright_check(self, what: str) -> None:
-        found = self.__dict__.get(_GUARD)
-        if found is not None:
-            found.check(what)
+        module_guard = self.__dict__.get(_GUARD)
+        if module_guard is not None:
+            module_guard.check(what)
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
@@ -132,7 +136,6 @@ class _Guarded(nn.Module):
 
 
 def _asking(name: str, what: str) -> Callable[..., object]:
-    """A method that asks the guard, and then does what it did."""
 
     def method(self: _Guarded, *args: object, **kwargs: object) -> object:
         self._shardwright_check(what)
@@ -143,7 +146,7 @@ def _asking(name: str, what: str) -> Callable[..., object]:
 
 
 def _asking_of_change(method_name: str) -> Callable[..., object]:
-    """The same, of a change."""
+    """Return a method that asks the guard about a change, and then calls the original method."""
 
     def method(self: _Guarded, name: str, *args: object, **kwargs: object) -> object:
         if method_name != "__delattr__" or _is_registered(self, name):
@@ -155,14 +158,13 @@ def _asking_of_change(method_name: str) -> Callable[..., object]:
 
 
 def _is_registered(module: nn.Module, name: str) -> bool:
-    """Whether a name is that of a layer, a parameter or a buffer."""
     return any(name in module.__dict__.get(table, ()) for table in ("_parameters", "_buffers", "_modules"))
 
 
 def _check_change(module: nn.Module, name: str) -> None:
-    found = module.__dict__.get(_GUARD)
-    if found is not None:
-        found.check_change(name)
+    module_guard = module.__dict__.get(_GUARD)
+    if module_guard is not None:
+        module_guard.check_change(name)
 
 
 for _name, _what in _USES.items():
@@ -172,7 +174,6 @@ for _name in _CHANGES:
 
 
 def _remade(kind: type[nn.Module], state: dict[str, object]) -> nn.Module:
-    """A module that is not guarded, of what a guarded one holds."""
-    made = kind.__new__(kind)
-    made.__dict__.update(state)
-    return made
+    module = kind.__new__(kind)
+    module.__dict__.update(state)
+    return module

@@ -17,11 +17,11 @@ class OptimizerHandle(torch.optim.Optimizer):
     """
     The settings of the optimizer inside a step.
 
-    It holds no parameters of a model. The learning rate in a parameter group is that of the next step, and a
-    scheduler of `torch.optim.lr_scheduler` may set it; the other settings are part of the program.
+    It holds no parameters of a model. The next step uses the learning rate in each parameter group, which a scheduler
+    of `torch.optim.lr_scheduler` may set; the other settings are part of the program.
 
     Args:
-        groups: by group of parameters its settings, ``lr`` among them.
+        groups: the settings of each group of parameters, including ``lr``.
     """
 
     def __init__(self, groups: Sequence[Mapping[str, object]]) -> None:
@@ -36,7 +36,7 @@ class OptimizerHandle(torch.optim.Optimizer):
         The learning rates of the next step, by group.
 
         Raises:
-            PlanError: another setting was changed, which a program cannot follow.
+            PlanError: another setting was changed, but it is a constant of the program.
         """
         for number, (group, fixed) in enumerate(zip(self.param_groups, self._fixed, strict=True)):
             for name, value in fixed.items():
@@ -48,7 +48,7 @@ class OptimizerHandle(torch.optim.Optimizer):
         return [float(group[RATE]) for group in self.param_groups]
 
     def stepped(self) -> None:
-        """Tell schedulers that the step has been made."""
+        """Tell schedulers that the step was made."""
         self._stands_for_step = True
         try:
             self.step()
@@ -56,23 +56,23 @@ class OptimizerHandle(torch.optim.Optimizer):
             self._stands_for_step = False
 
     def step(self, closure: Callable[[], object] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Nothing: the step updates the parameters. PlanError where somebody else calls it."""
+        """Do nothing, because the step updates the parameters; raise PlanError if the user calls it."""
         if not self._stands_for_step:
             raise PlanError(f"step.optimizer.step() was called: {OPTIMIZER_STEP.instead}")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients live inside a step."""
+        """Do nothing, because gradients live inside a step."""
 
     def state_dict(self) -> NoReturn:
-        """PlanError: the optimizer's state is the step's."""
-        raise PlanError(f"step.optimizer has no state of its own; {OPTIMIZER_STATE.instead}")
+        """Raise PlanError, because the optimizer's state belongs to the step."""
+        raise PlanError(f"step.optimizer has no state; {OPTIMIZER_STATE.instead}")
 
     def load_state_dict(self, state_dict: object) -> NoReturn:
-        """PlanError: the optimizer's state is the step's."""
-        raise PlanError(f"step.optimizer has no state of its own; {OPTIMIZER_STATE.instead}")
+        """Raise PlanError, because the optimizer's state belongs to the step."""
+        raise PlanError(f"step.optimizer has no state; {OPTIMIZER_STATE.instead}")
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
-        """PlanError: which parameters are trained was decided by the plan."""
+        """Raise PlanError, because the plan fixes which parameters are trained."""
         if getattr(self, "_is_made", False):
-            raise PlanError("step.optimizer cannot get another parameter group: call parallelize again")
+            raise PlanError("step.optimizer cannot get another parameter group; call parallelize again")
         super().add_param_group(param_group)

@@ -1,4 +1,4 @@
-"""`parallelize`: a training step that runs on all ranks of a torchrun job, from inside the user's own script."""
+"""`parallelize`: turns a training step into one on all ranks of a torchrun job, from the user's own script."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def parallelize(
     Plan a training step for a cluster and return it on every rank of the job, ready to run.
 
     Rank 0 plans, and all ranks run its plan. Without torchrun there is one rank, and the plan is for one device of the
-    cluster. A module's weights are those that it has on rank 0, as with DDP; afterwards the step holds them, and the
-    module can be used only inside ``with step.module():``. Rank 0 logs the plan, and its predicted time, to the logger
+    cluster. As with DDP, a module's weights are taken from rank 0; afterwards the step holds them, and the module can
+    be used only inside ``with step.module():``. Rank 0 logs the plan and its predicted time to the logger
     ``shardwright``.
 
     Args:
@@ -90,29 +90,28 @@ def parallelize(
             rows: as in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
-        plan: how the plan is found, and decisions that are not left to the search: pins, mesh, micro_batches, ...
-        seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
-        measure: how many plans, the best of different kinds, are timed for a few steps to take the fastest; 1 relies on
-            predictions. By default four where the cluster is ``auto``, else one.
-        compared: in how many of the first steps it is checked that all ranks get the same batch and learning rate.
-        shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
-            too: the last one of an epoch, say. Their plans keep parameters where the plan for the example has them.
-        on_nan: what to do about a loss that is nan or infinite: ``raise`` an error on all ranks; ``skip`` updates whose
+        plan: the options of the plan: the algorithm, and decisions that are not left to the search, such as the mesh.
+        seed: seed of torch's generator for the weights of a model function (None: unchanged), and of steps (None: 0).
+        measure: the number of plans, the best of different kinds, that are timed for a few steps to choose the fastest;
+            1 relies on predictions. The default is four if the cluster is ``auto``, else one.
+        compared: the number of first steps that check whether all ranks get the same batch and learning rate.
+        shapes: further batches that the step accepts, with the example's items in other numbers of rows or other
+            lengths, such as the last batch of an epoch. Parameters have the same placement in their plans.
+        on_nan: the reaction to a loss that is nan or infinite: ``raise`` an error on all ranks; ``skip`` updates whose
             loss or gradients are not finite; or ``ignore`` it.
         faults: how soon a rank that is dead, left early or does not answer ends the job; only the first call's count.
         replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
-            devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
-            other options. It loads no state; `resume` of the step does.
+            devices, so that little state has to move; the search runs only if no such plan fits or satisfies the other
+            options. No state is loaded: call `resume` of the step.
         former: options of the plan by the keywords of the last release; they warn, and will be removed.
 
     Raises:
-        PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
-            given different models or seeds, a batch of `shapes` is not like the example, or there is no compiler for
-            `compile`; on every rank.
+        PlanError: on every rank, if the cluster has another number of devices than the job has ranks, planning failed,
+            ranks were given different models or seeds, a batch of `shapes` does not match, or `compile` is impossible.
     """
     if former:
         plan = _with_former(plan, former)
-    # Before anything that may fail, so that one rank reports it.
+    # Join the job before anything that may fail, so that only one rank reports the error.
     device = _join_job(_name_of(model), faults)
     verify_on_nan(on_nan)
     step = TrainingStep(
@@ -129,21 +128,21 @@ def parallelize(
         skip_non_finite=on_nan == "skip",
         rows=rows,
     )
-    beside = {"seed": seed, "compared": compared, "measure": measure, "replan_from": replan_from}
-    asked = {name: value for name, value in beside.items() if value is not None}
-    if (why := refusal({**plan.given, **asked})) is not None:
-        raise PlanError(why)
-    begun = Path(replan_from) if replan_from is not None else None
+    others = {"seed": seed, "compared": compared, "measure": measure, "replan_from": replan_from}
+    options = {name: value for name, value in others.items() if value is not None}
+    if (reason := refusal({**plan.given, **options})) is not None:
+        raise PlanError(reason)
+    earlier_folder = Path(replan_from) if replan_from is not None else None
     connections = Connections(device, compiles=plan.compile)
-    made = _parallelized(step, connections, cluster, plan, seed, compared, measure, on_nan, begun)
+    distributed = _parallelized(step, connections, cluster, plan, seed, compared, measure, on_nan, earlier_folder)
     for batch in shapes:
-        made.declare(batch)
-    return made
+        distributed.declare(batch)
+    return distributed
 
 
 def _with_former(plan: PlanOptions, former: Mapping[str, Any]) -> PlanOptions:
-    """Return options of a plan with the values of former keywords of `parallelize`, and warn of these."""
-    if unknown := sorted(former.keys() - {each.name for each in fields(PlanOptions)}):
+    """Return plan options with the values of former keywords of `parallelize`, and warn that these are deprecated."""
+    if unknown := sorted(former.keys() - {option.name for option in fields(PlanOptions)}):
         raise TypeError(f"parallelize() got an unexpected keyword argument {unknown[0]!r}")
     names = ", ".join(f"{name}=..." for name in former)
     text = f"parallelize({names}) is deprecated, and will be removed; write parallelize(plan=PlanOptions({names}))"
@@ -162,7 +161,6 @@ def _parallelized(
     on_nan: OnNan,
     replan_from: Path | None,
 ) -> DistributedStep:
-    """`parallelize` of what its arguments make."""
     began, model, device = time.perf_counter(), step.model, connections.device
     _refuse(step, options)
     connections.verify()
@@ -177,8 +175,8 @@ def _parallelized(
             cluster = auto_cluster(device, mesh_of(cluster))
         elif cluster == AUTO:
             cluster = auto_cluster(device)
-        asked = _Asked(step, cluster, options, measure, replan_from)
-        planned, modules = _from_rank_0(asked)
+        request = _Asked(step, cluster, options, measure, replan_from)
+        planned, modules = _from_rank_0(request)
         best, report = _fastest(planned, step, device, seed)
     program = planned[best][0]
     loaded = connections.load(program, f"<the program of {report['name']}>")
@@ -196,7 +194,7 @@ def _parallelized(
 
 
 def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Planner:
-    """What plans further programs beside a plan."""
+    """Return the planner of additional programs, which keep parameters where the plan `module` has them."""
     independent = options.random == "independent"
     homes = StatePlacement.of(module)
     if options.keep_activations is not None:
@@ -240,7 +238,7 @@ def _is_channels_last(value: torch.Tensor) -> bool:
 def _initialize(
     executor: Executor, model: nn.Module | Callable[[], nn.Module], seed: int | None, device: torch.device
 ) -> None:
-    """Give all ranks their parts of the same weights; a function without a seed draws them from the user's numbers."""
+    """Give all ranks their parts of the same weights; without a seed, a model function uses the user's generator."""
     draws = seed is None and not isinstance(model, nn.Module)
     if draws:
         share_random_state()
@@ -250,14 +248,12 @@ def _initialize(
 
 
 def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> AbstractContextManager[None]:
-    """Inside, random numbers may be drawn; outside, the user's continue as if none had been."""
+    """Restore the state of the user's random generators at exit."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """The arguments of planning, on rank 0."""
-
     step: TrainingStep
     cluster: str | Path | Cluster
     options: PlanOptions
@@ -265,7 +261,7 @@ class _Asked:
     replan_from: Path | None
 
     def compiled(self, world: int) -> list[CompiledStep]:
-        """The plan for `world` ranks, and after it others that may be faster."""
+        """Return the best plan for `world` ranks, followed by other plans that may be faster."""
         given = self.cluster if isinstance(self.cluster, Cluster) else find_cluster(self.cluster)
         cluster = _fitted(given, world)
         most, name = self.measure if world > 1 else 1, _name_of(self.step.model)
@@ -278,13 +274,12 @@ class _Asked:
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
-    """What to call the program of a model's step."""
     model = getattr(model, "func", model)
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
 
 
 def _join_job(name: str, faults: FaultBounds) -> torch.device:
-    """Join the process group of the job, which ends with the process, if nobody has; this rank's device."""
+    """Join the process group of the job until the process ends, unless the user has; return this rank's device."""
     if not dist.is_initialized():
         job = ExitStack()
         device = job.enter_context(process_group(name, faults, report_errors=True))
@@ -302,7 +297,7 @@ Ended = TypeVar("Ended")
 
 
 def _at_end(function: Callable[[Ended], None], argument: Ended) -> None:
-    """Call a function at the end of this process, which multiprocessing may have started: then Python does not."""
+    """Call a function at the end of this process, by a finalizer if `multiprocessing` started the process."""
     if multiprocessing.parent_process() is None:
         atexit.register(function, argument)
     else:
@@ -310,14 +305,13 @@ def _at_end(function: Callable[[Ended], None], argument: Ended) -> None:
 
 
 _FIRST = 100
-"""Of what is to be done at the end of such a process."""
+"""The priority of a finalizer: higher ones run first."""
 
 _JOINED: list[str] = []
-"""The programs of this process whose job is watched over; the first has begun that."""
+"""The names of the programs in this process; the first one started the watch over the job."""
 
 
 def _leave(watch: Watch) -> None:
-    """Leave a job whose process group the user has made."""
     if ACTIVITY.forked:
         return
     if getattr(sys, "last_value", None) is not None:
@@ -326,22 +320,22 @@ def _leave(watch: Watch) -> None:
 
 
 def _leave_job(job: ExitStack) -> None:
-    """Leave with the error that ends the script, if one does: it ends the other ranks too."""
+    """Leave the job with the error that ends the script, if there is one, so that the other ranks end too."""
     error: BaseException | None = getattr(sys, "last_value", None)
-    # Python has shown it already.
+    # Python has already printed the error.
     with suppress(BaseException):
         job.__exit__(type(error) if error is not None else None, error, None)
 
 
 def _fitted(cluster: Cluster, world: int) -> Cluster:
-    """The cluster for a job of `world` ranks; PlanError if it has another number of devices."""
+    """Return the cluster for a job of `world` ranks; PlanError if it has another number of devices."""
     devices = cluster.mesh.device_count
     if world == 1 and "RANK" not in os.environ:
         return on_mesh(cluster, Mesh(tuple(replace(axis, size=1) for axis in cluster.mesh.axes)))
     if devices != world:
         raise PlanError(
-            f"cluster {cluster.name!r} has {devices} devices (mesh {cluster.mesh}), the job {world} ranks: start it "
-            f"with torchrun --nproc-per-node {devices}, or describe a cluster of {world}"
+            f"cluster {cluster.name!r} has {devices} devices (mesh {cluster.mesh}), but the job has {world} ranks; "
+            f"start it with torchrun --nproc-per-node {devices}, or describe a cluster of {world}"
         )
     return cluster
 
@@ -351,7 +345,7 @@ _Planned: TypeAlias = "list[tuple[str, PlanReport]]"
 
 
 def _fastest(plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None) -> tuple[int, PlanReport]:
-    """Which program runs fastest on the ranks of this job, and its report; every rank must call this."""
+    """Return the index of the program that runs fastest on this job, and its report; every rank must call this."""
     if len(plans) == 1:
         return 0, plans[0][1]
     seconds = step_seconds([program for program, _ in plans], step.model, step.batch, device, seed)
@@ -360,8 +354,10 @@ def _fastest(plans: _Planned, step: TrainingStep, device: torch.device, seed: in
 
 def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
     """
-    The programs and reports that rank 0 makes, and there what they are made of; if it cannot make any, the PlanError on
-    every rank says why.
+    Return the programs and reports that rank 0 makes and, on rank 0, their modules.
+
+    Raises:
+        PlanError: planning failed on rank 0; raised on every rank.
     """
     shared: list[Any] = [None]
     modules: list[ModuleOp] = []
@@ -377,7 +373,7 @@ def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
 
 
 def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | PlanError:
-    """What came of planning, of which the other ranks wait for all but the `modules`, which are put there."""
+    """Return the programs and reports, or the error of planning, for all ranks; append the modules to `modules`."""
     try:
         compiled = asked.compiled(world)
     except PlanError as error:
@@ -385,8 +381,8 @@ def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | P
     except Exception as error:
         failure = PlanError(f"{type(error).__name__}: {error}")
         if type(error).__module__.partition(".")[0] != __name__.partition(".")[0]:
-            # Errors of this package say all that there is to say; behind them is torch's traceback.
+            # An error of this package is complete by itself; its cause would only add a traceback of torch.
             failure.__cause__ = error
         return failure
-    modules += [each.module for each in compiled]
-    return [(each.program, each.report) for each in compiled]
+    modules += [step.module for step in compiled]
+    return [(step.program, step.report) for step in compiled]

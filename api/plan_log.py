@@ -1,4 +1,4 @@
-"""What `parallelize` logs of a plan, to the logger ``shardwright`` on rank 0."""
+"""The log messages of `parallelize` about a plan, to the logger ``shardwright`` on rank 0."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOG = logging.getLogger("shardwright")
 
 def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     """
-    What was planned, at level INFO; candidates and the seconds of passes at DEBUG; a plan that splits nothing warns.
+    Log a plan: a summary at level INFO, candidates and pass times at DEBUG, and a warning if the plan splits nothing.
 
     Args:
-        report: what `plan.json` holds.
-        plans: of the stages.
-        seconds: that the user waited for it.
+        report: the contents of `plan.json`.
+        plans: the plans of the stages.
+        seconds: the time that the user waited for the plan.
     """
     name = report["name"]
     mesh = ", ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
@@ -35,15 +35,15 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     )
     if idle := report.get("idle"):
         LOG.warning('%s: ranks %s idle: the step is faster without them; idle="no" uses all', name, idle)
-    if (begun := report.get("replan")) is not None:
+    if (origin := report.get("replan")) is not None:
         LOG.info(
             "%s: started from the plan of %d ranks in %s: %s of %s of state move to other ranks, %s at least",
             name,
-            begun["from_ranks"],
-            begun["from"],
-            bytes_text(begun["moved_bytes"] + begun["lost_bytes"]),
-            bytes_text(begun["state_bytes"]),
-            bytes_text(begun["moved_bytes_bound"]),
+            origin["from_ranks"],
+            origin["from"],
+            bytes_text(origin["moved_bytes"] + origin["lost_bytes"]),
+            bytes_text(origin["state_bytes"]),
+            bytes_text(origin["moved_bytes_bound"]),
         )
     for each in report.get("measured", ()):
         details = seconds_text(each["measured_step_s"]), seconds_text(each["predicted_step_s"])
@@ -64,7 +64,7 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
 
 
 def splits_nothing(plans: Sequence[Plan]) -> bool:
-    """Whether every rank computes the same."""
+    """Return whether every rank computes the same."""
     plans = [plan for plan in plans if plan.inputs] or plans
     if len(plans) > 1 or plans[0].mesh.device_count == 1:
         return False

@@ -1,4 +1,4 @@
-"""The record of a plan for `replan`: how it was made, for which cluster, and where the state of its step is."""
+"""The record of a plan for `replan`: the candidate that makes it, its cluster, and the placement of its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .plan_report import PlanReport
 from .state_placement import state_placement
 
 RECORD = "replan.json"
-"""The file that has it, in a plan's folder and in a checkpoint."""
+"""The file of the record, in a plan's folder and in a checkpoint."""
 
 _VERSION = 1
 
@@ -28,15 +28,15 @@ _VERSION = 1
 @dataclass(frozen=True)
 class PlanRecord:
     """
-    A plan that `replan` begins from.
+    A plan that `replan` can start from.
 
     Args:
-        name: of the program.
-        step: where the runtime finds the step; None where it was given as objects.
-        candidate: what makes the plan again, as `chosen_candidate` of `plan.json`; None where it was not searched for.
-        cluster: that it was planned for, on its mesh.
-        state: where the parameters, states and buffers are.
-        adapted: whether it was made of the plan of another cluster, which had the candidate.
+        name: name of the program.
+        step: the step's name for the runtime, or None if the step was given as objects.
+        candidate: the `chosen_candidate` of `plan.json`, which reproduces the plan, or None without a search.
+        cluster: the cluster of the plan, on the plan's mesh.
+        state: the placement of the parameters, states and buffers.
+        adapted: whether the plan was derived from a plan for another cluster, whose candidate it has.
     """
 
     name: str
@@ -48,22 +48,22 @@ class PlanRecord:
 
     @staticmethod
     def of(module: ModuleOp, report: PlanReport) -> PlanRecord:
-        """That of a planned module and its report, `plan.json`."""
+        """Return the record of a planned module and its report, `plan.json`."""
         chosen = report.get("chosen_candidate")
-        found = cluster_of_module(module)
+        cluster = cluster_of_module(module)
         adapted = bool(report.get("replan", {}).get("adapted", False))
-        return PlanRecord(report["name"], report["step"], chosen, found, state_placement(module), adapted)
+        return PlanRecord(report["name"], report["step"], chosen, cluster, state_placement(module), adapted)
 
     def text(self, digest: str = "") -> str:
         """
-        The record as JSON.
+        Return the record as JSON.
 
         Args:
-            digest: of the file that the plan is in, for whoever reads both.
+            digest: digest of the file with the plan, so that a reader can check that both belong together.
         """
         groups: dict[tuple[int, int], dict[str, Any]] = {}
         for spread in self.state:
-            # Values that are spread alike share their boxes.
+            # Values with the same shape and sharding share one `boxes` object.
             key = spread.element, id(spread.boxes)
             group = groups.setdefault(key, {"element": spread.element, "values": [], "boxes": spread.boxes})
             group["values"].append(spread.name)
@@ -74,22 +74,22 @@ class PlanRecord:
     @staticmethod
     def read(path: Path, digest: str = "") -> PlanRecord:
         """
-        The record in a file.
+        Read a record from a file.
 
         Raises:
-            OSError: there is none.
-            ValueError: the file is no record, one of another version, or of a file with another digest.
+            OSError: the file does not exist.
+            ValueError: the file is not a record, has another version, or has another digest.
         """
         try:
-            found = json.loads(read_text(path))
-            if found["version"] != _VERSION or found["of"] != digest:
+            record = json.loads(read_text(path))
+            if record["version"] != _VERSION or record["of"] != digest:
                 raise ValueError("it belongs to another plan, or was written by another version")
-            cluster = parse_cluster(found["cluster"], str(path))
-            state = [spread for group in found["state"] for spread in _spreads(group)]
-            if found["candidate"] is not None:
-                Chosen.read(found["candidate"], cluster.mesh.name)
-            adapted = found["adapted"] is True
-            return PlanRecord(found["name"], found["step"], found["candidate"], cluster, state, adapted)
+            cluster = parse_cluster(record["cluster"], str(path))
+            state = [spread for group in record["state"] for spread in _spreads(group)]
+            if record["candidate"] is not None:
+                Chosen.read(record["candidate"], cluster.mesh.name)
+            adapted = record["adapted"] is True
+            return PlanRecord(record["name"], record["step"], record["candidate"], cluster, state, adapted)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What `plan.json` holds of a plan."""
+"""The contents of `plan.json`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeldReport(TypedDict):
 
 
 class PeakReport(TypedDict):
-    """Where memory is fullest: during which op, and what is held there, by what it is for and by value."""
+    """The peak memory: the op during which it occurs, and the bytes held then, by role and by value."""
 
     bytes: int
     at: str
@@ -51,7 +51,7 @@ class PeakReport(TypedDict):
 
 
 class MeasuredReport(TypedDict):
-    """A plan that was run to be compared."""
+    """A plan that was run for comparison."""
 
     plan: str | None
     predicted_step_s: float
@@ -59,7 +59,7 @@ class MeasuredReport(TypedDict):
 
 
 def step_text(report: PlanReport) -> str:
-    """Return the predicted step as text, with the range of it if one is known: `314 ms (283 ms to 413 ms)`."""
+    """Return the predicted step time as text, with its range if known: `314 ms (283 ms to 413 ms)`."""
     text, expected = seconds_text(report["predicted_step_s"]), report.get("predicted_range_s")
     return f"{text} ({' to '.join(map(seconds_text, expected))})" if expected else text
 
@@ -109,20 +109,20 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     """
     Return the contents of `plan.json` for a finished plan: times in seconds, sizes in bytes.
 
-    `stages` has the number of devices of each, and `idle` the ranks that compute nothing.
-    `chosen_candidate` makes the chosen plan again from `global.mlir`, and `runners_up` make the fastest plan of every
-    other kind. `legend` explains the terms in the names of `candidates`.
+    `stages` has the number of devices of each stage, and `idle` the ranks that compute nothing. `chosen_candidate`
+    reproduces the chosen plan from `global.mlir`, and `runners_up` reproduce the fastest plan of every other kind.
+    `legend` explains the terms in the names of `candidates`.
 
-    `bound_s` is a lower bound of the steps of all plans that `bound_of` names. `gap` is the distance between the step
-    and the bound, relative to the step.
-    `search` is the report of `search-strategy` if that pass was run by itself: sums over ops and collectives without
-    overlap. The compute time of a pipeline is the compute time of its busiest stage, and the rest is exposed.
+    `bound_s` is a lower bound on the step time of all plans that `bound_of` names. `gap` is the distance between the
+    step and the bound, relative to the step. `search` is the report of `search-strategy` if that pass was run by
+    itself: sums over ops and collectives without overlap. The compute time of a pipeline is the compute time of its
+    busiest stage, and the rest is exposed.
     """
     views = step_views(module)
     (func,) = {view.func: None for view, _ in views}
     whole = cluster_of_module(module)
-    found, again = func.attributes.get(SEARCH), func.attributes.get(CHOSEN)
-    search = found.data if isinstance(found, DictionaryAttr) else {}
+    search_report, chosen = func.attributes.get(SEARCH), func.attributes.get(CHOSEN)
+    search = search_report.data if isinstance(search_report, DictionaryAttr) else {}
     plan = read_plan(func)
     clusters = [cluster for _, cluster in views]
     meshes = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
@@ -155,7 +155,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "bound_s": plan.bound if plan is not None else None,
         "bound_of": plan.bound_of if plan is not None else None,
         "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
-        "chosen_candidate": python_value(again) if again is not None else None,
+        "chosen_candidate": python_value(chosen) if chosen is not None else None,
         "runners_up": python_value(others) if (others := func.attributes.get(RUNNERS_UP)) is not None else [],
         "candidates": [candidate.as_dict() for candidate in plan.candidates] if plan is not None else [],
         "legend": legend(candidate.name for candidate in plan.candidates) if plan is not None else {},
@@ -169,9 +169,9 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
 
 def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
     """
-    Return the least and the most seconds that are expected of a step, or None if the cluster was never measured.
+    Return the expected range of a step in seconds, or None if the cluster was never measured.
 
-    Fits are off by a tenth, and ranks that share cores wait for each other up to three times as long as in the mean.
+    Fits are off by a tenth, and ranks that share cores wait for each other up to three times as long as on average.
     """
     if not any(device.rates for device in cluster.devices):
         return None
@@ -180,7 +180,6 @@ def _range(times: Mapping[str, float], cluster: Cluster) -> list[float] | None:
 
 
 def _peak_report(peak: MemoryPeak) -> PeakReport:
-    """Return the op during which memory is fullest, and the bytes that are held then, by role and by value."""
     made = peak.op.results[0].name_hint if peak.op.results else None
     return {
         "bytes": peak.bytes,

@@ -1,4 +1,4 @@
-"""Planning again, from the IR of a plan, for a cluster with other numbers or other devices."""
+"""Planning again, from the IR of a plan, for a changed cluster: another number of devices, or other devices."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .state_placement import lasting_values, state_placement
 
 
 class OtherStepError(ValueError):
-    """A plan that is of another step than the one that is planned again; the message says by what."""
+    """An error that reports that the old plan belongs to another step, with the first value that differs."""
 
 
 @dataclass(frozen=True)
 class Transition:
     """
-    How the state of one plan becomes that of another.
+    The moves of state from an old plan to a new one.
 
     Args:
         before: by new rank, the old rank of the same process.
         state: the bytes of parameters, states and buffers, each counted once.
-        least: the bytes that processes need and do not have at least, whichever ranks they take, as far as devices and
-            hosts let them; in the order that is asked for they may be more.
+        least: lower bound on the bytes that processes need and do not have, over all assignments of processes to ranks
+            that devices and hosts allow; the requested order may move more.
     """
 
     moves: Moves
@@ -41,7 +41,7 @@ class Transition:
     least: int
 
     def report(self) -> dict[str, object]:
-        """Its entries in `plan.json`: sizes in bytes."""
+        """Return the entries of the transition in `plan.json`: sizes in bytes."""
         moves = self.moves
         lost = [{"value": name, "rank": rank, "box": [list(dim) for dim in box]} for name, rank, box in moves.lost]
         return {
@@ -57,7 +57,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class Replanned:
-    """A plan that was made of another, and how the state of the one becomes that of the other."""
+    """A plan that was derived from an old plan, and the moves of state from the old plan to the new one."""
 
     step: CompiledStep
     state: Transition
@@ -72,24 +72,25 @@ def replan(
     processes: int = 1,
 ) -> Replanned:
     """
-    A plan for other devices, begun from one that there is: its strategy on a mesh like its own, as long as that fits,
-    so that the state stays where it is as far as it can; else what a search finds.
+    Plan the step for other devices, starting from an existing plan.
+
+    The result is the old strategy on a similar mesh if that fits, which moves little state; otherwise a search decides.
 
     Args:
-        undecided: the step before any decision (`global.mlir`); it is changed.
-        remaining: the old ranks that are left, in the order of the new ones; by default as many as there are, and which
-            takes which place is decided so that the least is moved, on devices of their kind and hosts of their number.
-        processes: as of `PlanOptions`.
+        undecided: the step before any decision (`global.mlir`); it is modified.
+        remaining: the old ranks that remain, in the order of the new ones. By default as many ranks remain as possible,
+            assigned to new ranks so that the fewest bytes are moved, on the same kinds of devices and the same hosts.
+        processes: as in `PlanOptions`.
 
     Raises:
-        OtherStepError: the old plan is of another step.
-        ValueError: a remaining rank that there was not.
+        OtherStepError: the old plan belongs to another step.
+        ValueError: a remaining rank did not exist in the old plan.
         PassError: no plan fits the cluster.
     """
     _verify_same_step({name: (shape, element) for name, shape, element in lasting_values(undecided)}, old)
-    # Before anything is planned: it may be one that there was not.
+    # Check before planning that all remaining ranks existed.
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
-    # The step has been through `prepare`.
+    # `prepare` has already run on the step.
     search = SearchPlanPass(candidate=json.dumps(old.candidate), adapt=True)
     options = PlanOptions(pipeline=Pipeline.of(search, "finish"), processes=processes)
     made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
@@ -101,15 +102,15 @@ def transition(
     old: PlanRecord, module: ModuleOp, cluster: Cluster, remaining: Sequence[int] | None = None
 ) -> Transition:
     """
-    What has to be moved from an old plan to a new one.
+    Return the moves of state from an old plan to a new one.
 
     Args:
         module: the new plan, for `cluster`.
-        remaining: as of `replan`.
+        remaining: as in `replan`.
 
     Raises:
-        OtherStepError: the old plan is of another step.
-        ValueError: a remaining rank that there was not.
+        OtherStepError: the old plan belongs to another step.
+        ValueError: a remaining rank did not exist in the old plan.
     """
     new = state_placement(module)
     _verify_same_step({spread.name: (spread.shape, spread.element) for spread in new}, old)
@@ -122,15 +123,15 @@ def transition(
 
 
 _Shapes = Mapping[str, tuple[tuple[int, ...], int]]
-"""By name of a value, its shape and the bytes of an element."""
+"""The shape of each value and the bytes of an element, by the value's name."""
 
 
 def _verify_same_step(step: _Shapes, old: PlanRecord) -> None:
-    """OtherStepError unless a plan has the values of a step that last, and no others."""
+    """Raise OtherStepError unless a plan and a step have the same parameters, states and buffers."""
     had = {spread.name: (spread.shape, spread.element) for spread in old.state}
     for name in (*step, *had):
         if step.get(name) != had.get(name):
-            details = f"it has {_text(had, name)}, the step {_text(step, name)}"
+            details = f"it has {_text(had, name)}, but the step has {_text(step, name)}"
             raise OtherStepError(f"the old plan belongs to another step: {details}")
 
 
@@ -149,9 +150,9 @@ def _renumbered(
     given: dict[int, int],
     remaining: Sequence[int] | None,
 ) -> dict[int, int]:
-    """By new rank the old one of the least moves; as `given` where devices or hosts let fewer processes go on."""
+    """Return, by new rank, the old rank in the assignment with the least moves; `given` if it keeps more processes."""
     allowed = exchangeable(was, cluster)
     if remaining is not None:
         allowed[:, [rank for rank in range(allowed.shape[1]) if rank not in set(remaining)]] = False
-    found = best_ranks(kept_bytes(old, new, was.mesh.device_count, cluster.mesh.device_count), allowed)
-    return found if len(found) >= len(given) else given
+    assignment = best_ranks(kept_bytes(old, new, was.mesh.device_count, cluster.mesh.device_count), allowed)
+    return assignment if len(assignment) >= len(given) else given

@@ -1,9 +1,8 @@
 """
-Parameters and optimizer states for other tools of PyTorch: `DTensor`s, where the split can be expressed.
+Parameters and optimizer states for other tools of PyTorch: as `DTensor`s if a DTensor can express the split.
 
-A DTensor splits a dim into parts of one size, by the axes of its mesh in their order. A value that is split otherwise
-(shares of several sizes, axes in another order) is a `LocalShard`: the local part, and where it lies in the full
-tensor.
+A DTensor splits a dim into equal parts, by the axes of its mesh in their order. A value with another split (parts of
+several sizes, axes in another order) becomes a `LocalShard`: the local part, and its position in the full tensor.
 """
 
 from __future__ import annotations
@@ -27,31 +26,31 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
 Sharded: TypeAlias = "torch.Tensor | LocalShard"
-"""A `DTensor` or a `LocalShard`; in a job without a process group the tensor itself."""
+"""A `DTensor` or a `LocalShard`; without a process group the tensor itself."""
 
 
 def placements_of(value: SpreadTensor, mesh: Mesh) -> tuple[Placement, ...] | None:
-    """The placements of a value as a DTensor, by axis of the mesh; None where DTensor has none for it."""
+    """Return the DTensor placements of a value, one per axis of the mesh, or None if DTensor cannot express them."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
-    found: dict[str, Placement] = {}
+    placements: dict[str, Placement] = {}
     for dim, (size, spread) in enumerate(zip(value.shape, value.spread.dims, strict=True)):
         is_even = spread.offsets is None and size % mesh.parts(spread.axes) == 0
         if spread.axes and not (is_even and spread.axes == mesh.in_order(spread.axes)):
             return None
-        found |= {axis: Shard(dim) for axis in spread.axes}
+        placements |= {axis: Shard(dim) for axis in spread.axes}
     for axis, reduction in value.spread.partial:
-        found[axis] = Partial(reduction.value)
-    return tuple(found.get(axis.name, Replicate()) for axis in mesh.spatial)
+        placements[axis] = Partial(reduction.value)
+    return tuple(placements.get(axis.name, Replicate()) for axis in mesh.spatial)
 
 
 class ShardedState:
     """
-    What a step holds on this rank, by single-device names.
+    The values of a step on this rank, by single-device names.
 
     Args:
-        executor: of the step.
-        given: the DeviceMesh that the user planned for, if one was given.
+        executor: the executor of the step.
+        given: the user's DeviceMesh, if the plan was made for one.
     """
 
     def __init__(self, executor: Executor, given: DeviceMesh | None = None) -> None:
@@ -61,27 +60,27 @@ class ShardedState:
     @cached_property
     def device_mesh(self) -> DeviceMesh | None:
         """
-        The mesh of the plan, of this rank's stage in a pipeline; None without a process group.
+        The mesh of the plan (of this rank's stage in a pipeline), or None without a process group.
 
-        It is the one that was given, where the plan is on its axes. Every rank must ask for it together.
+        The user's DeviceMesh is returned if the plan uses its axes. Every rank must access this property together.
         """
         if not dist.is_initialized():
             return None
         mine, kind = self._executor.plan, self._executor.comm.device.type
         if self._given is not None and len(self._executor.plans) == 1 and _is_of(self._given, mine.mesh):
             return self._given
-        # The groups of all stages are made by all ranks, in one order.
-        made = {plan.ranks: _device_mesh(plan.mesh, plan.ranks, kind) for plan in self._executor.plans}
-        return made[mine.ranks]
+        # All ranks create the groups of all stages, in the same order.
+        meshes = {plan.ranks: _device_mesh(plan.mesh, plan.ranks, kind) for plan in self._executor.plans}
+        return meshes[mine.ranks]
 
     def sharded(self, value: Value) -> Sharded:
-        """One value that this rank's stage holds, without a copy."""
+        """Return one value of this rank's stage, without a copy."""
         local, mesh = self._executor.local(value), self.device_mesh
         if mesh is None:
             return local
         placements = placements_of(value, self._plan_mesh)
         if placements is None:
-            offsets = tuple(each.start for each in self._slices(value))
+            offsets = tuple(part.start for part in self._slices(value))
             return LocalShard(local, value.shape, offsets)
         from torch.distributed.tensor import DTensor
 
@@ -89,26 +88,28 @@ class ShardedState:
         return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
     def named_parameters(self) -> Iterator[tuple[str, Sharded]]:
-        """The parameters of this rank's stage by their first names, in the order of the model."""
+        """Yield the parameters of this rank's stage by their first names, in the order of the model."""
         for value in self._executor.plan.inputs:
             if value.role == "param":
                 yield value.name, self.sharded(value)
 
     def weights(self) -> dict[str, Sharded]:
-        """Parameters and persistent buffers of this rank's stage, by all of their names."""
-        found: dict[str, Sharded] = {}
+        """Return parameters and persistent buffers of this rank's stage, by all of their names."""
+        weights: dict[str, Sharded] = {}
         for value in self._executor.plan.inputs:
             if value.keys:
-                found |= dict.fromkeys(value.keys, self.sharded(value))
-        return found
+                weights |= dict.fromkeys(value.keys, self.sharded(value))
+        return weights
 
     def optimizer_state(self, rates: Sequence[float] = ()) -> dict[str, Any]:
         """
-        In the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`: ``state`` by parameter and
-        state, of this rank's stage, and ``param_groups``, of all stages, with names instead of parameters.
+        Return the optimizer state in the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`.
+
+        ``state`` covers this rank's stage, by parameter and state; ``param_groups`` covers all stages, by parameter
+        name.
 
         Args:
-            rates: the learning rates of the groups; by default those that the optimizer was made with.
+            rates: the learning rates of the groups; by default the initial rates of the optimizer.
         """
         plan = self._executor.plan
         state: dict[str, dict[str, object]] = {}
@@ -118,13 +119,13 @@ class ShardedState:
         count = next((value for value in plan.inputs if value.role == "step_count"), None)
         if count is not None and self._counts:
             for states in state.values():
-                # torch has one on the host for each parameter.
+                # torch keeps one step count per parameter, on the host.
                 states[_STEP] = self._executor.local(count).to("cpu", torch.float32, copy=True)
         return {"state": state, "param_groups": self._parameter_groups(rates)}
 
     def _parameter_groups(self, rates: Sequence[float]) -> list[dict[str, Any]]:
         plan = self._executor.plan
-        named = (value.name for each in self._executor.plans for value in _updated(each) if value.role == "param")
+        named = (value.name for stage in self._executor.plans for value in _updated(stage) if value.role == "param")
         members = (plan.optimizer or {}).get("members", [list(dict.fromkeys(named))])
         kind = (plan.optimizer or {}).get("kind", "")
         groups = [_as_in_torch(kind, settings) for settings in plan.parameter_groups]
@@ -134,14 +135,14 @@ class ShardedState:
 
     def load_weights(self, state: Mapping[str, Sharded]) -> None:
         """
-        Take parameters and persistent buffers from full tensors, or from the result of `weights`. A value for a
-        buffer that is not persistent is ignored: `state_dict` once had those too.
+        Load parameters and persistent buffers from full tensors, or from the result of `weights`.
+
+        A value for a buffer that is not persistent is ignored, because an earlier `state_dict` included such buffers.
 
         Raises:
-            PlanError: one is missing, of another shape, or unknown, or ranks were given different ones; then nothing
-                was taken.
+            PlanError: a value is missing, unknown, of another shape, or differs between ranks; nothing was changed.
         """
-        wanted = [(value, self._given_for(value, state)) for value in self._executor.plan.inputs if value.keys]
+        loaded = [(value, self._given_for(value, state)) for value in self._executor.plan.inputs if value.keys]
         inputs = (value for plan in self._executor.plans for value in plan.inputs)
         known = {name for value in inputs if value.role in ("param", "buffer") for name in (value.name, *value.tied)}
         if unknown := [name for name in state if name not in known]:
@@ -151,23 +152,23 @@ class ShardedState:
             )
         _verify_alike({name: given for name, given in state.items() if _is_whole(given)})
         with torch.no_grad():
-            for value, given in wanted:
+            for value, given in loaded:
                 self._executor.local(value).copy_(self._part(value, given))
 
     def load_optimizer(self, state: Mapping[str, Any]) -> None:
         """
-        Take the states of the optimizer from what `optimizer_state` gives, or from the state dict of an optimizer of
-        torch, whose parameters are numbered in the order of its groups.
+        Load the states of the optimizer from the result of `optimizer_state`, or from the state dict of a torch
+        optimizer, whose parameters are numbered in the order of its groups.
 
         Raises:
-            PlanError: one is missing or of another shape, or ranks were given different ones; then nothing was taken.
+            PlanError: a state is missing, of another shape, or differs between ranks; nothing was changed.
         """
         given = self._by_name(state)
-        wanted: list[tuple[Value, Sharded]] = []
+        loaded: list[tuple[Value, Sharded]] = []
         counts: list[tuple[Value, float]] = []
         for value in self._executor.plan.inputs:
             if value.role == "state" and value.name:
-                wanted.append((value, self._given_state(value, given)))
+                loaded.append((value, self._given_state(value, given)))
             elif value.role == "step_count" and self._counts:
                 steps = {float(states[_STEP]) for states in given.values() if _STEP in states}
                 if len(steps) != 1:
@@ -176,18 +177,17 @@ class ShardedState:
         whole = {f"{name}.{key}": each for name, one in given.items() for key, each in one.items() if _is_whole(each)}
         _verify_alike(whole, "load_optimizer_state_dict()")
         with torch.no_grad():
-            for value, each in wanted:
+            for value, each in loaded:
                 self._executor.local(value).copy_(self._part(value, each))
             for value, count in counts:
                 self._executor.local(value).fill_(count)
 
     @property
     def _counts(self) -> bool:
-        """Whether torch's optimizer counts its updates."""
         return (self._executor.plan.optimizer or {}).get("kind") not in _UNCOUNTED
 
     def _by_name(self, state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """The states by the names of parameters."""
+        """Return the states by the names of parameters; a torch optimizer numbers its parameters."""
         given: Mapping[Any, Mapping[str, Any]] = state["state"]
         groups = self._parameter_groups(())
         numbered = [number for group in state["param_groups"] for number in group["params"]]
@@ -202,22 +202,22 @@ class ShardedState:
         return {name: given[number] for name, number in zip(names, numbered, strict=True) if number in given}
 
     def _given_state(self, value: Value, given: Mapping[str, Mapping[str, Any]]) -> Sharded:
-        found = given.get(value.name, {}).get(value.state)
-        if found is None:
+        tensor = given.get(value.name, {}).get(value.state)
+        if tensor is None:
             raise PlanError(
                 f"load_optimizer_state_dict() was given no {value.state!r} of {value.name!r}; give the states of the "
                 "same optimizer, after at least one step"
             )
-        if not isinstance(found, torch.Tensor | LocalShard) or tuple(found.shape) != value.shape:
-            shape = list(found.shape) if isinstance(found, torch.Tensor | LocalShard) else type(found).__name__
+        if not isinstance(tensor, torch.Tensor | LocalShard) or tuple(tensor.shape) != value.shape:
+            shape = list(tensor.shape) if isinstance(tensor, torch.Tensor | LocalShard) else type(tensor).__name__
             raise PlanError(
                 f"load_optimizer_state_dict() was given {value.state!r} of {value.name!r} as {shape}, expected "
                 f"{list(value.shape)}"
             )
-        return found
+        return tensor
 
     def _given_for(self, value: Value, state: Mapping[str, Sharded]) -> Sharded:
-        """What is given for a value under one of its names, of the right form."""
+        """Return the given tensor for a value under one of its names, after checking its shape and part."""
         given = next((state[name] for name in value.keys if name in state), None)
         if given is None:
             raise PlanError(f"load_state_dict() was given no {value.name!r}; give all parameters and buffers")
@@ -236,7 +236,7 @@ class ShardedState:
         return value.slices(self._executor.plan.mesh, self._executor.comm.rank)
 
     def _part(self, value: Value, given: Sharded) -> torch.Tensor:
-        """This rank's part of what is given; what is split otherwise is gathered by all ranks that have it."""
+        """Return this rank's part of a given tensor; a DTensor with another sharding is gathered first."""
         if isinstance(given, LocalShard):
             return given.local
         if _is_dtensor(given):
@@ -251,10 +251,10 @@ class ShardedState:
 
 
 _STEP = "step"
-"""What torch's optimizers call the count of updates."""
+"""The name of the count of updates in torch's optimizers."""
 
 _UNCOUNTED = ("sgd",)
-"""The optimizers of torch that count no updates."""
+"""Torch's optimizers that do not count updates."""
 
 
 def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
@@ -262,13 +262,13 @@ def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
 
 
 def _is_dtensor(given: object) -> TypeGuard[DTensor]:
-    """Without the import of what takes most of a second, where nobody made one."""
+    """Check for a DTensor without importing `torch.distributed.tensor`, which takes most of a second, if nobody has."""
     tensor = sys.modules.get("torch.distributed.tensor")
     return tensor is not None and isinstance(given, tensor.DTensor)
 
 
 def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dict()") -> None:
-    """Check that no rank has another tensor under a name: where each takes its part, nobody would notice."""
+    """Raise PlanError if a tensor differs between ranks, since loading only parts of it would hide the difference."""
     first: dict[str, tuple[int, str]] = {}
     for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
         for name, numbers in found.items():
@@ -281,17 +281,17 @@ def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dic
 
 
 def _updated(plan: Plan) -> Iterator[Value]:
-    """The inputs of a step that it gives new values."""
+    """Return the inputs of a step that its outputs update."""
     return (plan.inputs[result.updates] for result in plan.outputs if result.updates is not None)
 
 
 def _as_in_torch(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a group by torch's names, all that its optimizer has."""
-    found = {name: value for name, value in settings.items() if name not in ("kind", "beta1", "beta2")}
+    """Return the settings of a group under torch's names, with torch's defaults for all others."""
+    renamed = {name: value for name, value in settings.items() if name not in ("kind", "beta1", "beta2")}
     if "beta1" in settings:
-        found["betas"] = (settings["beta1"], settings["beta2"])
+        renamed["betas"] = (settings["beta1"], settings["beta2"])
     defaults = _CLASSES[kind]([torch.zeros(())]).defaults if kind in _CLASSES else {}
-    return {**defaults, **found}
+    return {**defaults, **renamed}
 
 
 _CLASSES: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -299,7 +299,7 @@ _CLASSES: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
-"""By kind of update."""
+"""Torch's optimizer class, by kind of update."""
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -311,7 +311,7 @@ _MOST_NAMES = 3
 
 
 def _is_of(given: DeviceMesh, mesh: Mesh) -> bool:
-    """Whether torch's mesh has the axes of a plan's."""
+    """Return whether a DeviceMesh has the spatial axes of a plan's mesh."""
     names = given.mesh_dim_names or tuple(f"a{dim}" for dim in range(given.mesh.ndim))
     return [*zip(names, given.mesh.shape, strict=True)] == [(axis.name, axis.size) for axis in mesh.spatial]
 

@@ -1,4 +1,4 @@
-"""`StepProfile`: what the ranks of a job measured of some steps."""
+"""`StepProfile`: the measurements of some steps by the ranks of a job."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..runtime.plan import PlanError
 
 class StepProfile:
     """
-    How much communication of the steps in ``with step.profile() as profile:`` was beside computation; known after it.
+    The overlap of communication with computation in the steps of ``with step.profile() as profile:``, known afterwards.
 
-    Printed it is a table: of the step of median length and the rank that computes longest, of each stage.
+    Printed, it is a table for the step of median length, of the rank in each stage that computes longest.
     """
 
     def __init__(self) -> None:
@@ -30,20 +30,20 @@ class StepProfile:
     @property
     def steps(self) -> MeasuredSteps:
         """
-        All that was measured, the same on every rank.
+        All measurements, the same on every rank.
 
         Raises:
-            PlanError: nothing is there yet.
+            PlanError: no step was measured.
         """
         if self._found is None:
             raise PlanError(
-                "no step was measured: train inside `with step.profile() as profile:`, and look after it has ended"
+                "no step was measured: train inside `with step.profile() as profile:`, and read the profile after it"
             )
         return self._found
 
     @property
     def overlaps(self) -> Mapping[int, Overlaps]:
-        """By rank the overlap of the step of median length, by phase (or ``all``) and axes or stages (or ``all``)."""
+        """The overlap in the step of median length, by rank, then by phase and axes or stages; each may be ``all``."""
         return {rank.rank: rank.overlaps for rank in self.middle}
 
     @property
@@ -52,7 +52,7 @@ class StepProfile:
         return self.steps.middle
 
     def save(self, path: str | Path) -> None:
-        """Write what `shardwright simulate --measured` reads; rank 0 does."""
+        """Write the input of `shardwright simulate --measured`, on rank 0."""
         text = self.steps.text()
         if not dist.is_initialized() or dist.get_rank() == 0:
             write_atomically(Path(path), text)
@@ -63,7 +63,7 @@ class StepProfile:
 
 @contextmanager
 def profiled(executor: Executor, *, compiled: bool) -> Generator[StepProfile, None, None]:
-    """Measure the steps inside; every rank has to."""
+    """Measure the steps inside the context; every rank has to enter it."""
     profile, recorder = StepProfile(), recorder_of(executor, compiled=compiled)
     with recorder.recording():
         yield profile

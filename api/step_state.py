@@ -1,4 +1,4 @@
-"""`StepState`: what a step holds on this rank, read, replaced, saved and loaded."""
+"""`StepState`: reads, replaces, saves and loads the weights and states of a step."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LOG = logging.getLogger("shardwright")
 
 class StepState:
     """
-    What a step holds on this rank. Every method has to be called on all ranks.
+    The weights and states of a step on this rank. Every method has to be called on all ranks.
 
     Args:
-        executor: holds this rank's part of everything.
-        device_mesh: the one that was planned for, if one was given.
-        record: of the plan, by which checkpoints of rank 0 say how it was made (`plan_record`).
+        executor: holds this rank's part of all values.
+        device_mesh: the user's DeviceMesh, if the plan was made for one.
+        record: the record of the plan, which checkpoints of rank 0 contain (`plan_record`).
 
-    `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
-    program updates nothing.
+    `optimizer` has the learning rate of the next step, and schedulers of `torch.optim.lr_scheduler` accept it; without
+    updates in the program it is None.
     """
 
     def __init__(
@@ -49,30 +49,30 @@ class StepState:
 
     @property
     def rank(self) -> int:
-        """Of this process in the job."""
+        """The rank of this process in the job."""
         return dist.get_rank() if dist.is_initialized() else 0
 
     @property
     def device_mesh(self) -> DeviceMesh | None:
         """
-        The mesh of the plan with its axes, in a pipeline that of this rank's stage; None without a process group.
+        The mesh of the plan (of this rank's stage in a pipeline) with its axes, or None without a process group.
 
-        It is the object that was given as `cluster`, where the plan is on its axes.
+        If a DeviceMesh was given as `cluster` and the plan uses its axes, it is that object.
         """
         return self._sharded.device_mesh
 
     def named_parameters(self) -> Iterator[tuple[str, Sharded]]:
         """
-        The parameters by their names in the model, in a pipeline those of this rank's stage.
+        Return the parameters (of this rank's stage in a pipeline) by their names in the model.
 
-        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can express its sharding.
+        Each is a `DTensor` over `device_mesh`, or a `LocalShard` if no DTensor can express its sharding.
 
-        They are views of the step's own memory, which the next step changes or abandons: ask again after it.
+        They are views of the step's memory, which the next step overwrites or replaces: call this again after it.
         """
         return self._sharded.named_parameters()
 
     def parameters(self) -> Iterator[Sharded]:
-        """Those of `named_parameters`."""
+        """Return the values of `named_parameters`."""
         return (value for _, value in self.named_parameters())
 
     @overload
@@ -81,37 +81,36 @@ class StepState:
     def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
     def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """
-        Parameters and persistent buffers as full tensors, under the names of the single-device model, which can load
-        them.
+        Return parameters and persistent buffers as full tensors, which the single-device model can load.
 
         Args:
-            sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what
-                `torch.distributed.checkpoint` saves, and loads into.
+            sharded: whether each rank gets only its own parts, as in `named_parameters`, without gathering: the form
+                that `torch.distributed.checkpoint` saves and loads.
         """
         return self._sharded.weights() if sharded else self._executor.state_dict()
 
     def optimizer_state_dict(self) -> dict[str, Any]:
         """
-        The states of the optimizer, by parameter and torch's name of the state, and its groups of parameters.
+        Return the states of the optimizer, by parameter and torch's name of the state, and its groups of parameters.
 
-        `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict` has the same form. As with torch's own
+        `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict` returns the same form. As with torch's own
         `state_dict()`, and as in `named_parameters`, the tensors are the step's own memory: copy them to keep them.
         """
         return self._sharded.optimizer_state(self.optimizer.rates if self.optimizer is not None else ())
 
     def load_state_dict(self, state: Mapping[str, Sharded]) -> None:
         """
-        Take over weights: parameters and persistent buffers, all of them.
+        Replace all parameters and persistent buffers.
 
-        The states of the optimizer stay as they are, averages over the weights before among them. Once steps have been
-        made, a warning is logged that says so.
+        The states of the optimizer stay as they are, although they may be averages over steps with the previous
+        weights. After the first step, a warning is logged about this.
 
         Args:
-            state: by the names of the model, full tensors, the same on all ranks, or what `state_dict(sharded=True)`
-                gives.
+            state: full tensors by the names of the model, the same on all ranks, or the result of
+                `state_dict(sharded=True)`.
 
         Raises:
-            PlanError: anything is missing, unknown or of another shape, or the ranks were given different weights.
+            PlanError: a value is missing, unknown or of another shape, or the ranks were given different weights.
         """
         self._sharded.load_weights(state)
         if self._executor.steps and self.rank == 0 and any(each.role == "state" for each in self._executor.plan.inputs):
@@ -123,11 +122,11 @@ class StepState:
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """
-        Take over the states of the optimizer and the learning rates.
+        Replace the states of the optimizer and the learning rates.
 
         Args:
-            state: what `optimizer_state_dict` gives, with full tensors or sharded ones; or the `state_dict()` of an
-                optimizer of torch with the same groups, that of one device, say, the same on all ranks.
+            state: the result of `optimizer_state_dict`, with full or sharded tensors; or the `state_dict()` of a torch
+                optimizer with the same groups (of a run on one device, for example), the same on all ranks.
 
         Raises:
             PlanError: a state is missing or of another shape, or the ranks were given different ones.
@@ -139,7 +138,7 @@ class StepState:
 
     @property
     def steps(self) -> int:
-        """How many steps were made, those before what was loaded among them."""
+        """The number of steps so far, including the steps before a loaded checkpoint."""
         return self._executor.steps
 
     def save(
@@ -149,16 +148,15 @@ class StepState:
         Write a checkpoint: parameters, buffers, states of the optimizer, the number of steps, the seed, the learning
         rates, and the positions of the loaders that `loader` made.
 
-        Every rank writes its parts. The checkpoint is in its folder, ``step-00000042``, once all of it is on the disk,
-        or not at all.
+        Every rank writes its parts. The checkpoint appears in its folder, ``step-00000042``, once it is complete.
 
         Args:
-            folder: on a disk that all ranks share.
-            extra: what else is to be kept, a scheduler's `state_dict()`, say: numbers, strings, tensors, and lists and
-                dicts of them. That of rank 0 is.
-            keep: how many checkpoints stay in the folder, the newest; None: all.
-            asynchronous: copy what is held, and write it while training continues; the next `save`, `load` or
-                `wait_saved` waits for that.
+            folder: a folder on a disk that all ranks share.
+            extra: additional data to keep, such as a scheduler's `state_dict()`: numbers, strings, tensors, and lists
+                and dicts of them. Only the data of rank 0 is kept.
+            keep: the number of newest checkpoints that stay in the folder; None keeps all.
+            asynchronous: whether to copy the values and write them while training continues; the next `save`, `load` or
+                `wait_saved` waits for the write.
 
         Returns:
             The checkpoint's folder.
@@ -171,36 +169,36 @@ class StepState:
         return self._checkpoints.save(Path(folder), rates, loaders, extra=extra, keep=keep, asynchronous=asynchronous)
 
     def wait_saved(self) -> None:
-        """Wait for the asynchronous writes of `save`; CheckpointError if one failed."""
+        """Wait for the asynchronous writes of `save`; raise CheckpointError if one failed."""
         self._checkpoints.wait()
 
     def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
         """
-        Take over the newest intact checkpoint in a folder, of any plan on any number of ranks.
+        Restore the newest intact checkpoint in a folder, of any plan on any number of ranks.
 
-        What `save` lists is as it was, learning rates and positions of loaders too, in the order in which they were
-        made, now or later.
+        It restores everything that `save` lists. The n-th loader that `loader` makes, before or after this call,
+        continues at the n-th saved position.
 
         Args:
-            folder: what was given to `save`.
-            optimizer: whether states of the optimizer and learning rates are taken; if not, they stay as they are.
+            folder: the folder that was given to `save`.
+            optimizer: whether to restore states of the optimizer and learning rates; otherwise they stay as they are.
 
         Returns:
-            The number of steps, and what was given to `save` besides.
+            The number of steps, and the extra data that was given to `save`.
 
         Raises:
-            CheckpointError: none is intact, or it is of another model or optimizer; then nothing was changed.
+            CheckpointError: no checkpoint is intact, or it has another model or optimizer; nothing was changed.
         """
-        if (found := self.resume(folder, optimizer=optimizer)) is None:
+        if (restored := self.resume(folder, optimizer=optimizer)) is None:
             raise CheckpointError(f"{folder} has no checkpoint; step.save(folder) writes one")
-        return found
+        return restored
 
     def resume(self, folder: str | Path, *, optimizer: bool = True) -> Restored | None:
-        """As `load`, and None where the folder has no checkpoint yet: for scripts that are started again."""
-        found = self._checkpoints.load(Path(folder), with_optimizer=optimizer)
-        if found is None:
+        """Load as `load` does, but return None if the folder has no checkpoint yet: for scripts that are restarted."""
+        checkpoint = self._checkpoints.load(Path(folder), with_optimizer=optimizer)
+        if checkpoint is None:
             return None
-        notes = found.notes
+        notes = checkpoint.notes
         if self.optimizer is not None and optimizer:
             for group, rate in zip(self.optimizer.param_groups, notes.rates, strict=True):
                 group["lr"] = rate
@@ -208,14 +206,14 @@ class StepState:
         self._loaders = []
         for loader in loaders:
             self._add_loader(loader)
-        return Restored(notes.step, found.extra, found.path)
+        return Restored(notes.step, checkpoint.extra, checkpoint.path)
 
     def gather(self, name: str) -> torch.Tensor:
         """
-        A parameter or buffer, as a full tensor.
+        Return a parameter or buffer as a full tensor.
 
         Raises:
-            KeyError: the plan has none of that name.
+            KeyError: the plan has no parameter or buffer of that name.
         """
         for value in (value for plan in self._executor.plans for value in plan.inputs):
             if value.role in ("param", "buffer") and name in (value.name, *value.tied):
@@ -223,7 +221,7 @@ class StepState:
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
 
     def _add_loader(self, loader: ShareLoader) -> None:
-        """Save the position of a loader from now on; it resumes at the position that was saved for it."""
+        """Register a loader whose position is saved from now on, and move it to its restored position."""
         self._loaders.append(loader)
         if self._positions:
             loader.load_state_dict(self._positions.pop(0))

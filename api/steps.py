@@ -1,4 +1,4 @@
-"""Finding the training step that a command line names."""
+"""Lookup of the training step that a command line names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _HUGGING_FACE = "hf:"
 
 
 class StepError(ValueError):
-    """A name that leads to no training step; the message says how far it led and what to do."""
+    """A name that leads to no training step; the message says which part was not found and how to fix it."""
 
 
 def find_step(spec: str) -> TrainingStep:
     """
-    The training step of a shipped model's name, of a Hugging Face model as `hf:TYPE?setting=value`, or of
-    `package.module:callable` returning a `TrainingStep`.
+    Return the training step with a name.
 
-    Modules are looked for in the working directory first. What the callable draws at random (a batch, the weights of
-    a model that it makes) is the same at every call, in every process.
+    The name is a shipped model, a Hugging Face model as `hf:TYPE?setting=value`, or `package.module:callable` for a
+    callable that returns a `TrainingStep`. Modules are searched in the working directory first. The callable's random
+    draws (a batch, the weights of a model) are the same at every call, in every process.
 
     Raises:
-        StepError: there is none.
+        StepError: no training step has this name.
     """
     if spec.startswith(_HUGGING_FACE):
         return _hugging_face(spec.removeprefix(_HUGGING_FACE))
@@ -41,15 +41,15 @@ def find_step(spec: str) -> TrainingStep:
     make = _callable(spec)
     try:
         with drawn_alike():
-            made = make()
+            step = make()
     except Exception as error:
         raise StepError(f"{spec} failed: {_reason(error)}") from error
-    if not isinstance(made, TrainingStep):
+    if not isinstance(step, TrainingStep):
         raise StepError(
-            f"{spec} returned a {type(made).__name__}, expected a shardwright.TrainingStep: end it in "
+            f"{spec} returned a {type(step).__name__}, expected a shardwright.TrainingStep: end it in "
             "`return TrainingStep(model, loss, optimizer, batch)`"
         )
-    return made
+    return step
 
 
 def _hugging_face(spec: str) -> TrainingStep:
@@ -72,16 +72,15 @@ def _callable(spec: str) -> Callable[[], object]:
         raise StepError(f"{spec}: there is no module {error.name!r}, here or installed") from error
     except Exception as error:
         raise StepError(f"{spec}: {module_name} cannot be imported: {_reason(error)}") from error
-    found: object = module
+    target: object = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        target = getattr(target, part, None)
+    if not callable(target):
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise StepError(f"{spec}: {module_name} has no callable {name!r}; it has {names or 'none'}")
-    return found
+    return target
 
 
 def _reason(error: Exception) -> str:
-    """An error of the user's code, with the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"

@@ -1,4 +1,4 @@
-"""The loss of a step: a number, whose `backward()` is an error that says backward has been done."""
+"""The loss of a planned step: a number whose `backward()` raises an error, because backward has already run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..runtime.plan import PlanError
 
 
 def trained_loss(loss: torch.Tensor) -> torch.Tensor:
-    """The same number as a part of a graph, as an eager loss is, in which no gradient can be asked for."""
+    """Return the loss as a tensor that requires a gradient, like an eager loss, but raises on `backward()`."""
     with torch.enable_grad():
         return _Trained.apply(loss.detach().requires_grad_())  # pyright: ignore[reportReturnType]
 
 
 def warn_on_one_rank(rank: int) -> None:
-    """Leave it to rank 0 to warn that a loss is converted to a number, as eager PyTorch does."""
+    """Silence, on all ranks but 0, the warning of eager PyTorch that a loss is converted to a number."""
     if rank:
         warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True to a scalar", UserWarning)
 

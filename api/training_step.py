@@ -1,8 +1,7 @@
 """
 `TrainingStep`: the model, loss, optimizer and example batch that a user gives to the compiler.
 
-A step says how one device would train: a model, a loss, an optimizer and one example batch at its
-global size. It says nothing about a cluster.
+A step describes training on one device, at the global batch size. It is independent of the cluster.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from .batch_values import item_refusal
 @dataclass(frozen=True)
 class LossScaling:
     """
-    How the loss is scaled in ``fp16-mixed``, as by ``torch.amp.GradScaler``.
+    The settings of loss scaling in ``fp16-mixed``, as in ``torch.amp.GradScaler``.
 
     Args:
         init_scale: the first scale.
-        growth_factor: what the scale is multiplied by after `growth_interval` steps in a row without an overflow.
-        backoff_factor: what it is multiplied by after a step with one, which is skipped.
-        growth_interval: in steps.
+        growth_factor: the factor of the scale after `growth_interval` steps in a row without an overflow.
+        backoff_factor: the factor of the scale after a step with an overflow, which is skipped.
+        growth_interval: number of steps without an overflow before the scale grows.
 
     Raises:
-        ValueError: an invalid setting; the message says what was expected.
+        ValueError: a setting is invalid; the message names the expected values.
     """
 
     init_scale: float = 65536.0
@@ -67,34 +66,34 @@ class TrainingStep:
     One training step of one device.
 
     Args:
-        model: the module, or a function of no arguments that returns it. A function is called under fake
-            tensors while planning, so that a model larger than this machine is never allocated.
-        loss: ``None`` where the model returns its loss (a scalar tensor, the first item of a tuple, the
-            key or attribute ``loss``). Otherwise a function of the model's result and the labels, which
-            are the last item of a tuple batch or the key ``labels`` of a dict batch.
-        optimizer: a function from an iterable of parameters (of pairs of names and parameters, where its first
-            argument is called `named_parameters`) to a ``torch.optim`` optimizer, for example
+        model: the module, or a function of no arguments that returns it. A function is called under fake tensors while
+            planning, so that a model larger than this machine is never allocated.
+        loss: ``None`` if the model returns its loss (a scalar tensor, the first item of a tuple, the key or attribute
+            ``loss``). Otherwise a function of the model's result and the labels, which are the last item of a tuple
+            batch or the key ``labels`` of a dict batch.
+        optimizer: a function from an iterable of parameters (of pairs of names and parameters if its first argument is
+            called `named_parameters`) to a ``torch.optim`` optimizer, for example
             ``functools.partial(torch.optim.AdamW, lr=3e-4)``.
         batch: an example of the *global* batch: a tuple, list or dict of tensors and of plain values.
-        clip_norm: the norm of all gradients together above which they are scaled down, as by
-            ``torch.nn.utils.clip_grad_norm_``; the step gives it as the metric ``grad_norm``.
-        clip_value: the bound of elements of gradients, as of ``clip_grad_value_``; applied before `clip_norm`.
-        metrics: a function of the model's result and of the labels (of the batch where `loss` is None) to tensors by
-            name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``: each is that of the global
+        clip_norm: the maximum norm of all gradients together, as in ``torch.nn.utils.clip_grad_norm_``; the step
+            returns the norm as the metric ``grad_norm``.
+        clip_value: the maximum absolute value in a gradient, as in ``clip_grad_value_``; applied before `clip_norm`.
+        metrics: a function of the model's result and the labels (of the batch if `loss` is None) that returns tensors
+            by name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``, computed over the global
             batch.
         precision: ``bf16-mixed``: model and loss run under ``torch.autocast`` to bfloat16. Parameters, states and
-            updates stay in float32. ``fp16-mixed``: the same to float16, with the loss scaled as `loss_scaling` says.
+            updates stay in float32. ``fp16-mixed``: the same to float16, with the loss scaled by `loss_scaling`.
         reduce_dtype: the dtype in which gradients that are computed in a narrow dtype are reduced over devices, this or
-            ``float32``; None leaves it to the search, and presets reduce in float32.
-        loss_scaling: the settings of ``fp16-mixed``, which has those of ``torch.amp.GradScaler`` by default.
-        rows: the tensors of the batch that have a row for each example, by key or position; by default all
-            tensors with as long a first dim as the first tensor has. To be given where others happen to be as long:
-            class weights, a mask over positions, a table.
-        skip_non_finite: whether a step whose loss or gradients are not finite changes nothing; the step then gives the
-            metric ``skipped``, which is 1 for such a step.
+            ``float32``; by default the search chooses, and presets reduce in float32.
+        loss_scaling: the settings of ``fp16-mixed``; by default the settings of ``torch.amp.GradScaler``.
+        rows: the tensors of the batch that have a row for each example, by key or position; by default all tensors
+            whose first dim equals the first dim of the first tensor. Set this if other tensors happen to have the same
+            length: class weights, a mask over positions, a table.
+        skip_non_finite: whether a step whose loss or gradients are not finite changes nothing; the step then returns
+            the metric ``skipped``, which is 1 for such a step.
 
     Raises:
-        TypeError, ValueError: an invalid field; the message says what was expected.
+        TypeError, ValueError: a field is invalid; the message names the expected values.
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -124,13 +123,13 @@ class TrainingStep:
         _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
         if self.loss_scaling is not None and self.precision != "fp16-mixed":
             raise ValueError(
-                f"TrainingStep.loss_scaling is given, but precision is {self.precision!r}; the loss is scaled with "
-                "precision='fp16-mixed' alone"
+                f"TrainingStep.loss_scaling is given, but precision is {self.precision!r}; loss scaling needs "
+                "precision='fp16-mixed'"
             )
         if self.skip_non_finite and self.precision == "fp16-mixed":
             raise ValueError(
-                "TrainingStep.skip_non_finite is given with precision='fp16-mixed', whose loss scaling skips steps "
-                "with gradients that are not finite; leave it out (on_nan='ignore'), or use 'bf16-mixed'"
+                "TrainingStep.skip_non_finite is given with precision='fp16-mixed', whose loss scaling already skips "
+                "steps with infinite or NaN gradients; leave it out (on_nan='ignore'), or use 'bf16-mixed'"
             )
         for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if limit is not None and not limit > 0:
@@ -138,13 +137,13 @@ class TrainingStep:
 
     @property
     def no_rows(self) -> frozenset[str]:
-        """Return the tensors of the batch that have no rows, as the user said."""
+        """Return the tensors of the batch that have no rows, according to `rows`."""
         given = batch_items(self.batch) if self.rows is not None else {}
         return frozenset(given) - set(map(str, self.rows or ()))
 
     def build_model(self) -> nn.Module:
         """
-        The module itself, built now if `model` is a function.
+        Return the module, after building it if `model` is a function.
 
         Raises:
             TypeError: the function returned something else.
@@ -161,11 +160,11 @@ class TrainingStep:
     def compute(
         self, model: nn.Module, batch: Batch, device_type: str = "cpu"
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The scalar loss of `model` on `batch` and the metrics, in eager PyTorch on a type of device."""
+        """Return the scalar loss of `model` on `batch` and the metrics, in eager PyTorch on a type of device."""
         return compute_step(model, self.loss, batch, self.metrics, self.precision, device_type)
 
     def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
-        """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""
+        """Return the scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""
         return compute_loss(model, self.loss, self.batch if batch is None else batch)
 
 
@@ -238,4 +237,4 @@ def _check_rows(rows: Sequence[str | int] | None, batch: Batch) -> None:
     counts = {name: len(item) for name, item in items if isinstance(item, torch.Tensor) and item.dim()}
     if rows is not None and (len(found := {counts.get(str(name), 0) for name in rows}) != 1 or 0 in found):
         known = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
-        raise ValueError(f"TrainingStep.rows is {list(rows)}; expected tensors of as many rows each: {known}")
+        raise ValueError(f"TrainingStep.rows is {list(rows)}; expected tensors with equal numbers of rows: {known}")

@@ -1,4 +1,4 @@
-"""Programs beside that of training: the forward pass for evaluation, and steps for batches of other shapes."""
+"""Additional programs of a step: the forward pass for evaluation, and steps for batches of other shapes."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from .compile import import_training_step, versions
 from .training_step import TrainingStep
 
 MOST = 64
-"""The most programs for evaluation and prediction that a step holds."""
+"""The default limit on the number of programs for evaluation and prediction of a step."""
 
 Made: TypeAlias = "tuple[str, OutputForm | None]"
-"""The text of a program, and the form of what the model returns where the program gives that."""
+"""The text of a program, and the structure of the model's output if the program returns the output."""
 
 
 @dataclass(frozen=True)
 class Planner:
     """
-    Plans programs that keep everything where the plan of training keeps it.
+    A planner of programs whose parameters, states and buffers have the same placement as in the plan of training.
 
     Args:
-        homes: of that plan.
-        dtype: what every floating-point tensor becomes; None keeps each.
-        draws_independently: whether each rank draws its random numbers by itself.
+        homes: the placements in the plan of training.
+        dtype: the dtype of every floating-point tensor; by default each tensor keeps its own.
+        draws_independently: whether each rank draws its own random numbers.
         probe: whether rules of unknown ops are inferred.
     """
 
@@ -65,7 +65,7 @@ class Planner:
     probe: bool = True
 
     def forward(self, returns: Returns, batch: Batch) -> Made:
-        """The program of the forward pass in eval mode; CaptureError, PassError where there is none."""
+        """Return the program of the forward pass in eval mode; CaptureError or PassError if there is none."""
         step = self.step
         options = {"metrics": step.metrics, "precision": step.precision, "dtype": self.dtype}
         captured, form = capture_forward(step.model, step.loss, batch, returns=returns, **options)
@@ -73,12 +73,12 @@ class Planner:
         return self._planned(module, self.homes.plan_forward), form
 
     def training(self, batch: Batch) -> Made:
-        """The program of the step of another batch; CaptureError, PassError where there is none."""
+        """Return the program of the step for another batch; CaptureError or PassError if there is none."""
         module = import_training_step(replace(self.step, batch=batch), dtype=self.dtype, probe=self.probe)
         return self._planned(module, self.homes.plan_step), None
 
     def _planned(self, imported: ModuleOp, plan: Callable[[ModuleOp], ModuleOp]) -> str:
-        """Return the program of an imported module, planned again if an inferred rule fails at its use."""
+        """Return the program of an imported module; plan again if an inferred rule fails at its use."""
         with collector_paused():
             module, first = imported.clone(), [DrawIndependentlyPass()] if self.draws_independently else []
             run_pipeline(Context(), module, Pipeline.of(first, "prepare"), verify_each=False)
@@ -98,9 +98,9 @@ class Connections:
     The connections that the programs of a job share.
 
     Args:
-        compiles: whether their computation between collectives is compiled.
-        handles: process groups.
-        lines: between stages; None where there are none.
+        compiles: whether the computation between collectives is compiled.
+        handles: the process groups, by their ranks.
+        lines: the connections between stages, or None before the first program with stages.
     """
 
     device: torch.device
@@ -109,17 +109,17 @@ class Connections:
     lines: Lines | None = None
 
     def verify(self) -> None:
-        """PlanError where programs are to be compiled and cannot be."""
+        """Raise PlanError if programs are to be compiled but there is no compiler."""
         if self.compiles:
             verify_usable(self.device)
 
     def load(self, text: str, name: str) -> list[Stage]:
-        """The stages of a program."""
+        """Return the stages of a program."""
         stages = [Stage(*each) for each in load_text(text, name)]
         return compiled_stages(stages, text, self.device) if self.compiles else stages
 
     def connect(self, stages: Sequence[Stage], *, checked: bool = False) -> Communicator:
-        """The communicator of a program, `checked` or not; every rank must call this."""
+        """Return the communicator of a program, `checked` or not; every rank must call this."""
         if len(stages) > 1 and self.lines is None:
             self.lines = Lines()
         return connect(stages, self.device, lines=self.lines, handles=self.handles, checked=checked)
@@ -128,12 +128,12 @@ class Connections:
 @dataclass
 class Variants:
     """
-    The programs of one step on one rank, made when they are first needed; every rank must ask for the same.
+    The programs of one step on one rank, created on first use; every rank must request the same programs.
 
     Args:
-        form: of batches.
-        planner: on rank 0.
-        most: how many programs of the forward pass there may be.
+        form: the form of its batches.
+        planner: the planner, on rank 0.
+        most: the limit on the number of programs of the forward pass.
     """
 
     executor: Executor
@@ -157,10 +157,10 @@ class Variants:
 
     def training(self, batch: Batch | LocalRows) -> RankProgram | None:
         """
-        The program that trains on a batch; None for that of the example.
+        Return the program that trains on a batch, or None for the program of the example.
 
         Raises:
-            PlanError: there is none.
+            PlanError: the step was not planned for the batch's shape.
         """
         if isinstance(batch, LocalRows):
             return self._of_rows(batch)
@@ -174,14 +174,14 @@ class Variants:
     def _of_rows(self, batch: LocalRows) -> RankProgram | None:
         if batch.count is None or batch.count == self.form.rows:
             return None
-        found = self.with_rows(batch.count)
-        if len(found) != 1:
-            several = f"{len(found)} shapes with {batch.count} rows are declared: give step() the global batch"
-            raise PlanError(several if found else self._undeclared(f"{batch.count} rows"))
-        return found[0]
+        programs = self.with_rows(batch.count)
+        if len(programs) != 1:
+            several = f"{len(programs)} shapes with {batch.count} rows are declared: give step() the global batch"
+            raise PlanError(several if programs else self._undeclared(f"{batch.count} rows"))
+        return programs[0]
 
     def with_rows(self, count: int) -> list[RankProgram]:
-        """The programs of declared shapes that have as many rows."""
+        """Return the programs of declared shapes that have `count` rows."""
         return [program for shapes, program in self.declared.items() if shapes[0][1][:1] == (count,)]
 
     def _undeclared(self, given: str) -> str:
@@ -194,10 +194,10 @@ class Variants:
 
     def forward(self, returns: Returns, batch: Batch | LocalRows) -> tuple[RankProgram, OutputForm | None]:
         """
-        The program of the forward pass for a batch.
+        Return the program of the forward pass for a batch, and the structure of the output if it returns the model's.
 
         Raises:
-            PlanError: there can be none, or there are too many already; on every rank.
+            PlanError: on every rank, if the batch cannot be planned, or the number of programs would exceed `most`.
         """
         call, of_model = ("evaluate()", False) if returns == "loss" else ("predict()", True)
         if isinstance(batch, LocalRows) and batch.count not in (None, self.form.rows):
@@ -219,22 +219,21 @@ class Variants:
         return self._forward[key]
 
     def _made(self, what: str, plan: Callable[[Planner], Made]) -> tuple[RankProgram, OutputForm | None]:
-        """The program that rank 0 plans, on every rank."""
         shared: list[Any] = [None]
         if self.planner is not None:
             devices = [self.connections.device] if self.connections.device.type == "cuda" else []
             with torch.random.fork_rng(devices), self.opened():
                 shared = [_outcome(what, self.planner, plan)]
-        made = from_rank_0(shared[0], patient="plan")
-        if isinstance(made, PlanError):
-            raise made
-        text, form = made
+        outcome = from_rank_0(shared[0], patient="plan")
+        if isinstance(outcome, PlanError):
+            raise outcome
+        text, form = outcome
         stages = self.connections.load(text, f"<{what}>")
         return self.executor.adopt(stages, self.connections.connect(stages)), form
 
 
 def _outcome(what: str, planner: Planner, plan: Callable[[Planner], Made]) -> Made | PlanError:
-    """The result of planning, or its error; the other ranks wait for either."""
+    """Return the result of planning, or its error, because the other ranks wait for rank 0."""
     try:
         return plan(planner)
     except Exception as error:

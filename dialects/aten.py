@@ -26,10 +26,10 @@ from .op_arguments import argument_problem
 from .sharding_attrs import RuleAttr
 
 RULE = "spmd.rule"
-"""The attribute in which an op without a row carries its sharding rule."""
+"""Attribute that holds the sharding rule of an op without a row in the op table."""
 
 INFERRED = "spmd.inferred"
-"""The attribute that marks a rule as inferred from what the op computes."""
+"""Attribute that marks a rule as inferred by running the op (`lowering/probe`)."""
 
 _SEED = TensorType(i64, [])
 
@@ -38,7 +38,7 @@ _VERIFIED: set[tuple[object, ...]] = set()
 
 
 class AtenOp(ComputeOp):
-    """The base of all ops of the table."""
+    """The base class of all ops of the table."""
 
     @property
     def overload(self) -> str:
@@ -52,11 +52,11 @@ class AtenOp(ComputeOp):
 
     @property
     def is_random(self) -> bool:
-        """Whether it draws random numbers."""
+        """Whether the op draws random numbers."""
         return self.overload.startswith("random_")
 
     def operand_names(self) -> tuple[str, ...]:
-        """The names of the tensor arguments that are present; a list of tensors repeats its name."""
+        """Return the names of the tensor arguments that are present; a list of tensors repeats its name."""
         missing = {*self.attributes, *self.absent()}
         present = [name for name in self.spec.operands if name not in missing]
         listed = max(len(self.args) - len(present) + 1, 0)
@@ -64,7 +64,7 @@ class AtenOp(ComputeOp):
         return tuple(name for name, count in counted for _ in range(count))
 
     def rule(self) -> Rule:
-        """The table's rule for this use; the same object for equal uses."""
+        """Return the table's rule for this use; equal uses share one object."""
         key = self.use_key()
         if (rule := _RULES.get(key)) is None:
             rule = _RULES[key] = self.spec.bind(self.instance())
@@ -77,14 +77,14 @@ class AtenOp(ComputeOp):
         return result_dtypes(self.overload, operands, self.arguments(), len(self.outs), default)
 
     def verify_(self) -> None:
-        # Equal uses of an op verify alike, and a model has few of them that differ.
+        # Equal uses have the same verdict, and a model has few distinct uses.
         if (key := self.use_key()) not in _VERIFIED:
             self._verify_use()
             _VERIFIED.add(key)
         super().verify_()
 
     def _verify_use(self) -> None:
-        """Raise VerifyException unless operands and attributes are those of the schema."""
+        """Raise VerifyException unless operands and attributes match the schema."""
         self.verify_absent()
         if (known := arguments_of(self.overload)) is not None:
             given = {name: value for name, value in self.attributes.items() if "." not in name and name != ABSENT}
@@ -94,7 +94,7 @@ class AtenOp(ComputeOp):
         if len(names) != len(self.args):
             raise VerifyException(
                 f"'{self.name}' has {len(self.args)} operands, its schema has tensors"
-                f" ({', '.join(self.spec.operands)}); list those that are None in `absent`"
+                f" ({', '.join(self.spec.operands)}); list tensors that are None in `absent`"
             )
         if self.is_random:
             if (stream := self.arguments()["stream"]) < 0:
@@ -104,17 +104,19 @@ class AtenOp(ComputeOp):
         self._verify_dtypes()
 
     def _verify_dtypes(self) -> None:
-        """Raise VerifyException unless results have torch's dtypes, under one of its default dtypes of floats."""
+        """Raise VerifyException unless the results have torch's dtypes under one of its default float dtypes."""
         try:
-            right = [self.result_dtypes(default) for default in DEFAULTS]
+            by_default = [self.result_dtypes(default) for default in DEFAULTS]
         except ValueError as error:
             raise VerifyException(f"'{self.name}' {error}") from error
         for at, value in enumerate(self.outs):
-            if (found := dtype_of(value)) not in (expected := {each[at] for each in right}) and None not in expected:
-                given = (f"{name} of {dtype_of(v)}" for name, v in zip(self.operand_names(), self.args, strict=True))
+            if (dtype := dtype_of(value)) not in (
+                expected := {dtypes[at] for dtypes in by_default}
+            ) and None not in expected:
+                inputs = (f"{name} of {dtype_of(v)}" for name, v in zip(self.operand_names(), self.args, strict=True))
                 raise VerifyException(
-                    f"result {at} of '{self.name}' is of {found}, torch gives {right[0][at]} for"
-                    f" {', '.join(given) or 'no operands'}; change its type, or cast by aten._to_copy"
+                    f"result {at} of '{self.name}' is of {dtype}, torch gives {by_default[0][at]} for"
+                    f" {', '.join(inputs) or 'no operands'}; change its type, or cast by aten._to_copy"
                 )
 
 
@@ -138,13 +140,13 @@ class OpaqueOp(ComputeOp):
         return self.target.data
 
     def operand_names(self) -> tuple[str, ...]:
-        """The names that import recorded, or numbers."""
+        """Return `arg0`, `arg1`, ..., since the schema is unknown."""
         return tuple(f"arg{i}" for i in range(len(self.args)))
 
     def rule(self) -> Rule:
-        """The op's own rule, or the replicated one."""
-        given = self.attributes.get(RULE)
-        return _opaque_rule(given if isinstance(given, RuleAttr) else None, *self._shapes())
+        """Return the op's own rule, or the replicated rule where it has none."""
+        attribute = self.attributes.get(RULE)
+        return _opaque_rule(attribute if isinstance(attribute, RuleAttr) else None, *self._shapes())
 
     def _shapes(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         instance = self.instance()
@@ -169,25 +171,25 @@ def _op_class(spec: OpSpec) -> type[AtenOp]:
 
 
 ATEN_OPS: dict[str, type[AtenOp]] = {name: _op_class(spec) for name, spec in op_table().items()}
-"""The op class of each overload of the table."""
+"""Op class of each overload in the table."""
 
 
 def typed_op(
     name: str, operands: Sequence[SSAValue], shapes: Sequence[Sequence[int]], attributes: Mapping[str, Attribute]
 ) -> AtenOp:
     """
-    An op of the table whose results have these shapes, and the dtypes that torch gives them.
+    Return an op of the table with results of these shapes and the dtypes that torch gives them.
 
     Raises:
         ValueError: torch refuses operands of these dtypes, or no rule is known for a result.
     """
     types = [TensorType(f32, shape) for shape in shapes]
-    made = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=attributes)
-    for value, dtype, shape in zip(tuple(made.outs), made.result_dtypes(), shapes, strict=True):
+    op = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=attributes)
+    for value, dtype, shape in zip(tuple(op.outs), op.result_dtypes(), shapes, strict=True):
         if dtype is None:
             raise ValueError(f"the dtypes of the results of 'aten.{name}' are not known; see ir/ops/dtypes.py")
         Rewriter.replace_value_with_new_type(value, TensorType(ELEMENTS[dtype], shape))
-    return made
+    return op
 
 
 ATEN = Dialect("aten", [*ATEN_OPS.values(), OpaqueOp])

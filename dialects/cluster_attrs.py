@@ -40,10 +40,10 @@ class DeviceAttr(Data[Device]):
     A kind of device: `#spmd.device<"cpu", flops = {float32 = 2.0e10}, bandwidth = 1.0e10, memory = ...,
     launch = ...>` in FLOP/s, bytes/s, bytes and seconds.
 
-    There may follow the bytes of which tensors take whole multiples, `block = 512.0`, and where it was profiled the
-    fixed seconds of a step, `overhead = 1.0e-3`; fitted rates,
-    `rates = [<"contractions", "float32", flops = 1.0e10, bandwidth = 1.0e10, launch = 0.0, curve = [(1.0e6, 0.5)]>]`
-    and `moving_curve = ...` in bytes;
+    Optional fields may follow: the allocation granularity in bytes, `block = 512.0`; the profiled fixed seconds of a
+    step, `overhead = 1.0e-3`; fitted rates,
+    `rates = [<"contractions", "float32", flops = 1.0e10, bandwidth = 1.0e10, launch = 0.0, curve = [(1.0e6, 0.5)]>]`,
+    where `moving_curve = ...` in bytes is optional too;
     and measured seconds, `table = {"mm(float32[64x32], float32[32x16])" = 1.0e-5}`.
     """
 
@@ -86,8 +86,8 @@ class DeviceAttr(Data[Device]):
 @irdl_attr_definition
 class LinkAttr(Data[Link]):
     """
-    The network along an axis: `#spmd.link<"gpu", alpha = 1e-5, beta = 1e-10, all_reduce = (2e-5, 1e-10)>`, in
-    seconds and seconds per byte; or along several, `"node-gpu"`.
+    The network along an axis, or along several axes (`"node-gpu"`): `#spmd.link<"gpu", alpha = 1e-5, beta = 1e-10,
+    all_reduce = (2e-5, 1e-10)>`, in seconds and seconds per byte.
 
     Measured times follow, in bytes and seconds: `points = {"all_reduce" = [(1024.0, 2e-5), (1048576.0, 1e-4)]}`.
     """
@@ -131,14 +131,14 @@ class LinkAttr(Data[Link]):
 @irdl_attr_definition
 class TopologyAttr(Data[Topology]):
     """
-    Where ranks sit, and the wires (`ir/topology.py`):
+    The network levels of a cluster, and its hosts (`ir/topology.py`):
 
     `#spmd.topology<levels = [<"nvlink", latency = 2.0e-6, bandwidth = 3.0e11>, <"nic", latency = 2.0e-5,
     bandwidth = 1.25e10, start = 1.0e-5, efficiency = {all_gather = 0.7}>], hosts = [2 x <8, inside = "nvlink",
     nic = "nic", nics = 1>], switch = <1, 3.0>, devices = [8, 9]>`
 
-    A level may be `shared`. The switch, with its number of hosts and oversubscription, is left out where there is none,
-    and the devices of the ranks where these have all of them in order.
+    A level may be `shared`. `switch` gives the number of hosts on each switch, and the oversubscription of its uplink.
+    `devices` lists the device of each rank; it is absent where the ranks are all devices in order.
     """
 
     name = "spmd.topology"
@@ -172,9 +172,9 @@ class TopologyAttr(Data[Topology]):
 @irdl_attr_definition
 class InterferenceAttr(Data[Interference]):
     """
-    How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`.
-
-    How late ranks resume after a wait, by how long they computed before it, follows: `delays = [(1.0e-3, 5.0e-4)]`.
+    The slowdown of computing and communicating at the same time, as factors: `#spmd.interference<compute = 1.1,
+    communication = 1.2>`. Pairs of seconds may follow, `delays = [(1.0e-3, 5.0e-4)]`: the time computed before a wait,
+    and the extra time between the wait completing and the rank resuming.
     """
 
     name = "spmd.interference"
@@ -285,27 +285,27 @@ def _entries_text(entries: Iterable[tuple[str, float]]) -> str:
 
 
 def _fields_text(**fields: str) -> str:
-    """Return fields with the texts of their values; those without a text are left out."""
+    """Join the fields that have a text as `name = text`."""
     return ", ".join(f"{name} = {text}" for name, text in fields.items() if text)
 
 
 def quoted(text: str) -> str:
-    """A string as MLIR writes it, and as xDSL reads it: what is not ASCII stands as it is, and not as bytes."""
+    """Return a string literal that MLIR and xDSL both read; characters outside ASCII are kept, not escaped."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\{ord(c):02X}" if c.isascii() else c for c in escaped) + '"'
 
 
 def _others(parser: AttrParser, **readers: Callable[[], Any] | None) -> dict[str, Any]:
-    """Read the fields that may follow, in any order, each by its reader; one without a reader is true."""
-    found: dict[str, Any] = {}
+    """Read optional fields in any order, each by its reader; a field without a reader is a flag."""
+    fields: dict[str, Any] = {}
     while parser.parse_optional_punctuation(",") is not None:
         at = parser.pos
         if (name := parser.parse_identifier()) not in readers:
             parser.raise_error(f"found {name}, expected one of {', '.join(readers)}", at)
         if (reader := readers[name]) is not None:
             parser.parse_punctuation("=")
-        found[name] = reader() if reader is not None else True
-    return found
+        fields[name] = reader() if reader is not None else True
+    return fields
 
 
 def _squared(parser: AttrParser, read: Callable[[AttrParser], Item]) -> tuple[Item, ...]:
@@ -342,7 +342,7 @@ def _field(parser: AttrParser, name: str, unit: Unit, *, positive: bool = True) 
 
 
 def _number(parser: AttrParser, unit: Unit, *, positive: bool = True) -> float:
-    """A number in the range of `unit`, which is that of cluster files; 0 too where it need not be positive."""
+    """Read a number in the range that cluster files allow for `unit`; 0 is allowed too unless `positive`."""
     at, number = parser.pos, parser.parse_number()
     if not (unit.least <= number <= unit.most or (number == 0 and not positive)):
         kind = "a number" if positive else "0 or a number"
@@ -358,9 +358,6 @@ def _count(parser: AttrParser, most: Count, least: int = 1) -> int:
 
 
 def float_text(number: float) -> str:
-    """
-    The shortest text that reads back as `number` and that MLIR's grammar takes for a float (1e-06 has no
-    dot).
-    """
+    """Return the shortest text that reads back as `number` and is a float in MLIR's grammar (1e-06 has no dot)."""
     text = repr(float(number))
     return text if "." in text else text.replace("e", ".0e")

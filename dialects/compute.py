@@ -1,6 +1,4 @@
-"""
-The base of all ops that compute: tensors in and out, arguments, a sharding rule and a signature.
-"""
+"""The base class of compute ops: tensors in and out, arguments, a sharding rule and a signature."""
 
 from __future__ import annotations
 
@@ -39,10 +37,10 @@ from .sharding_attrs import SignatureAttr
 
 SIGNATURE = "spmd.signature"
 ABSENT = "absent"
-"""The attribute that lists tensor arguments of the schema which are None in this use."""
+"""Attribute that lists the tensor arguments of the schema that are None in this use."""
 
 INDEPENDENT = "independent"
-"""The attribute of a random op that draws from torch's own generator: other numbers if it is spread otherwise."""
+"""Attribute of a random op that draws from torch's own generator: its numbers depend on its sharding."""
 
 ELEMENTS: Mapping[str, TypeAttribute] = {
     "float64": builtin.f64, "float32": builtin.f32, "float16": builtin.f16, "bfloat16": builtin.bf16, "int64": i64,
@@ -50,14 +48,14 @@ ELEMENTS: Mapping[str, TypeAttribute] = {
     "uint8": IntegerType(8, builtin.Signedness.UNSIGNED),
     "complex128": builtin.ComplexType(builtin.f64), "complex64": builtin.ComplexType(builtin.f32),
 }  # fmt: skip
-"""The element type of each dtype, by its name as torch spells it."""
+"""The element type of each dtype, by torch's name of the dtype."""
 
 DTYPES = {str(element): name for name, element in ELEMENTS.items()}
-"""Element type -> the name of the dtype."""
+"""Maps an element type to the dtype's name."""
 
 
 class ComputeOp(IRDLOperation, GivesShardings, ABC):
-    """An op on tensors with a sharding rule; `spmd.signature`, where present, is one that the rule allows."""
+    """An op on tensors with a sharding rule; its `spmd.signature`, where present, must be allowed by the rule."""
 
     args = var_operand_def(base(TensorType[Attribute]))
     outs = var_result_def(base(TensorType[Attribute]))
@@ -73,33 +71,33 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
 
     @abstractmethod
     def operand_names(self) -> tuple[str, ...]:
-        """The schema's names of the operands that are present, in order."""
+        """Return the schema's names of the operands that are present, in order."""
 
     @abstractmethod
     def rule(self) -> Rule:
-        """The sharding rule of this use of the op; the same object for equal uses."""
+        """Return the sharding rule of this use of the op; equal uses share one object."""
 
     def instance(self) -> OpInstance:
-        """This use of the op as pure data."""
+        """Return this use of the op as pure data."""
         shapes = (tuple(shape_of(value) for value in values) for values in (self.args, self.outs))
         operands, results = shapes
         masks = frozenset(index for index, value in enumerate(self.args) if dtype_of(value) == "bool")
         return OpInstance(self.overload, operands, results, self.operand_names(), self.arguments(), masks)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that are not tensors, under their schema names, as Python values."""
+        """Return the arguments that are not tensors, under their schema names, as Python values."""
         names = (name for name in self.attributes if "." not in name and name != ABSENT)
         return {name: python_value(self.attributes[name]) for name in names}
 
     def absent(self) -> tuple[str, ...]:
-        """The tensor arguments that are None."""
+        """Return the names of the tensor arguments that are None."""
         listed = self.attributes.get(ABSENT)
         return tuple(python_value(listed)) if listed is not None else ()
 
     def use_key(self) -> tuple[object, ...]:
-        """Return what equal uses of one op have in common: overload, types and arguments, as numbers."""
+        """Return a key that equal uses of one op share: the overload, and numbers for its arguments and types."""
         arguments = tuple((n, number_of(a)) for n, a in self.attributes.items() if "." not in n)
-        # All operands and results are of `args` and `outs`, which xDSL takes its time to find.
+        # These values equal `self.args` and `self.outs`, which xDSL looks up slowly.
         operands, results = [number_of(v.type) for v in self.operands], [number_of(v.type) for v in self.results]
         return (self.overload, arguments, tuple(operands), tuple(results))
 
@@ -110,7 +108,7 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         return attribute.signature if isinstance(attribute, SignatureAttr) else None
 
     def result_sharding(self, index: int) -> Sharding | None:
-        """What the signature says."""
+        """Return the sharding that the signature gives result `index`."""
         return self.signature.results[index] if self.signature is not None else None
 
     def verify_(self) -> None:
@@ -146,38 +144,38 @@ _NUMBERED: dict[int, tuple[Attribute, int]] = {}
 
 def number_of(attribute: Attribute) -> int:
     """Return a number that equal attributes share in this process. xDSL hashes all fields of a type at each lookup."""
-    if (found := _NUMBERED.get(id(attribute))) is None:
+    if (entry := _NUMBERED.get(id(attribute))) is None:
         if len(_NUMBERED) >= _MOST_NUMBERED:
             _NUMBERED.clear()
-        found = _NUMBERED[id(attribute)] = attribute, _NUMBERS.setdefault(attribute, len(_NUMBERS))
-    return found[1]
+        entry = _NUMBERED[id(attribute)] = attribute, _NUMBERS.setdefault(attribute, len(_NUMBERS))
+    return entry[1]
 
 
 @lru_cache(maxsize=100_000)
 def signature_problem(rule: Rule, signature: Signature, mesh: Mesh) -> str | None:
-    """Why `rule` does not allow `signature` on `mesh`, or None where it does."""
+    """Return why `rule` does not allow `signature` on `mesh`, or None if it does."""
     return explain_mismatch(rule, signature, mesh)
 
 
 def dtype_of(value: SSAValue) -> str:
-    """The name of a tensor value's dtype, as torch spells it."""
+    """Return torch's name of the dtype of a tensor value."""
     return dtype_name(element_of(value))
 
 
 @lru_cache(maxsize=64)
 def dtype_name(element: Attribute) -> str:
-    """The name of an element type, as torch spells it."""
+    """Return torch's name of an element type."""
     text = str(element)
     return DTYPES.get(text, text)
 
 
 def sum_dtype(dtype: str) -> str:
-    """The dtype in which many numbers of another one are summed up."""
+    """Return the dtype for sums of many elements of `dtype`."""
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
 def element_bytes(value: SSAValue) -> int:
-    """The bytes of one element of a tensor value."""
+    """Return the bytes of one element of a tensor value."""
     return _bytes_of(dtype_of(value))
 
 
@@ -188,7 +186,7 @@ def _bytes_of(dtype: str) -> int:
 
 
 def value_bytes(value: SSAValue) -> int:
-    """The bytes of the global tensor value."""
+    """Return the bytes of the global tensor value."""
     size = element_bytes(value)
     for extent in shape_of(value):
         size *= extent
@@ -196,7 +194,7 @@ def value_bytes(value: SSAValue) -> int:
 
 
 def plain_attribute(value: object) -> Attribute:
-    """The attribute of a plain value, which `python_value` reads; TypeError where there is none."""
+    """Return the attribute that `python_value` reads back as `value`; raise TypeError where there is none."""
     match value:
         case bool():
             return BoolAttr.from_bool(value)
@@ -208,15 +206,15 @@ def plain_attribute(value: object) -> Attribute:
             return StringAttr(value)
         case Mapping():
             named = cast("Mapping[str, object]", value)
-            return DictionaryAttr({name: plain_attribute(each) for name, each in named.items()})
+            return DictionaryAttr({name: plain_attribute(item) for name, item in named.items()})
         case list() | tuple():
-            return ArrayAttr([plain_attribute(each) for each in cast("Sequence[object]", value)])
+            return ArrayAttr([plain_attribute(item) for item in cast("Sequence[object]", value)])
         case _:
             raise TypeError(f"a value of type {type(value).__name__} has no form in the IR")
 
 
 def python_value(attribute: Attribute) -> Any:
-    """The Python value that an argument's attribute stands for; element types become dtype names."""
+    """Return the Python value of an argument's attribute; element types become dtype names."""
     match attribute:
         case IntegerAttr():
             boolean = isinstance(attribute.type, IntegerType) and attribute.type.width.data == 1

@@ -1,4 +1,4 @@
-"""An error for verifiers that find a fault in an op nested in their own."""
+"""An error for verifiers that find a fault in a nested op."""
 
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
@@ -6,11 +6,11 @@ from xdsl.utils.exceptions import VerifyException
 
 class InnerFault(VerifyException):
     """
-    A fault of an op, found by the verifier of an op around it.
+    A fault of an op that the verifier of an enclosing op found.
 
     Args:
         op: the op that does not verify.
-        reason: why.
+        reason: why the op does not verify.
     """
 
     def __init__(self, op: Operation, reason: str) -> None:

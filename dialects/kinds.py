@@ -1,4 +1,4 @@
-"""Kinds of attributes: constraints, with their description for errors."""
+"""Kinds of attributes: constraints, with a description for error messages."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, IntegerType
 from xdsl.ir import Attribute
 
 MOST_CHARACTERS = 10_000
-"""Of a name."""
+"""Upper limit of the characters of a name."""
 
 MOST = 2**31
-"""No count, index or number of a stage, segment, group or region comes near it."""
+"""Upper limit of counts and indices, and of numbers of stages, segments, groups and regions."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A constraint of an attribute, with its description for errors."""
+    """A constraint on an attribute, with a description for error messages."""
 
     words: str
     holds: Callable[[Attribute], bool]
 
 
 def instance_of(words: str, *classes: type[Attribute]) -> Kind:
-    """An attribute of one of these classes."""
+    """Return the kind of the attributes of one of these classes."""
     return Kind(words, lambda value: isinstance(value, classes))
 
 
 def one_of(words: Iterable[str]) -> Kind:
-    """Text that is one of a few words."""
+    """Return the kind of text that is one of these words."""
     known = tuple(words)
     quoted = ", ".join(f'"{word}"' for word in known)
     return Kind(f"one of {quoted}", lambda value: isinstance(value, StringAttr) and value.data in known)
 
 
 def list_of(kind: Kind, plural: str, count: int | None = None) -> Kind:
-    """A list of attributes of a kind, as many as `count` says."""
+    """Return the kind of lists of `kind`, with `count` entries where it is given."""
 
     def holds(value: Attribute) -> bool:
         entries = entries_of(value)
@@ -48,23 +48,23 @@ def list_of(kind: Kind, plural: str, count: int | None = None) -> Kind:
 
 
 def either(*kinds: Kind) -> Kind:
-    """An attribute of any of these kinds."""
+    """Return the kind of attributes that are of any of these kinds."""
     return Kind(" or ".join(kind.words for kind in kinds), lambda value: any(kind.holds(value) for kind in kinds))
 
 
 def shown(value: Attribute) -> str:
-    """An attribute in an error message: its text, cut where it is long."""
+    """Return an attribute's text for an error message, cut after 100 characters."""
     text = str(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def entries_of(value: Attribute | None) -> tuple[Attribute, ...] | None:
-    """The entries of a list; None where the attribute is missing or is no list."""
+    """Return the entries of a list, or None for a missing attribute or one of another type."""
     return cast("ArrayAttr[Attribute]", value).data if isinstance(value, ArrayAttr) else None
 
 
 def is_count(value: Attribute) -> bool:
-    """Whether an attribute is a whole number from 0."""
+    """Whether an attribute is a whole number from 0 to `MOST`."""
     return (number := _integer(value)) is not None and 0 <= number < MOST and not is_flag(value)
 
 

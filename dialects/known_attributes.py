@@ -1,8 +1,8 @@
 """
-The constraints of this package's attributes, by where they are: on ops, functions, arguments or results.
+The constraints on this package's attributes, by their place: on ops, functions, arguments or results.
 
-Passes and the emitter read them by name, so that an attribute of another type or out of range would be met in the
-middle of a pass; the verifier meets it first.
+Passes and the emitter read these attributes by name. Verification rejects attributes of a wrong type or range before a
+pass meets them.
 """
 
 from __future__ import annotations
@@ -147,13 +147,13 @@ ON_FUNCTIONS: Mapping[str, Kind] = {
 _PER_RESULT = (WORKING, REGATHER)
 
 _OURS = ("aten.", "pipe.", "spmd.", "train.")
-"""What the names of our dialects' attributes begin with: others are those of others."""
+"""Prefixes of the names of our dialects' attributes; attributes with other prefixes are not checked."""
 
 
 def verify_op_attributes(op: Operation) -> None:
     """
-    Raise VerifyException unless the attributes of an op, or a function, are what their names stand for, and the
-    shardings among them fit its results.
+    Raise VerifyException unless the attributes of an op or function have the kinds that their names require, and its
+    shardings fit its results.
     """
     if not op.attributes:
         return
@@ -173,8 +173,8 @@ def verify_op_attributes(op: Operation) -> None:
 
 def verify_function_attributes(func: FuncOp) -> None:
     """
-    Raise VerifyException unless what is decided for a function fits it: the attributes of its arguments and results,
-    its ratios, its pins, its stages and its schedule.
+    Raise VerifyException unless the decisions written on a function fit it: the attributes of its arguments and
+    results, its ratios, its pins, its stages and its schedule.
     """
     if func.sym_visibility is not None and func.sym_visibility.data not in _VISIBILITIES:
         raise VerifyException(f'visibility "{func.sym_visibility.data}", expected one of {", ".join(_VISIBILITIES)}')
@@ -188,7 +188,7 @@ def verify_function_attributes(func: FuncOp) -> None:
 
 
 def _verify_parts(func: FuncOp) -> None:
-    """Raise InnerFault at the first op that runs for a part that no axis of time has."""
+    """Raise InnerFault at the first op whose `spmd.at` names a part that no temporal axis has."""
     axes = [axis for mesh in meshes_of(func) for axis in mesh.mesh.axes if axis.kind is AxisKind.TEMPORAL]
     for op in func.walk():
         for name, part in parts_of(op).items() if AT in op.attributes else ():
@@ -199,8 +199,9 @@ def _verify_parts(func: FuncOp) -> None:
 
 def _verify_roles(func: FuncOp) -> None:
     """
-    Raise VerifyException unless the attributes of a function's arguments and results are what their names stand for,
-    no two arguments of a stage are the same parameter or state, and what is updated exists and has the type.
+    Raise VerifyException unless the attributes of a function's arguments and results have the kinds that their names
+    require, no two arguments of a stage are the same parameter or state, and each updated argument exists and has its
+    result's type.
     """
     arguments = tuple(_listed(func, "argument", func.arg_attrs, len(func.function_type.inputs)))
     for index, entry in enumerate(arguments):
@@ -231,7 +232,7 @@ def _verify(given: Mapping[str, Attribute], known: Mapping[str, Kind], where: st
     for name, value in given.items():
         if (kind := known.get(name)) is None:
             if name.startswith(_OURS):
-                raise VerifyException(f"{name}{where} is no attribute that stands there, expected {', '.join(known)}")
+                raise VerifyException(f"{name}{where} is an unknown attribute there, expected {', '.join(known)}")
         elif not kind.holds(value):
             raise VerifyException(f"{name}{where} is {shown(value)}, expected {kind.words}")
 

@@ -1,4 +1,4 @@
-"""The ops that declare what shardings and passes refer to: a mesh, and the devices and links of its cluster."""
+"""The ops that declare a mesh, and the devices and links of its cluster."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .sharding_attrs import MeshAttr, ShardingAttr
 @irdl_op_definition
 class MeshOp(IRDLOperation):
     """
-    A mesh that shardings refer to: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
+    The mesh of shardings: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
 
-    A stage's mesh is a part of the cluster: `on [4, 5, 6, 7]` lists, in the order of its own ranks, the ranks that
-    the job has for it. Without the list they are 0, 1, ...
+    The mesh of a stage covers a part of the cluster: `on [4, 5, 6, 7]` lists the ranks of the job that are its ranks 0,
+    1, 2 and 3. Without the list, a rank has the same number in both.
     """
 
     name = "spmd.mesh"
@@ -58,11 +58,13 @@ class MeshOp(IRDLOperation):
     def verify_(self) -> None:
         ranks, count = self.ranks, self.mesh.device_count
         if len(ranks) != count or len(set(ranks)) != count or min(ranks, default=0) < 0:
-            raise VerifyException(f"mesh {self.mesh} of {count} devices is placed on ranks {list(ranks)}")
+            raise VerifyException(
+                f"mesh {self.mesh} of {count} devices is placed on ranks {list(ranks)}, expected a rank for each device"
+            )
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of the job, in the order of the mesh's own."""
+        """The ranks of the job, in the order of the mesh's ranks."""
         if self.devices is None:
             return tuple(range(self.mesh.device_count))
         return tuple(int(rank) for rank in self.devices.get_values())
@@ -76,10 +78,10 @@ class MeshOp(IRDLOperation):
 @irdl_op_definition
 class ClusterOp(IRDLOperation):
     """
-    The devices and links of a mesh, so that a pass on a file has costs to work with.
+    The devices and links of a mesh, so that passes on a file can compute costs.
 
-    `placement` gives, by rank, the index of its kind of device; `links` has one entry per mesh axis or, where there is
-    a `topology`, for axes that were measured.
+    `placement` maps each rank to the index of its kind of device; `links` has one entry per mesh axis or, where there
+    is a `topology`, one per measured axis or group of axes.
     """
 
     name = "spmd.cluster"
@@ -125,7 +127,7 @@ class ClusterOp(IRDLOperation):
         return self.mesh_ref.root_reference
 
     def cluster(self, mesh: Mesh) -> Cluster:
-        """The cluster as a pure value."""
+        """Return the cluster as a pure value."""
         return Cluster(
             self.sym_name.data,
             mesh,
@@ -138,7 +140,7 @@ class ClusterOp(IRDLOperation):
 
 
 def meshes_of(op: Operation) -> list[MeshOp]:
-    """The meshes of the module that `op` is in."""
+    """Return the meshes of the module that contains `op`."""
     top: Operation | None = op
     while top is not None and not isinstance(top, ModuleOp):
         top = top.parent_op()
@@ -146,7 +148,7 @@ def meshes_of(op: Operation) -> list[MeshOp]:
 
 
 def find_mesh(op: Operation, name: str) -> Mesh:
-    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
+    """Return the mesh that the symbol `name` stands for at `op`; raise VerifyException if there is none."""
     meshes = meshes_of(op)
     for mesh in meshes:
         if mesh.sym_name.data == name:
@@ -156,9 +158,7 @@ def find_mesh(op: Operation, name: str) -> Mesh:
 
 
 def verify_sharding(op: Operation, given: ShardingAttr, value_type: Attribute) -> Mesh:
-    """
-    The mesh of `given`, a sharding of a value of `value_type`; VerifyException where it is no such thing.
-    """
+    """Return the mesh of `given`; raise VerifyException unless it is a sharding of a value of `value_type`."""
     mesh = find_mesh(op, given.data.mesh)
     shape = value_type.get_shape() if isinstance(value_type, TensorType) else None
     try:

@@ -1,8 +1,8 @@
 """
-Checking an op's arguments, the attributes without a dot in their names, by its schema.
+Check an op's arguments, the attributes without a dot in their names, against its schema.
 
-An argument that is None is left out, but for tensors, which are listed in `absent`. A number may stand for a tensor,
-and one value for a list, as in torch; where torch takes a whole number, it takes true and false.
+An argument that is None is omitted; a tensor that is None is listed in `absent`. As in torch, a number may stand for a
+tensor, one value for a list, and true or false for a whole number.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def argument_problem(
     known: Mapping[str, Argument], given: Mapping[str, Attribute], absent: Iterable[str]
 ) -> str | None:
     """
-    Why an op does not have the arguments that its schema says; None where it does.
+    Return why an op's arguments do not match its schema, or None if they do.
 
     Args:
         known: the schema's arguments, by name.
-        given: the op's attributes, without those of a name with a dot and without `absent`.
-        absent: the tensors that are None.
+        given: the op's attributes, except `absent` and names with a dot.
+        absent: names of the tensors that are None.
     """
     return next(_problems(known, given, absent), None)
 
@@ -35,11 +35,15 @@ def argument_problem(
 def _problems(known: Mapping[str, Argument], given: Mapping[str, Attribute], absent: Iterable[str]) -> Iterator[str]:
     for name in absent:
         if (argument := known.get(name)) is None or argument.kind != TENSOR or not argument.optional:
-            may = [each.name for each in known.values() if each.kind == TENSOR and each.optional]
+            may = [
+                known_argument.name
+                for known_argument in known.values()
+                if known_argument.kind == TENSOR and known_argument.optional
+            ]
             yield f"lists '{name}' in `absent`, expected tensors that may be None: {', '.join(may) or 'it has none'}"
     for name, value in given.items():
         if name in PLACEMENT:
-            yield f"has {name} = {shown(value)}; how tensors lie in memory is the runtime's to say: leave it out"
+            yield f"has {name} = {shown(value)}; the runtime decides the memory layout of tensors: remove the attribute"
         elif (argument := known.get(name)) is None:
             yield f"has {name} = {shown(value)}, expected the attributes of its schema: {_listed(known) or 'none'}"
         elif not (kind := _kind(argument)).holds(value):
@@ -50,8 +54,8 @@ def _problems(known: Mapping[str, Argument], given: Mapping[str, Attribute], abs
 
 
 def _listed(known: Mapping[str, Argument]) -> str:
-    plain = (each for each in known.values() if each.kind != TENSOR)
-    return ", ".join(f"{each.name} ({_kind(each).words})" for each in plain)
+    plain = (argument for argument in known.values() if argument.kind != TENSOR)
+    return ", ".join(f"{argument.name} ({_kind(argument).words})" for argument in plain)
 
 
 @lru_cache(maxsize=1024)
@@ -88,4 +92,4 @@ _KINDS: Mapping[str, tuple[Kind, str]] = {
     "str": (Kind("text", lambda value: isinstance(value, StringAttr)), "texts"),
     "ScalarType": (Kind("an element type, as f32", _is_dtype), "element types"),
 }
-"""By torch's word for a type, what an attribute has to be, and what a list of them holds."""
+"""Maps torch's word for a type to the kind of its attributes, and to a plural that describes lists of them."""

@@ -1,9 +1,9 @@
 """
-Pins in the IR: what a user has decided on, as attributes of the arguments, ops and transfers that it is about.
+Pins in the IR: decisions of the user, as attributes of the arguments, ops and transfers that they constrain.
 
-`add-pins` writes them, every search obeys them, and they stay when a strategy is decided, so that a pass that searches
-again (`fixed-point`, `fit-memory`, a plan that is made again) obeys them too. The function lists the entries of the pin
-files that they come from; a pin without `by` was written by hand, and wins over those entries.
+`add-pins` writes them, every search obeys them, and they stay when a strategy is decided, so that a later search
+(`fixed-point`, `fit-memory`, replanning) obeys them too. The function lists the entries of pin files that the pins come
+from; a pin without `by` was written by hand, and overrides those entries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PINS = "spmd.pins"
 @irdl_attr_definition
 class PinEntryAttr(Data[Pin]):
     """
-    An entry of a pin file, with its place there: `#spmd.pin_entry<"h.*.weight" ([{"gpu"}, {}]) at "pins.toml:1">`,
+    An entry of a pin file, with its position there: `#spmd.pin_entry<"h.*.weight" ([{"gpu"}, {}]) at "pins.toml:1">`,
     `#spmd.pin_entry<preset "dp" over ["gpu"] at "pins.toml:5">`.
     """
 
@@ -79,7 +79,7 @@ class PinEntryAttr(Data[Pin]):
 @irdl_attr_definition
 class ValuePinAttr(Data[ValuePin]):
     """
-    What is pinned of a value: its sharding, or the placements that it may have on some axes, and those of its working
+    The pin of a value: its sharding, or the placements that it may have on some axes; and the same for its working
     copy: `#spmd.pin<([{"gpu"}, {}])>`, `#spmd.pin<{"gpu" = S(0) | R}, working {"gpu" = R} regather, by [0]>`.
     """
 
@@ -117,8 +117,8 @@ class ValuePinAttr(Data[ValuePin]):
 @irdl_attr_definition
 class OpPinAttr(Data[OpPin]):
     """
-    What is pinned of an op: on some axes the placements of its operands and results, or splits that they must not have;
-    limits of single operands; its whole signature; and the working copies of its results:
+    The pin of an op: on some axes, the placements of its operands and results, or forbidden splits; limits of single
+    operands; its whole signature; and the working copies of its results:
     `#spmd.op_pin<"gpu" = (S(0), R) -> (S(0)), not "node" = (S(0), any) -> (any), operand 1 {"gpu" = S(0) | S(1)}>`,
     `#spmd.op_pin<signature ([{"gpu"}]) -> ([{"gpu"}]), result 0 working {"gpu" = R} regather, by [0, 2]>`.
     """
@@ -155,31 +155,31 @@ class OpPinAttr(Data[OpPin]):
         parser.parse_comma_separated_list(parser.Delimiter.ANGLE, item)
         if len(signatures) > 1:
             parser.raise_error(f"expected at most one signature, found {len(signatures)}", at)
-        given = tuple((index, replace(limit, by=tuple(by))) for index, limit in operands)
-        limit = SignatureLimit(tuple(axes), tuple(never), given, next(iter(signatures), None))
+        limits = tuple((index, replace(limit, by=tuple(by))) for index, limit in operands)
+        limit = SignatureLimit(tuple(axes), tuple(never), limits, next(iter(signatures), None))
         pinned = replace(limit, by=tuple(by)) if limit != SignatureLimit() else None
         return OpPin(pinned, tuple((index, _by(copy, by)) for index, copy in copies))
 
     def print_parameter(self, printer: Printer) -> None:
         limit, parts = self.data.limit or SignatureLimit(), list[str]()
         parts += map(_placements_text, limit.axes)
-        parts += [f"not {_placements_text(each)}" for each in limit.never]
-        parts += [f"operand {at} {_limit_text(each)}" for at, each in limit.operands]
+        parts += [f"not {_placements_text(placements)}" for placements in limit.never]
+        parts += [f"operand {at} {_limit_text(limited)}" for at, limited in limit.operands]
         parts += [f"signature {limit.signature}"] if limit.signature is not None else []
-        parts += [f"result {at} {_copy_text(each)}" for at, each in self.data.copies]
+        parts += [f"result {at} {_copy_text(copy)}" for at, copy in self.data.copies]
         with printer.in_angle_brackets():
             printer.print_string(", ".join([*parts, *_by_text(self.data.by)]))
 
 
 def verify_pins(func: FuncOp) -> None:
-    """Raise VerifyException unless the pins of a function's arguments and of its ops fit them and the meshes."""
+    """Raise VerifyException unless the pins of a function's arguments and ops fit their types and the meshes."""
     count = len(entries_of(func.attributes.get(PINS)) or ())
     axes = {axis.name: None for mesh in meshes_of(func) for axis in mesh.mesh.axes}
     check = _Check(tuple(axes), count)
     listed = func.arg_attrs.data if func.arg_attrs is not None else ()
-    for index, (entry, given) in enumerate(zip(listed, func.function_type.inputs.data, strict=False)):
+    for index, (entry, value_type) in enumerate(zip(listed, func.function_type.inputs.data, strict=False)):
         if isinstance(pin := entry.data.get(PIN), ValuePinAttr):
-            check.value(pin.data, given, f"{PIN} of argument {index}")
+            check.value(pin.data, value_type, f"{PIN} of argument {index}")
     for op in func.walk():
         match op.attributes.get(PIN):
             case OpPinAttr(data=pin):
@@ -193,18 +193,18 @@ def verify_pins(func: FuncOp) -> None:
 @dataclass(frozen=True)
 class _Check:
     """
-    Whether pins fit; VerifyException where one does not.
+    A check that pins fit; its methods raise VerifyException at a pin that does not.
 
     Args:
-        axes: of all meshes.
-        count: of the entries of the function.
+        axes: names of the axes of all meshes.
+        count: number of pin-file entries that the function lists.
     """
 
     axes: tuple[str, ...]
     count: int
 
     def value(self, pin: ValuePin, given: Attribute, where: str) -> None:
-        """Check the pin of a value of a type."""
+        """Check the pin of a value of type `given`."""
         self._entries(pin.by, where)
         limits = (pin.limit, pin.copy.limit if pin.copy is not None else None)
         for limit in filter(None, limits):
@@ -231,7 +231,7 @@ class _Check:
             side, values = sides[at]
             for index, each in limits:
                 if index >= len(values):
-                    raise VerifyException(f"{where} is of {side} {index}, the op has {len(values)}")
+                    raise VerifyException(f"{where} pins {side} {index}, the op has {len(values)}")
                 self._limit(each, values[index].type, where)
 
     def _limit(self, limit: ShardingLimit, given: Attribute, where: str) -> None:
@@ -256,11 +256,11 @@ class _Check:
 
     def _count(self, found: int, wanted: int, side: str, where: str) -> None:
         if found != wanted:
-            raise VerifyException(f"{where} is of {found} {side}s, the op has {wanted}")
+            raise VerifyException(f"{where} lists {found} {side}s, the op has {wanted}")
 
     def _entries(self, by: tuple[int, ...], where: str) -> None:
-        if (stray := next((each for each in by if each >= self.count), None)) is not None:
-            raise VerifyException(f"{where} is by entry {stray} of {PINS}, which has {self.count}")
+        if (stray := next((entry for entry in by if entry >= self.count), None)) is not None:
+            raise VerifyException(f"{where} refers to entry {stray} of {PINS}, which has {self.count}")
 
 
 def _rank(given: Attribute) -> int:

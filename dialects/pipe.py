@@ -1,13 +1,13 @@
 """
-The `pipe` dialect: work that is done once per micro-batch, on parts of a cluster, and in which order.
+The `pipe` dialect: work that runs once per micro-batch on the stages of a pipeline, and its schedule.
 
 A *fragment* is a region of the step that runs once for every part of a temporal axis. A plain loop over
 micro-batches is one fragment; a pipeline has several per stage (forward, backward of inputs, backward of weights).
-A stage is a mesh of its own; a *transfer* brings a value from one stage's mesh to another's. The schedule says in
-which order each stage runs its fragments and transfers, part by part.
+Each stage has a mesh; a *transfer* sends a value from the mesh of one stage to the mesh of another. The schedule lists
+for each stage its fragments and transfers, part by part, in execution order.
 
-Types are global throughout: outside of a fragment its results are the values of all parts, and the shardings of
-what is yielded say how the axis spreads them (split: side by side; partial: to be summed).
+Types are global throughout: the results of a fragment hold the values of all parts, and the shardings of the yielded
+values say how the temporal axis spreads them (split: concatenated; partial: summed).
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ from .placed import GivesShardings, shape_of, sharding_of
 from .sharding_attrs import ShardingAttr, parse_index, parse_indices
 
 STAGE = "pipe.stage"
-"""On an argument, or an op outside of fragments: the number of the stage that it belongs to."""
+"""On an argument, or on an op outside of fragments: the number of its stage."""
 
 STAGES = "pipe.stages"
 """On a function: the names of the stages' meshes, in order."""
 
 IDLE = "idle"
-"""The name of the mesh, and stage, of ranks that compute nothing (`leave-idle`)."""
+"""Name of the mesh, and of the stage, of ranks that compute nothing (`leave-idle`)."""
 
 SCHEDULE = "pipe.schedule"
-"""On a function: per stage the list of `#pipe.slot`s, in the order in which its ranks go through them."""
+"""On a function: for each stage, the list of its `#pipe.slot`s in execution order."""
 
 
 class Action(StrEnum):
-    """What a stage does in a slot of its schedule: run a fragment, or begin a transfer or wait for it."""
+    """The action of a slot in a schedule: run a fragment, start a transfer, or wait for one."""
 
     RUN = "run"
     START = "start"
@@ -139,9 +139,7 @@ class TaskAttr(Data[Task]):
 
 @irdl_attr_definition
 class OrderAttr(Data[TaskOrder]):
-    """
-    What ranks that share a NIC do one after the other, by numbers of tasks: `#pipe.order<[0, 1]: [2, 0], [4]: [1]>`.
-    """
+    """The order of tasks on ranks that share a NIC, by task number: `#pipe.order<[0, 1]: [2, 0], [4]: [1]>`."""
 
     name = "pipe.order"
 
@@ -156,12 +154,12 @@ class OrderAttr(Data[TaskOrder]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_string(", ".join(f"{list(each.ranks)}: {list(each.tasks)}" for each in self.data.lists))
+            printer.print_string(", ".join(f"{list(row.ranks)}: {list(row.tasks)}" for row in self.data.lists))
 
 
 @irdl_op_definition
 class YieldOp(IRDLOperation):
-    """What a fragment hands on."""
+    """The terminator of a fragment; its operands are the values that the fragment returns."""
 
     name = "pipe.yield"
 
@@ -178,9 +176,9 @@ class YieldOp(IRDLOperation):
 @irdl_op_definition
 class FragmentOp(IRDLOperation, GivesShardings):
     """
-    A region that runs once for every part of the temporal axis `axis`; it may use any value from around it.
+    A region that runs once for every part of the temporal axis `axis`, and may use any value defined around it.
 
-    `label` is its name in schedules; `stage` is the stage that runs it, absent where all ranks do.
+    `label` is its name in schedules; `stage` is the stage that runs it, absent where all ranks run it.
     """
 
     name = "pipe.fragment"
@@ -213,13 +211,13 @@ class FragmentOp(IRDLOperation, GivesShardings):
 
     @property
     def captured(self) -> tuple[SSAValue, ...]:
-        """The values from around it that it uses, in the order of their first use."""
+        """The values from outside of the fragment that it uses, in the order of their first use."""
         inside = {result for op in self.body.block.ops for result in op.results}
         used = (value for op in self.body.block.ops for value in op.operands if value not in inside)
         return tuple(dict.fromkeys(used))
 
     def result_sharding(self, index: int) -> Sharding:
-        """That of the value which is yielded."""
+        """Return the sharding of the yielded value."""
         return sharding_of(self.terminator.args[index])
 
     def verify_(self) -> None:
@@ -227,22 +225,22 @@ class FragmentOp(IRDLOperation, GivesShardings):
         if not isinstance(last, YieldOp):
             raise VerifyException("a 'pipe.fragment' ends in a 'pipe.yield'")
         if [value.type for value in last.args] != [value.type for value in self.outs]:
-            raise VerifyException(f"'pipe.fragment' {self.label} has other results than its 'pipe.yield' hands on")
+            raise VerifyException(f"'pipe.fragment' {self.label} has results of other types than its 'pipe.yield'")
 
 
 def values_read(op: Operation) -> tuple[SSAValue, ...]:
-    """The operands of an op; of a fragment, what it captures."""
+    """Return the operands of an op, or the captured values of a fragment."""
     return op.captured if isinstance(op, FragmentOp) else tuple(op.operands)
 
 
 @irdl_op_definition
 class TransferOp(IRDLOperation, GivesShardings):
     """
-    A value goes from the mesh of one stage to that of another (a cross-mesh resharding).
+    A value is sent from the mesh of one stage to the mesh of another (a cross-mesh resharding).
 
-    `tasks`, once they are planned, say which rank sends which slice to whom. `order` has, for the ranks that share a
-    NIC, the tasks that any of them takes part in, by their numbers from 0 on: each of these ranks begins them in that
-    order. Without it the order is that of `tasks`.
+    `tasks`, once planned, say which rank sends which slice to which ranks. `order` lists, for each group of ranks that
+    share a NIC, the numbers of the tasks that any of these ranks takes part in; each of the ranks starts its tasks in
+    that order. Without `order`, the ranks follow the order of `tasks`.
     """
 
     name = "pipe.transfer"
@@ -273,18 +271,18 @@ class TransferOp(IRDLOperation, GivesShardings):
 
     @property
     def mesh(self) -> StringAttr:
-        """The symbol name of the mesh that the value goes to."""
+        """The symbol name of the mesh that receives the value."""
         return self.mesh_ref.root_reference
 
     @property
     def tasks_in_turn(self) -> list[Task] | None:
-        """The tasks in one order that agrees with the order of every rank; None where they are not planned."""
+        """The tasks in one order that agrees with the order of every rank, or None before they are planned."""
         if self.tasks is None:
             return None
         return in_turn([task.data for task in self.tasks], self.order.data if self.order is not None else None)
 
     def result_sharding(self, index: int) -> Sharding | None:
-        """The sharding on the other mesh, where that is decided."""
+        """Return the sharding on the receiving mesh, or None before it is decided."""
         return self.out_sharding.sharding if self.out_sharding is not None else None
 
     def verify_(self) -> None:

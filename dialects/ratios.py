@@ -1,4 +1,4 @@
-"""Which ratios a step function has: the attribute `spmd.ratios`, and the segments that ops belong to."""
+"""The ratios of a step function, in the attribute `spmd.ratios`, and the segments of its ops."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ RATIOS = "spmd.ratios"
 """On a function: the list of its `#spmd.ratios`, one per mesh (and segment) whose shares are not even."""
 
 SEGMENT = "spmd.segment"
-"""On an op: the number of the segment of the model that it belongs to; 0 where it is absent."""
+"""On an op: the number of its segment of the model; 0 where it is absent."""
 
 
 PIECES = "spmd.pieces"
 """
-On an argument: by dim, into how many indivisible pieces it is divided at most, where another function that has
-the argument too ties more dims together.
+On an argument: by dim, the upper limit on its number of indivisible pieces. Needed where another function with the
+same argument ties more dims together.
 """
 
 
 def ratios_of(func: FuncOp, mesh: Mesh) -> dict[int, Ratios]:
-    """The ratios of a function on `mesh`, by segment; segment 0 is always there, even if nothing says so."""
-    found = {given.segment: given.ratios for given in _listed(func) if given.mesh == mesh.name}
-    return {0: EVEN, **found}
+    """Return the ratios of a function on `mesh`, by segment; segment 0 is always present, even by default."""
+    by_segment = {entry.segment: entry.ratios for entry in _listed(func) if entry.mesh == mesh.name}
+    return {0: EVEN, **by_segment}
 
 
 def set_ratios(func: FuncOp, mesh: Mesh, ratios: dict[int, Ratios]) -> None:
-    """Write the ratios of a function on `mesh`, by segment, in the place of those that it had there."""
-    others = [RatiosAttr(given) for given in _listed(func) if given.mesh != mesh.name]
-    ours = [RatiosAttr.of(mesh.name, each, segment) for segment, each in sorted(ratios.items()) if each]
+    """Replace the ratios of a function on `mesh`, given by segment."""
+    others = [RatiosAttr(entry) for entry in _listed(func) if entry.mesh != mesh.name]
+    ours = [RatiosAttr.of(mesh.name, shares, segment) for segment, shares in sorted(ratios.items()) if shares]
     func.attributes.pop(RATIOS, None)
     if others or ours:
         func.attributes[RATIOS] = ArrayAttr([*others, *ours])
 
 
 def segment_of(op: Operation) -> int:
-    """The segment that an op belongs to."""
-    given = op.attributes.get(SEGMENT)
-    return given.value.data if isinstance(given, IntegerAttr) else 0
+    """Return the segment of an op."""
+    attribute = op.attributes.get(SEGMENT)
+    return attribute.value.data if isinstance(attribute, IntegerAttr) else 0
 
 
 def verify_ratios(func: FuncOp) -> None:
-    """Raise VerifyException unless the ratios of a function are ones that its meshes can have."""
+    """Raise VerifyException unless the ratios of a function fit its meshes."""
     if (listed := func.attributes.get(RATIOS)) is None:
         return
     for entry in entries_of(listed) or (listed,):

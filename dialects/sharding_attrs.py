@@ -1,7 +1,4 @@
-"""
-Attributes that carry the compiler's pure data types (`ir`) in the IR: meshes, shardings, ratios, signatures,
-rules.
-"""
+"""Attributes that carry the pure data types of `ir`: meshes, shardings, ratios, signatures and rules."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ class MeshSignature:
 
 @dataclass(frozen=True)
 class MeshRatios:
-    """Ratios with the symbol name of the mesh that they refer to, and the segment of the model that they are for."""
+    """Ratios together with the symbol name of their mesh, and with the number of their segment of the model."""
 
     mesh: str
     ratios: Ratios
@@ -81,13 +78,13 @@ class MeshRatios:
 
 @irdl_attr_definition
 class ShardingAttr(Data[MeshSharding]):
-    """A value's spread: `#spmd.sharding<@mesh, [{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}>`."""
+    """The sharding of a value: `#spmd.sharding<@mesh, [{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}>`."""
 
     name = "spmd.sharding"
 
     @staticmethod
     def of(mesh: str, sharding: Sharding) -> ShardingAttr:
-        """The attribute of `sharding` on the mesh called `mesh`."""
+        """Return the attribute of `sharding` on the mesh called `mesh`."""
         return ShardingAttr(MeshSharding(mesh, sharding))
 
     @property
@@ -108,13 +105,13 @@ class ShardingAttr(Data[MeshSharding]):
 
 @irdl_attr_definition
 class SignatureAttr(Data[MeshSignature]):
-    """An op's choice: `#spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>`."""
+    """The signature of an op: `#spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>`."""
 
     name = "spmd.sig"
 
     @staticmethod
     def of(mesh: str, signature: Signature) -> SignatureAttr:
-        """The attribute of `signature` on the mesh called `mesh`."""
+        """Return the attribute of `signature` on the mesh called `mesh`."""
         return SignatureAttr(MeshSignature(mesh, signature))
 
     @property
@@ -135,13 +132,13 @@ class SignatureAttr(Data[MeshSignature]):
 
 @irdl_attr_definition
 class RatiosAttr(Data[MeshRatios]):
-    """The shares of the parts of axes: `#spmd.ratios<@mesh, {"gpu" = [0.4, 0.3, 0.2, 0.1]}, segment = 1>`."""
+    """The uneven shares of axes: `#spmd.ratios<@mesh, {"gpu" = [0.4, 0.3, 0.2, 0.1]}, segment = 1>`."""
 
     name = "spmd.ratios"
 
     @staticmethod
     def of(mesh: str, ratios: Ratios, segment: int = 0) -> RatiosAttr:
-        """The attribute of `ratios` on the mesh called `mesh`."""
+        """Return the attribute of `ratios` on the mesh called `mesh`."""
         return RatiosAttr(MeshRatios(mesh, ratios, segment))
 
     @classmethod
@@ -164,16 +161,16 @@ class RatiosAttr(Data[MeshRatios]):
         return MeshRatios(mesh, ratios, segment)
 
     def print_parameter(self, printer: Printer) -> None:
-        given = self.data
-        axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in given.ratios.shares)
-        segment = f", segment = {given.segment}" if given.segment else ""
+        data = self.data
+        axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in data.ratios.shares)
+        segment = f", segment = {data.segment}" if data.segment else ""
         with printer.in_angle_brackets():
-            printer.print_string(f"{_symbol(given.mesh)}, {{{axes}}}{segment}")
+            printer.print_string(f"{_symbol(data.mesh)}, {{{axes}}}{segment}")
 
 
 @irdl_attr_definition
 class AxesAttr(Data[tuple[tuple[str, ...], ...]]):
-    """Per dim, the axes a collective works on: `[{}, {"gpu"}]`."""
+    """By dim, the axes that a collective works on: `[{}, {"gpu"}]`."""
 
     name = "spmd.dim_axes"
 
@@ -193,7 +190,7 @@ class RuleAttr(Data[str]):
 
     @property
     def notation(self) -> Notation:
-        """The rule, taken apart."""
+        """The parsed rule."""
         return parse_rule(self.data)
 
     @classmethod
@@ -237,7 +234,7 @@ def parse_indices(parser: AttrParser) -> tuple[int, ...]:
 
 
 def parse_axis_name(parser: AttrParser) -> str:
-    """Read the name of an axis, which generated programs use as a name."""
+    """Read the name of an axis, which generated programs use as an identifier."""
     at, name = parser.pos, parser.parse_str_literal()
     if (fault := axis_name_fault(name)) is not None:
         parser.raise_error(fault, at)

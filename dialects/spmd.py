@@ -1,5 +1,5 @@
 """
-The `spmd` dialect: meshes, clusters, changes of sharding and the collectives that carry them out.
+The `spmd` dialect: meshes, clusters, changes of sharding and the collectives that implement them.
 
 Types are global throughout: a collective is the identity on the global value, and only the sharding changes.
 """
@@ -48,7 +48,7 @@ from .words import CollectiveKindAttr, MethodAttr
 
 
 class ReshardingOp(IRDLOperation, GivesShardings, ABC):
-    """An identity on the global value that gives it another sharding."""
+    """The base class of ops that change the sharding of a value: identities on the global value."""
 
     T: ClassVar = VarConstraint("T", base(TensorType[Attribute]))
 
@@ -64,7 +64,7 @@ class ReshardingOp(IRDLOperation, GivesShardings, ABC):
         return self.out_sharding.sharding
 
     def result_sharding(self, index: int) -> Sharding:
-        """The same, by index."""
+        """Return the sharding of the only result."""
         return self.sharding
 
     def verify_(self) -> None:
@@ -74,10 +74,10 @@ class ReshardingOp(IRDLOperation, GivesShardings, ABC):
 @irdl_op_definition
 class ReshardOp(ReshardingOp):
     """
-    A change of sharding whose collective is not chosen yet.
+    A change of sharding before a collective is chosen for it.
 
-    `regather` marks one of the two copies of a value that are made for forward and, again, for backward;
-    without it the copy lives on from forward to backward.
+    With `regather`, a value is copied twice, for forward and again for backward, and this is one of the copies; without
+    it, a single copy stays alive from forward to backward.
     """
 
     name = "spmd.reshard"
@@ -96,9 +96,7 @@ class ReshardOp(ReshardingOp):
 
 
 class CollectiveOp(ReshardingOp, ABC):
-    """
-    One collective. `axes` repeats, for the reader, what the two shardings say; the verifier compares them.
-    """
+    """A collective. `axes` repeats, for the reader, the axes that its shardings imply; the verifier compares them."""
 
     KIND: ClassVar[CollectiveKind]
 
@@ -139,7 +137,7 @@ class CollectiveOp(ReshardingOp, ABC):
         _verify_phases(self, step, mesh, self.method)
 
     def step(self, source: Sharding, mesh: Mesh) -> Step:
-        """What this collective does to an operand of sharding `source`; VerifyException where it cannot."""
+        """Return the step from `source` to the op's sharding; raise VerifyException if the collective cannot do it."""
         step = find_step(self.KIND, source, self.sharding, mesh)
         if step is None:
             raise VerifyException(f"'{self.name}' does not convert {source} to {self.sharding}")
@@ -153,7 +151,7 @@ class CollectiveOp(ReshardingOp, ABC):
 
 def _verify_method(op: Operation, kind: CollectiveKind, method: MethodAttr | None) -> None:
     if method is not None and method.data not in METHODS[kind]:
-        expected = one_of(METHODS[kind]).words if METHODS[kind] else "none, for it sends nothing"
+        expected = one_of(METHODS[kind]).words if METHODS[kind] else "none, since it sends nothing"
         raise VerifyException(f"'{op.name}' of kind {kind} has the method \"{method.data}\", expected {expected}")
 
 
@@ -166,9 +164,7 @@ def _verify_phases(op: Operation, step: Step, mesh: Mesh, method: MethodAttr | N
 
 
 def axes_of(step: Step) -> AxesAttr:
-    """
-    The axes of a step in the form of the collective ops: per dim; for a reduction of all elements, on its own.
-    """
+    """Return the axes of a step as collective ops write them: by dim, or one list for a step without a dim."""
     rank = len(step.source.dims)
     if step.dim is None:
         return AxesAttr((step.axes,))
@@ -186,7 +182,7 @@ class AllReduceOp(CollectiveOp):
 
 @irdl_op_definition
 class AllGatherOp(CollectiveOp):
-    """Every device of a group gets the parts of all, along the dims that list axes."""
+    """Every device of a group gets the parts of all devices, along the dims that list axes."""
 
     name = "spmd.all_gather"
     KIND: ClassVar[CollectiveKind] = CollectiveKind.ALL_GATHER
@@ -194,7 +190,7 @@ class AllGatherOp(CollectiveOp):
 
 @irdl_op_definition
 class ReduceScatterOp(CollectiveOp):
-    """Every device of a group gets its part, along the dim that lists axes, of the reduction."""
+    """Every device of a group gets its part of the reduction, along the dim that lists axes."""
 
     name = "spmd.reduce_scatter"
     KIND: ClassVar[CollectiveKind] = CollectiveKind.REDUCE_SCATTER
@@ -202,7 +198,7 @@ class ReduceScatterOp(CollectiveOp):
 
 @irdl_op_definition
 class AllToAllOp(CollectiveOp):
-    """The split moves from one dim to the dim that lists axes."""
+    """The split of a value moves from one dim to the dim that lists axes."""
 
     name = "spmd.all_to_all"
     KIND: ClassVar[CollectiveKind] = CollectiveKind.ALL_TO_ALL
@@ -231,7 +227,7 @@ COLLECTIVES: dict[CollectiveKind, type[CollectiveOp]] = {
 
 @irdl_attr_definition
 class TokenType(ParametrizedAttribute, TypeAttribute):
-    """A collective under way."""
+    """The type of a collective in flight."""
 
     name = "spmd.token"
 
@@ -239,9 +235,9 @@ class TokenType(ParametrizedAttribute, TypeAttribute):
 @irdl_op_definition
 class StartOp(IRDLOperation):
     """
-    Begin one collective on one or several operands (a bucket) at once; `spmd.wait` gives the results.
+    Start one collective on one operand, or on several at once (a bucket); `spmd.wait` returns the results.
 
-    `out_shardings` has one entry per operand; all steps are of one kind, over the same axes.
+    `out_shardings` has one entry per operand; all operands need the same kind of collective over the same axes.
     """
 
     name = "spmd.start"
@@ -295,13 +291,13 @@ class StartOp(IRDLOperation):
 
     @property
     def collective(self) -> CollectiveKind:
-        """What is started."""
+        """The kind of the collective."""
         return self.kind.data
 
 
 @irdl_op_definition
 class WaitOp(IRDLOperation, GivesShardings):
-    """The results of a collective, once it is over."""
+    """The results of a collective, once it has completed."""
 
     name = "spmd.wait"
 
@@ -321,12 +317,12 @@ class WaitOp(IRDLOperation, GivesShardings):
             raise VerifyException("'spmd.wait' has different types than the operands of its 'spmd.start'")
 
     def result_sharding(self, index: int) -> Sharding | None:
-        """What the collective was started for."""
+        """Return the sharding that the collective gives result `index`."""
         return self.start.out_shardings.data[index].sharding
 
     @property
     def start(self) -> StartOp:
-        """The collective that is waited for."""
+        """The op that started the collective."""
         assert isinstance(self.token.owner, StartOp)
         return self.token.owner
 
@@ -334,10 +330,10 @@ class WaitOp(IRDLOperation, GivesShardings):
 @irdl_op_definition
 class AccumulateOp(IRDLOperation, GivesShardings):
     """
-    The reduction of two parts of a temporal axis over which a value is partial, once the axis is unrolled.
+    The reduction of two parts of an unrolled temporal axis over which a value is partial.
 
-    `out_sharding` is that of the operands, the result being their reduction so far; or, where these were the last
-    parts, lacks the axis.
+    `out_sharding` equals the sharding of the operands while the reduction lacks parts; the last reduction removes the
+    axis.
     """
 
     name = "spmd.accumulate"
@@ -357,12 +353,12 @@ class AccumulateOp(IRDLOperation, GivesShardings):
         super().__init__(operands=[total, part], result_types=[total.type], properties={"out_sharding": out})
 
     def result_sharding(self, index: int) -> Sharding:
-        """What is given."""
+        """Return `out_sharding`."""
         return self.out_sharding.sharding
 
     @property
     def reduction(self) -> Reduction:
-        """How the two parts become one."""
+        """The reduction that combines the two parts."""
         mesh = find_mesh(self, self.out_sharding.data.mesh)
         temporal = {axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL}
         return next(kind for axis, kind in sharding_of(self.total).partial if axis in temporal)
@@ -377,14 +373,14 @@ class AccumulateOp(IRDLOperation, GivesShardings):
         left = Sharding(source.dims, tuple(p for p in source.partial if p[0] not in gone))
         if left != out or not gone <= temporal or not temporal & set(source.partial_axes):
             raise VerifyException(
-                f"'spmd.accumulate' converts {source} to {out}; it reduces over temporal axes, of which the result"
-                " has all or lacks those that are complete"
+                f"'spmd.accumulate' converts {source} to {out}; its operands must be partial over temporal axes, and"
+                " its result may lack only temporal axes"
             )
 
 
 @irdl_op_definition
 class FreeOp(IRDLOperation):
-    """The last use of values has passed: their memory is given back here."""
+    """Free the memory of values after their last use."""
 
     name = "spmd.free"
 
@@ -396,12 +392,12 @@ class FreeOp(IRDLOperation):
         super().__init__(operands=[args])
 
     def verify_(self) -> None:
-        """What is made outside of a loop over parts may not be given back by one of them."""
+        """Raise VerifyException for values of another block: a loop must not free values from outside of it."""
         for value in self.args:
             home = value.owner if isinstance(value.owner, Block) else value.owner.parent
             if home is not self.parent:
                 name = f"%{value.name_hint}" if value.name_hint else "a value"
-                raise VerifyException(f"frees {name} of another block; expected a value of its own block")
+                raise VerifyException(f"frees {name} of another block; free it in the block that defines it")
 
 
 SPMD = Dialect(

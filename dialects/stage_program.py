@@ -1,9 +1,9 @@
 """
-What each stage of a step runs, in the order in which its ranks issue it: the one reading of a scheduled step.
+The ops that each stage of a step runs, in issue order.
 
-A stage runs its ops in the order of the block. In the place of its first fragment stands its schedule, all of it, with
-the transfers of the loop, wherever these are in the block. The verifiers, `check-order`, `check-memory`, the simulator
-and the emitter all go through these entries, so that what is proved of a program is proved of the one that runs.
+A stage runs its ops in the order of the block. Its whole schedule, with the transfers of the loop, runs at the place of
+its first fragment, wherever those transfers are in the block. The verifiers, `check-order`, `check-memory`, the
+simulator and the emitter all read these entries, so a property proved of them holds for the program that runs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ScheduledOp:
     One entry of a stage's program.
 
     Args:
-        action: run an op or a fragment; begin a transfer, or wait for what it brings.
-        part: of the loop; None outside of it, where a fragment is run for all of its parts and a transfer brings what
-            is there once.
+        action: run an op or a fragment, start a transfer, or wait for a transfer.
+        part: part of the loop, or None outside of it; outside, a fragment runs for all of its parts and a transfer
+            sends one value.
     """
 
     action: Action
@@ -41,10 +41,10 @@ class ScheduledOp:
 @dataclass(frozen=True)
 class StageProgram:
     """
-    The program of one stage, in order; frees and the return are not among them.
+    The program of one stage in issue order, without frees and the return.
 
     Args:
-        stage: its number; None where the step has no stages.
+        stage: number of the stage, or None in a step without stages.
     """
 
     stage: int | None
@@ -52,26 +52,26 @@ class StageProgram:
 
     @cached_property
     def ops(self) -> tuple[Operation, ...]:
-        """The ops of the entries, each once, in the order of the block."""
-        found = {each.op for each in self.entries}
-        block = next(iter(found)).parent_block() if found else None
-        return tuple(op for op in block.ops if op in found) if block is not None else ()
+        """The distinct ops of the entries, in the order of the block."""
+        distinct = {entry.op for entry in self.entries}
+        block = next(iter(distinct)).parent_block() if distinct else None
+        return tuple(op for op in block.ops if op in distinct) if block is not None else ()
 
     @cached_property
     def loop(self) -> frozenset[Operation]:
-        """The fragments and transfers that are run part by part."""
-        return frozenset(each.op for each in self.entries if each.part is not None)
+        """The fragments and transfers that run part by part."""
+        return frozenset(entry.op for entry in self.entries if entry.part is not None)
 
 
 def schedule_of(func: FuncOp) -> Sequence[Sequence[Slot]]:
-    """By stage the slots of the schedule of a function; empty where it has none."""
-    given = func.attributes.get(SCHEDULE)
-    lists = cast("ArrayAttr[ArrayAttr[SlotAttr]]", given).data if isinstance(given, ArrayAttr) else ()
+    """Return the slots of a function's schedule by stage; empty without a schedule."""
+    attribute = func.attributes.get(SCHEDULE)
+    lists = cast("ArrayAttr[ArrayAttr[SlotAttr]]", attribute).data if isinstance(attribute, ArrayAttr) else ()
     return [[slot.data for slot in listed] for listed in lists]
 
 
 def stage_programs(func: FuncOp) -> list[StageProgram]:
-    """What every stage of a function runs; of one without stages, what all ranks run."""
+    """Return the program of every stage of a function; without stages, the one program of all ranks."""
     stages, schedule = Stages(func), schedule_of(func)
     if not stages.names:
         ops = (op for op in func.body.block.ops if not isinstance(op, FreeOp | ReturnOp))
@@ -90,30 +90,30 @@ def stage_programs(func: FuncOp) -> list[StageProgram]:
                 by_stage[stage] += _once(op, stage, stages)
             elif places[stage] is op:
                 by_stage[stage] += (ScheduledOp(s.action, looped[_listed_as(s)], s.part) for s in schedule[stage])
-    return [StageProgram(stage, tuple(found)) for stage, found in by_stage.items()]
+    return [StageProgram(stage, tuple(entries)) for stage, entries in by_stage.items()]
 
 
 def _places_of_loops(looped: Iterable[Operation], stages: Stages) -> dict[int | None, Operation]:
-    """By stage, the op in whose place its schedule stands: its first fragment, or a transfer where it has none."""
-    found: dict[int | None, Operation] = {}
+    """Map each stage to the op at whose place its schedule runs: its first fragment, or else a transfer."""
+    places: dict[int | None, Operation] = {}
     for op in sorted(looped, key=lambda op: not isinstance(op, FragmentOp)):
         for stage in _stages_of(op, stages):
-            found.setdefault(stage, op)
-    return found
+            places.setdefault(stage, op)
+    return places
 
 
 def _key(op: Operation) -> tuple[type[Operation], str] | None:
-    """The key of a fragment or transfer: labels are unique among ops of one kind."""
+    """Return the key of a fragment or transfer, or None; labels are unique among ops of one kind."""
     return (type(op), op.label.data) if isinstance(op, FragmentOp | TransferOp) else None
 
 
 def _listed_as(slot: Slot) -> tuple[type[Operation], str]:
-    """The key of what a slot is about."""
+    """Return the key of the op that a slot names."""
     return FragmentOp if slot.action is Action.RUN else TransferOp, slot.label
 
 
 def _stages_of(op: Operation, stages: Stages) -> Iterator[int | None]:
-    """The stages that have to do with an op: of a transfer both ends."""
+    """Yield the stage of an op; for a transfer, its sender and its receiver."""
     if isinstance(op, TransferOp):
         yield from (stages.of_value(op.operand), stages.of_value(op.result))
     else:
@@ -121,7 +121,7 @@ def _stages_of(op: Operation, stages: Stages) -> Iterator[int | None]:
 
 
 def _once(op: Operation, stage: int | None, stages: Stages) -> Iterator[ScheduledOp]:
-    """What a stage does about an op outside of its loop."""
+    """Yield the entries of a stage for an op outside of its loop."""
     if not isinstance(op, TransferOp):
         yield ScheduledOp(Action.RUN, op)
         return

@@ -1,4 +1,4 @@
-"""Which stage of a pipeline the values and ops of a step function belong to."""
+"""The pipeline stages of the values and ops of a step function."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
 @dataclass(frozen=True)
 class Stages:
     """
-    The stages of a function, by the names of their meshes; none where it is no pipeline.
+    The stages of a function, by the names of their meshes; empty for a function that is not a pipeline.
 
-    An op says its stage, or lies in a fragment that does, or its sharding refers to the stage's mesh. A transfer
-    belongs to none: it leads from the stage of its operand to that of its mesh.
+    An op's stage is its attribute, else the stage of the mesh of its shardings, else the stage of the fragment around
+    it. A transfer has no stage: it sends a value from the stage of its operand to the stage of its mesh.
     """
 
     func: FuncOp
@@ -38,7 +38,7 @@ class Stages:
         return tuple(entry.data for entry in entries if isinstance(entry, StringAttr))
 
     def of_op(self, op: Operation) -> int | None:
-        """The number of the stage of an op; None for a transfer, and where nothing says it."""
+        """Return the number of an op's stage, or None for a transfer or an op without a stage."""
         match op:
             case TransferOp():
                 return None
@@ -49,11 +49,11 @@ class Stages:
             case WaitOp():
                 return self.of_op(op.start)
             case _:
-                found = _number(op.attributes.get(STAGE))
-                return self._around(op) if found is None else found
+                stage = _number(op.attributes.get(STAGE))
+                return self._around(op) if stage is None else stage
 
     def of_value(self, value: SSAValue) -> int | None:
-        """The number of the stage that has a value."""
+        """Return the number of the stage that holds a value, or None."""
         if isinstance(value, BlockArgument):
             return _number(argument_attribute(value, STAGE))
         assert isinstance(value, OpResult)
@@ -62,12 +62,12 @@ class Stages:
         return self.of_op(value.op)
 
     def mesh_of(self, value: SSAValue) -> str | None:
-        """The name of the mesh that a value is on; None where nothing says it."""
+        """Return the name of the mesh of a value, or None if it is unknown."""
         if (stage := self.of_value(value)) is not None:
             return self.names[stage]
         if isinstance(value, BlockArgument):
-            given = argument_attribute(value, SHARDING)
-            return given.data.mesh if isinstance(given, ShardingAttr) else None
+            attribute = argument_attribute(value, SHARDING)
+            return attribute.data.mesh if isinstance(attribute, ShardingAttr) else None
         assert isinstance(value, OpResult)
         return _mesh_name(value.op)
 
@@ -83,7 +83,7 @@ class Stages:
         return self.of_op(parent) if isinstance(parent, FragmentOp) else None
 
     def verify(self) -> None:
-        """Raise VerifyException unless what an op uses is on its own stage, but for transfers."""
+        """Raise VerifyException unless every op other than a transfer uses only values of the op's stage."""
         if not self.names:
             staged = (value for value in self.func.body.block.args if self.of_value(value) is not None)
             if value := next(staged, None):
@@ -104,9 +104,9 @@ class Stages:
         stage = self.of_op(op)
         self._verify_number(stage, f"'{op.name}'")
         for operand in op.operands:
-            if (found := self.of_value(operand)) != stage:
+            if (other := self.of_value(operand)) != stage:
                 raise VerifyException(
-                    f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {found};"
+                    f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {other};"
                     " transfer it with a 'pipe.transfer'"
                 )
 
@@ -117,7 +117,7 @@ class Stages:
 
 
 def transfers(func: FuncOp) -> Iterator[TransferOp]:
-    """The transfers of a function, in program order; they are never inside of fragments."""
+    """Return the transfers of a function in program order; a transfer is never nested in a fragment."""
     return (op for op in func.body.block.ops if isinstance(op, TransferOp))
 
 
@@ -126,7 +126,7 @@ def _number(attribute: Attribute | None) -> int | None:
 
 
 def _mesh_name(op: Operation) -> str | None:
-    """The mesh that the shardings of an op refer to."""
+    """Return the name of the mesh of an op's shardings, or None."""
     match op:
         case ReshardingOp() | AccumulateOp():
             return op.out_sharding.data.mesh
@@ -135,5 +135,5 @@ def _mesh_name(op: Operation) -> str | None:
         case StartOp():
             return op.out_shardings.data[0].data.mesh if op.out_shardings.data else None
         case _:
-            given = op.attributes.get(SIGNATURE)
-            return given.data.mesh if isinstance(given, ShardingAttr | SignatureAttr) else None
+            attribute = op.attributes.get(SIGNATURE)
+            return attribute.data.mesh if isinstance(attribute, ShardingAttr | SignatureAttr) else None

@@ -1,4 +1,4 @@
-"""The attributes of a step function in which passes write what they decide."""
+"""The attributes of a step function that hold the decisions of passes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from .placed import sharding_of as sharding_of
 from .sharding_attrs import ShardingAttr
 
 NO_ROWS = "train.no_rows"
-"""On an item of the batch: its first dim does not count rows, though it may be of the same size."""
+"""On a batch item: its first dim is not the batch dim, even if it has the same size."""
 
 WORKING = "spmd.working"
-"""
-On an argument: the sharding of the copy that its users share. On an op: the same per result, unit for none.
-"""
+"""On an argument: the sharding of its working copy. On an op: the same per result, unit for a result without one."""
 
 REGATHER = "spmd.regather"
 """
-On an argument with a working copy: whether the copy is made again for backward instead of kept from forward.
+On an argument with a working copy: whether backward gathers the copy again instead of keeping it from forward.
 On an op: the same per result.
 """
 
@@ -37,74 +35,67 @@ its other shardings are produced again.
 """
 
 MEMORY_BUDGET = "spmd.memory_budget"
-"""
-On a function: the memory budget of the next search, in bytes per device, where later passes were found to need the
-rest.
-"""
+"""On a function: memory budget of the next search, in bytes per device, without the memory that later passes need."""
 
 SEARCH = "spmd.search"
-"""On a function: what the search reports (algorithm, cost and lower bound in seconds, ...)."""
+"""On a function: the report of the search (algorithm, cost and lower bound in seconds, ...)."""
 
 PLAN = "spmd.plan"
 """
-On a function: what search-plan reports: the chosen candidate, the seconds of its step, and what became of all
-candidates.
+On a function: the report of search-plan: the chosen candidate, the seconds of its step, and the outcome of every
+candidate.
 """
 
 CHOSEN = "spmd.chosen"
 """
-On a function: the candidate that search-plan chose, with all that is needed to make it again: layout, choice, pins, and
+On a function: the candidate that search-plan chose, with everything needed to rebuild it: layout, choice, pins, and
 the cluster's own mesh.
 """
 
 RUNNERS_UP = "spmd.runners_up"
-"""
-On a function: the fastest candidate of each other kind that search-plan found, the fastest first, as CHOSEN.
-"""
+"""On a function: the fastest candidate of each other kind that search-plan found, as CHOSEN, in ascending step time."""
 
 BALANCE = "spmd.balance"
-"""
-On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).
-"""
+"""On a function: the report of balance-ratios (step seconds before and after; `whole`: ops it could not divide)."""
 
 COMPILED = "train.compiled"
 """
-On a function: its computation between collectives will be compiled, so that ops that go over elements and follow one
-another cost what one kernel does.
+On a function: its computation between collectives will be compiled, so consecutive elementwise ops cost as much as
+one kernel.
 """
 
 BACKWARD = "train.backward"
 """On an op: it belongs to the backward pass."""
 
 CHECKPOINT = "train.checkpoint"
-"""On an op of forward: the number of the region of the model whose results are to be computed again for backward."""
+"""On an op of forward: the number of its checkpointed region, whose results backward computes again."""
 
 RECOMPUTED = "train.recomputed"
-"""On an op of backward: it does again what an op of forward did (`recompute`)."""
+"""On an op of backward: it repeats an op of forward (`recompute`)."""
 
 BY_ROW = "train.by_row"
-"""On an op of `sort-within-rows`: it works on a list of each row of the batch, which might be one of several rows."""
+"""On an op of `sort-within-rows`: it works on one list per row of the batch; `sort-across-rows` may join the lists."""
 
 
 def demanded_sharding(op: ComputeOp, index: int) -> Sharding | None:
-    """The sharding that an op demands of its operand `index`; None where nothing is decided."""
+    """Return the sharding that an op requires of operand `index`, or None before it is decided."""
     return op.signature.operands[index] if op.signature is not None else None
 
 
 def working_of(value: SSAValue) -> Sharding | None:
-    """The working placement of a value, where it has one."""
-    given = attribute_of(value, WORKING)
-    return given.sharding if isinstance(given, ShardingAttr) else None
+    """Return the sharding of a value's working copy, or None if it has none."""
+    attribute = attribute_of(value, WORKING)
+    return attribute.sharding if isinstance(attribute, ShardingAttr) else None
 
 
 def is_regathered(value: SSAValue) -> bool:
-    """Whether the working copy of a value is made again for backward."""
-    given = attribute_of(value, REGATHER)
-    return isinstance(given, IntegerAttr) and bool(given.value.data)
+    """Whether the working copy of a value is gathered again for backward."""
+    attribute = attribute_of(value, REGATHER)
+    return isinstance(attribute, IntegerAttr) and bool(attribute.value.data)
 
 
 def attribute_of(value: SSAValue, name: str) -> Attribute | None:
-    """An attribute of an argument, or the entry for one result in an attribute of its op."""
+    """Return an attribute of an argument, or a result's entry in an attribute of its op."""
     if isinstance(value, BlockArgument):
         return argument_attribute(value, name)
     entries = entries_of(value.op.attributes.get(name)) if isinstance(value, OpResult) else None
@@ -112,7 +103,7 @@ def attribute_of(value: SSAValue, name: str) -> Attribute | None:
 
 
 def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[Sharding, bool]]) -> None:
-    """Write the working placements of values, each with whether it is made again for backward."""
+    """Write the working copies of values: for each, its sharding and whether backward gathers it again."""
     arguments: dict[int, dict[str, Attribute | None]] = {}
     results: dict[Operation, dict[int, tuple[Sharding, bool]]] = {}
     for value, copy in copies.items():
@@ -132,12 +123,12 @@ def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[
 
 
 def merge_argument_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attribute | None]]) -> None:
-    """Set attributes of a function's arguments, by index; None removes one."""
+    """Set attributes of a function's arguments, by index; the value None removes an attribute."""
     func.arg_attrs = _merged(func.arg_attrs, len(func.body.block.args), added)
 
 
 def merge_result_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attribute | None]]) -> None:
-    """Set attributes of a function's results, by index; None removes one."""
+    """Set attributes of a function's results, by index; the value None removes an attribute."""
     func.res_attrs = _merged(func.res_attrs, len(func.function_type.outputs), added)
 
 
@@ -147,5 +138,5 @@ def _merged(
     entries = list(listed.data) if listed is not None else [DictionaryAttr({})] * count
     merged = ({**entry.data, **added.get(i, {})} for i, entry in enumerate(entries))
     left = [DictionaryAttr({k: v for k, v in entry.items() if v is not None}) for entry in merged]
-    # As it would be read again: where no entry says anything, nothing is printed.
+    # Like a parsed function, it has no list if all entries are empty.
     return ArrayAttr(left) if any(entry.data for entry in left) else None

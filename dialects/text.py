@@ -1,9 +1,9 @@
 """
-The text form of IR, read and written so that names, locations and errors survive.
+The text form of IR, read and written so that names, locations and error positions survive.
 
 xDSL alone strips `_1` from value names, may print one name twice (`%a`, `%a_1`, `%a_1_2`), drops locations
-unless asked, forgets where an op stood, and takes exponential time on a string that does not close.
-`IRParser` and `IRPrinter` keep every name that is free: what is printed parses back to the same text.
+unless asked, forgets the positions of ops, and takes exponential time on an unterminated string.
+`IRParser` and `IRPrinter` keep every name that is free, so printed text parses back to the same text.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLit
 
 Read = TypeVar("Read")
 
-# A string as xDSL's lexer reads it, but possessive: where it does not close, nothing is tried again.
+# xDSL's pattern of a string, made possessive: an unterminated string causes no backtracking.
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|(?P<string>"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+)(?P<end>")?')
 
 
 def parse_module(ctx: Context, text: str, name: str = "<text>") -> ModuleOp:
     """
-    Read the module in `text`; `name` is what errors call the text.
+    Read the module in `text`; errors refer to the text as `name`.
 
-    ParseError says where the text is wrong. The result is not verified.
+    ParseError gives the position of the error. The result is not verified.
     """
     return IRParser(ctx, text, name).parse_module()
 
@@ -59,19 +59,19 @@ def module_text(
     return out.getvalue() + "\n"
 
 
-# Most of a file consists of these, the same texts many times.
+# A file consists mostly of these, with few distinct texts.
 _PLAIN_TYPE = re.compile(r"tensor<[0-9x]*[a-z]+[0-9]*>")
 _PLAIN_LOCATION = re.compile(r'loc\("[^"\\\n]*"\("[^"\\\n]*":\d+:\d+\)\)')
 
 
 class IRParser(Parser):
     """
-    xDSL's parser, which also keeps names as they are written and remembers where things stood.
+    A parser that also keeps names as they are written and records positions.
 
-    Plain tensor types and locations are read once for each way that they are written: half of the time of a file.
+    Each distinct text of a plain tensor type or location is parsed only once, which halves the time of a file.
 
-    `op_spans` maps each op to the place of its first token, `forward_spans` the name of each value that is
-    used but not (yet) defined to the place of its first use. ParseError where a string does not close.
+    `op_spans` maps each op to the position of its first token; `forward_spans` maps the name of each value that is
+    used but not (yet) defined to the position of its first use. An unterminated string raises ParseError.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<text>") -> None:
@@ -85,17 +85,19 @@ class IRParser(Parser):
 
     def parse_optional_type(self) -> TypeAttribute | None:
         start = self._current_token.span
-        found = self._read_once(_PLAIN_TYPE, self._types, super().parse_optional_type)
-        if isinstance(found, Float80Type | Float128Type):
-            # xDSL cannot print a number of it.
-            self.raise_error(f"no tensor has elements of {found}; expected f64, f32, bf16, ...", start.start, start.end)
-        return found
+        parsed = self._read_once(_PLAIN_TYPE, self._types, super().parse_optional_type)
+        if isinstance(parsed, Float80Type | Float128Type):
+            # xDSL cannot print a number of this type.
+            self.raise_error(
+                f"no tensor has elements of {parsed}; expected f64, f32, bf16, ...", start.start, start.end
+            )
+        return parsed
 
     def parse_optional_location(self) -> LocationAttr | None:
         return self._read_once(_PLAIN_LOCATION, self._locations, super().parse_optional_location)
 
     def _read_once(self, pattern: re.Pattern[str], known: dict[str, Read], read: Callable[[], Read]) -> Read:
-        """What `read` gives at this place; of text that `pattern` matches, what it gave the first time."""
+        """Return the result of `read`, cached by text if `pattern` matches at this position."""
         match = pattern.match(self.lexer.input.content, self._current_token.span.start)
         if match is None:
             return read()
@@ -136,7 +138,7 @@ class IRParser(Parser):
 
 
 class _Lexer(MLIRLexer):
-    """xDSL's lexer, for which text in UTF-8 is text: xDSL takes a string for bytes once an escape is not ASCII."""
+    """A lexer that reads UTF-8 strings as text; xDSL reads a string as bytes if an escape is not ASCII."""
 
     def _lex_string_literal(self, start_pos: Position) -> MLIRToken:
         token = super()._lex_string_literal(start_pos)
@@ -151,10 +153,10 @@ class _Lexer(MLIRLexer):
 
 class IRPrinter(Printer):
     """
-    xDSL's printer, which gives every value and block its own name if that is free, and else a new one.
+    A printer that keeps the name of every value and block if it is free, and else picks a new one.
 
-    Properties of the generic form are printed by name, however the op was made; xDSL has them in the order in which
-    they were set, and an assembly format sets them in another one than a constructor.
+    Properties in the generic form are sorted by name. xDSL prints them in insertion order, which differs
+    between an assembly format and a constructor.
     """
 
     def print_ssa_value(self, value: SSAValue) -> str:
@@ -173,7 +175,7 @@ class IRPrinter(Printer):
 
 
 def check_strings(source: Input[str]) -> None:
-    """Raise ParseError at the first string literal in `source` that does not close or has a bad escape."""
+    """Raise ParseError at the first unterminated string literal or bad escape in `source`."""
     for match in _COMMENT_OR_STRING.finditer(source.content):
         if match["string"] is None or match["end"] is not None:
             continue
@@ -185,13 +187,13 @@ def check_strings(source: Input[str]) -> None:
 
 
 def _keep_name(value: SSAValue | Block, name: str) -> None:
-    """Undo the setter's removal of `_1`; xDSL refuses names (`%0`, `^bb0`) by leaving the hint empty."""
+    """Restore a `_1` that the setter removed; xDSL refuses names (`%0`, `^bb0`) by leaving the hint empty."""
     if value.name_hint:
         value._name = name  # pyright: ignore[reportPrivateUsage]
 
 
 def _unused(name: str, taken: dict[str, int]) -> str:
-    """Return `name`, or `name_1`, `name_2`, ..., whichever is not in `taken` yet, and note it there."""
+    """Return the first of `name`, `name_1`, `name_2`, ... that is not in `taken`, and add it to `taken`."""
     free, count = name, taken.get(name, 0)
     while free in taken:
         count += 1

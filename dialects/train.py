@@ -2,11 +2,11 @@
 The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
 The update of a parameter is one fused op (`train.sgd`, `train.adam`, `train.adamw`), or ordinary ops that carry
-`train.update`, the last of which write the new parameter and states over the old ones (`train.assign`). Of several
-parameters together it is multi-tensor ops (`train.foreach`).
+`train.update`; the last of them write the new parameter and states over the old ones (`train.assign`). Multi-tensor
+ops (`train.foreach`) update several parameters together.
 
 A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
-Arguments carry one of the role attributes below; the new value of an argument carries `train.updates`, its index.
+Arguments carry one of the role attributes below; the new value of an argument carries its index in `train.updates`.
 """
 
 from __future__ import annotations
@@ -44,54 +44,52 @@ PARAM, STATE, BUFFER, CONSTANT, BATCH = (
 LEARNING_RATE, STEP_COUNT, SEED = "train.learning_rate", "train.step_count", "train.seed"
 ROLES = (PARAM, STATE, BUFFER, CONSTANT, BATCH, LEARNING_RATE, STEP_COUNT, SEED)
 """
-Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`,
-LEARNING_RATE the number of a group of parameters where there are several; the others hold nothing. SEED is that of the
-random numbers of this step, another one for each step.
+Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`, and
+LEARNING_RATE holds the number of a group of parameters if there are several groups; the others hold nothing. SEED
+marks the random seed, which differs for each step.
 """
 
 UPDATES, LOSS, GRAD, METRIC, OUTPUT = "train.updates", "train.loss", "train.grad", "train.metric", "train.output"
 """
-Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, a name, and which
-of the tensors that the model returns.
+Role attributes of results. UPDATES holds the index of the argument that the result replaces, LOSS holds nothing, GRAD
+holds a parameter's name, METRIC holds a name, and OUTPUT says which of the model's returned tensors the result is.
 """
 
 LOSS_GRADIENT = "train.loss_gradient"
-"""On an op: it is the one that backward begins with, the gradient of the loss, 1."""
+"""On an op: it produces the gradient of the loss, 1, and is the first op of backward."""
 
 FORWARD = "train.forward"
-"""On a function: it is the forward pass of a model alone, in eval mode."""
+"""On a function: it is only the forward pass of a model, in eval mode."""
 
 REDUCE_DTYPE = "train.reduce_dtype"
-"""On a function: the dtype in which gradients are reduced over devices that are cast on their way to the updates."""
+"""On a function: the dtype of reductions over devices of gradients that are cast before they reach their updates."""
 
 UPDATE = "train.update"
-"""
-On an op that is not fused: it belongs to the optimizer's update, of the parameter of this name, or of several of them.
-"""
+"""On an op that is not fused: it belongs to the update of the parameter of this name, or of several parameters."""
 
 EACH_GRADIENT = "train.each_gradient"
-"""On an op: the same is done with every gradient before the updates, which `join-updates` makes one call of."""
+"""On an op: every gradient has an equal op before the updates; `join-updates` turns them into one call."""
 
 INITIAL = "train.initial"
-"""On an argument that is a state: what its elements are before the first step; zero where it is not there."""
+"""On an argument that is a state: the value of its elements before the first step; zero where it is absent."""
 
 TRANSIENT = "train.transient"
-"""On an argument that is a buffer: the state dict of the model does not have it (`persistent=False`)."""
+"""On an argument that is a buffer: the model's state dict omits it (`persistent=False`)."""
 
 FOUND_INF = "found_inf"
-"""The last operand of an update that may be skipped: a number, above 0 where all is to stay as it was."""
+"""The last operand of an update that may be skipped: a number; above 0, no value changes."""
 
 
 class TrainOp(ComputeOp):
     """
-    The base of the updates: every tensor is spread like the first result, scalars are replicated.
+    The base class of updates: every tensor has the sharding of the first result, scalars are replicated.
 
-    One more operand than `OPERANDS` is FOUND_INF.
+    An operand after the `OPERANDS` is FOUND_INF.
     """
 
     OPERANDS: ClassVar[tuple[str, ...]] = ()
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
-    """Those that only some settings have; calls name them."""
+    """Operands that only some settings have; calls pass them by name."""
 
     def __init__(self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]):
         super().__init__(operands=[operands], result_types=[results], attributes=attributes)
@@ -102,7 +100,7 @@ class TrainOp(ComputeOp):
         return self.name
 
     def operand_names(self) -> tuple[str, ...]:
-        """The operands' names, less those that are absent."""
+        """Return the names of the operands that are present."""
         return self._operand_names(self.absent())
 
     def _operand_names(self, absent: Collection[str]) -> tuple[str, ...]:
@@ -110,7 +108,7 @@ class TrainOp(ComputeOp):
         return (*names, FOUND_INF) if len(self.args) == len(names) + 1 else names
 
     def rule(self) -> Rule:
-        """Element by element in the parameter."""
+        """Return a rule that is elementwise in the parameter."""
         return _rule(tuple(map(shape_of, self.args)), tuple(map(shape_of, self.outs)))
 
     def verify_(self) -> None:
@@ -121,7 +119,7 @@ class TrainOp(ComputeOp):
         if problem := settings_problem(self.name, self.attributes, self.OPERANDS, self.absent()):
             raise VerifyException(f"'{self.name}' {problem}")
         if FOUND_INF in names and shape_of(self.args[-1]):
-            raise VerifyException(f"'{self.name}' has ({', '.join(names)}), but found_inf is not a tensor without dims")
+            raise VerifyException(f"'{self.name}' has ({', '.join(names)}), expected found_inf without dims")
         super().verify_()
 
 
@@ -143,7 +141,7 @@ class SgdOp(TrainOp):
 
 class AdamBaseOp(TrainOp):
     """
-    What Adam and AdamW have in common.
+    The common base class of Adam and AdamW.
 
     `(param, grad, *states, step, lr) -> (param', *states')`; the states are `exp_avg`, `exp_avg_sq` and, with
     `amsgrad`, `max_exp_avg_sq`.
@@ -153,7 +151,7 @@ class AdamBaseOp(TrainOp):
     OPTIONAL: ClassVar[tuple[str, ...]] = ("max_exp_avg_sq",)
 
     def operand_names(self) -> tuple[str, ...]:
-        """The operands' names, less the maximum where none is kept."""
+        """Return the names of the operands; `max_exp_avg_sq` is present only with `amsgrad`."""
         return self._operand_names(() if self.arguments().get("amsgrad") else self.OPTIONAL)
 
 
@@ -173,7 +171,7 @@ class AdamWOp(AdamBaseOp):
 
 @irdl_op_definition
 class IncrementOp(TrainOp):
-    """The count of this step, from that of the last: shared by all updates."""
+    """The count of this step, computed from the last step's count and shared by all updates."""
 
     name = "train.increment"
     OPERANDS: ClassVar[tuple[str, ...]] = ("step",)
@@ -190,12 +188,12 @@ class AssignOp(TrainOp):
 @dataclass(frozen=True)
 class Member:
     """
-    One of the uses that a `train.foreach` stands for.
+    One of the uses of an op that a `train.foreach` stands for.
 
     Args:
-        signature: its part of that of the op; None where nothing is decided.
-        dtypes: of operands and then results, by name.
-        widths: the bytes of an element of each.
+        signature: the member's part of the op's signature, or None before it is decided.
+        dtypes: names of the dtypes of the operands, then of the results.
+        widths: bytes of an element of the operands, then of the results.
     """
 
     instance: OpInstance
@@ -205,7 +203,7 @@ class Member:
     widths: tuple[int, ...]
 
     def verify_on(self, mesh: Mesh | None) -> None:
-        """Raise VerifyException where its signature does not follow from its rule."""
+        """Raise VerifyException unless the member's rule allows its signature."""
         if mesh is not None and self.signature is not None:
             if (problem := signature_problem(self.rule, self.signature, mesh)) is not None:
                 raise VerifyException(problem)
@@ -214,12 +212,13 @@ class Member:
 @irdl_op_definition
 class ForeachOp(TrainOp):
     """
-    The same op on the tensors of several parameters, element by element: one call of a multi-tensor function.
+    The same elementwise op on the tensors of several parameters: one call of a multi-tensor function.
 
-    `lists` are the operands of `target` that are another tensor for each member, all members' first operands coming
-    first; `shared`, which follow them, are one tensor of no dims for all. Results come as operands do: those of the
-    first kind of all members, then those of the second. Plain arguments are those of `target`. `in_place` where results
-    are the new values of parameters or states, written over the first list.
+    `lists` names the operands of `target` that differ between members: the first operands of all members come first,
+    then the second operands of all members. `shared` names the operands that follow, which are tensors without dims
+    that all members use. Results are ordered like operands: the first results of all members, then the second. Plain
+    arguments belong to `target`. With `in_place`, results are new values of parameters or states, written over the
+    operands of the first list.
     """
 
     name = "train.foreach"
@@ -256,17 +255,17 @@ class ForeachOp(TrainOp):
 
     @property
     def overload(self) -> str:
-        """The op that is done to each member."""
+        """The op that runs on each member."""
         return self.target.data
 
     @property
     def list_names(self) -> tuple[str, ...]:
-        """The operands that are another tensor for each member."""
+        """The names of the operands that differ between members."""
         return tuple(name.data for name in self.lists)
 
     @property
     def shared_names(self) -> tuple[str, ...]:
-        """The operands that are one tensor for all."""
+        """The names of the operands that all members share."""
         return tuple(name.data for name in self.shared) if self.shared is not None else ()
 
     @property
@@ -276,16 +275,16 @@ class ForeachOp(TrainOp):
 
     @property
     def is_whole_update(self) -> bool:
-        """Whether a member is all of a parameter's update."""
+        """Whether a member is the whole update of a parameter."""
         return self.overload in _FUSED_NAMES
 
     def operand_names(self) -> tuple[str, ...]:
-        """The names of the operands in order, each list's as often as there are members."""
+        """Return the names of the operands in order; the name of a list repeats for every member."""
         count = self.count
         return (*(name for name in self.list_names for _ in range(count)), *self.shared_names)
 
     def operands_of(self, name: str) -> range:
-        """Where the operands of a list are, or the one that is shared."""
+        """Return the positions of the operands of a list, or of one shared operand."""
         if name in self.shared_names:
             at = len(self.lists) * self.count + self.shared_names.index(name)
             return range(at, at + 1)
@@ -293,31 +292,31 @@ class ForeachOp(TrainOp):
         return range(begin, begin + self.count)
 
     def use_key(self) -> tuple[object, ...]:
-        """What equal uses have in common."""
+        """Return a key that equal uses share."""
         return (*super().use_key(), self.lists, self.shared)
 
     def rule(self) -> Rule:
-        """Those of all members, whose factors have nothing to do with one another."""
+        """Return the rules of all members as one rule; no two members share a factor."""
         shapes = tuple(tuple(map(shape_of, values)) for values in (self.args, self.outs))
         return _rule_of_members(*shapes, self.count)
 
     def members(self) -> Iterator[Member]:
-        """What is done to each."""
+        """Yield the members, with their parts of the op's signature."""
         return self.members_as(self.signature)
 
     def members_as(self, given: Signature | None) -> Iterator[Member]:
-        """What is done to each, with a signature of them all."""
+        """Yield the members, with their parts of the signature `given`."""
         names, plain = (*self.list_names, *self.shared_names), self.arguments()
         count, given_values, made_values = self.count, tuple(self.operands), tuple(self.results)
         shared = range(len(self.lists) * count, len(given_values))
         for number in range(count):
             places = (*range(number, len(self.lists) * count, count), *shared)
-            made = range(number, len(made_values), count)
-            operands, results = [given_values[at] for at in places], [made_values[at] for at in made]
+            result_places = range(number, len(made_values), count)
+            operands, results = [given_values[at] for at in places], [made_values[at] for at in result_places]
             shapes = tuple(map(shape_of, operands)), tuple(map(shape_of, results))
             signature = None
             if given is not None:
-                chosen = tuple(given.operands[at] for at in places), tuple(given.results[at] for at in made)
+                chosen = tuple(given.operands[at] for at in places), tuple(given.results[at] for at in result_places)
                 signature = Signature(*chosen)
             values = (*operands, *results)
             yield Member(
@@ -332,7 +331,9 @@ class ForeachOp(TrainOp):
         names = ", ".join((*self.list_names, *self.shared_names))
         lists, kinds = len(self.lists), len(self.lists) - 1 if self.is_whole_update else 1
         if not lists or len(self.args) != lists * self.count + len(self.shared_names) or not self.count:
-            raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected as many of each of ({names})")
+            raise VerifyException(
+                f"'{self.name}' has {len(self.args)} operands, expected the same number of each of ({names})"
+            )
         if len(self.outs) != kinds * self.count:
             raise VerifyException(f"'{self.name}' of {self.count} members has {len(self.outs)} results")
         if (problem := self._problem()) is not None:
@@ -352,16 +353,16 @@ class ForeachOp(TrainOp):
             self._verify_member(member, mesh)
 
     def _problem(self) -> str | None:
-        """Why its operands are not those of its target; None where they are."""
+        """Return why the operands do not match the target, or None if they do."""
         lists, shared = frozenset(self.list_names), frozenset(self.shared_names)
         if self.in_place is not None and self.overload not in FOREACH:
-            return "is in place in any case"
+            return "always works in place; remove `in_place`"
         if (form := FOREACH.get(self.overload)) is not None:
             return foreach_problem(form, lists, shared, frozenset(self.arguments()))
         if self.overload == AssignOp.name:
             return None if self.list_names == AssignOp.OPERANDS else "takes lists of 'old' and 'new'"
         if self.overload not in _FUSED_NAMES:
-            return "does not exist; members have to be updates, or ops that torch has a function for"
+            return "does not exist; members must be updates, or ops that torch has a multi-tensor function for"
         return None if shared == _SHARED else "takes 'step' and 'lr' for all members"
 
     def _verify_member(self, member: Member, mesh: Mesh | None) -> None:
@@ -370,30 +371,33 @@ class ForeachOp(TrainOp):
         tensors = (*member.instance.operands[:count], *member.instance.results)
         if any(other != shape for other in tensors) or any(member.instance.operands[count:]):
             listed = ", ".join(str(list(other)) for other in (*tensors, *member.instance.operands[count:]))
-            raise VerifyException(f"'{self.name}' has a member of shapes {listed}, expected one for unshared operands")
+            raise VerifyException(
+                f"'{self.name}' has a member of shapes {listed}, expected one shape, and [] for shared operands"
+            )
         member.verify_on(mesh)
 
 
 @irdl_op_definition
 class SumOfSquaresOp(TrainOp):
     """
-    The sum of the squares of all elements of several tensors, as of gradients for their norm: one call for all.
+    The sum of the squares of all elements of several tensors in one call, as for the norm of gradients.
 
-    What is spread over devices gives each a part of it: all members are partial over an axis, or none. See `sum_dtype`.
+    The result is partial over the axes that split a member: all members are partial over an axis, or none. `sum_dtype`
+    gives the dtype of the result.
     """
 
     name = "train.sum_of_squares"
 
     def operand_names(self) -> tuple[str, ...]:
-        """The same for all."""
+        """Return one name for all operands."""
         return ("tensors",) * len(self.args)
 
     def rule(self) -> Rule:
-        """Those of all members, whose factors have nothing to do with one another."""
+        """Return the rules of all members as one rule; no two members share a factor."""
         return _rule_of_members(tuple(map(shape_of, self.args)), ((),), len(self.args))
 
     def members_as(self, given: Signature | None) -> Iterator[Member]:
-        """What each tensor adds, with a signature of all."""
+        """Yield the sum of each tensor as a member, with its part of the signature `given`."""
         (out,) = self.outs
         for number, value in enumerate(self.args):
             shapes = (shape_of(value),), ((),)
@@ -404,12 +408,14 @@ class SumOfSquaresOp(TrainOp):
     def verify_(self) -> None:
         if not self.args or len(self.outs) != 1:
             raise VerifyException(f"'{self.name}' takes tensors and returns one number, found {len(self.outs)} results")
-        dtypes, made = sorted({dtype_of(value) for value in self.args}), dtype_of(self.outs[0])
+        dtypes, result_dtype = sorted({dtype_of(value) for value in self.args}), dtype_of(self.outs[0])
         if len(dtypes) > 1:
             raise VerifyException(f"'{self.name}' has operands of {' and '.join(dtypes)}, expected one dtype")
         expected = sum_dtype(dtypes[0])
-        if shape_of(self.outs[0]) or made != expected:
-            raise VerifyException(f"'{self.name}' of {dtypes[0]} returns {made}, expected a number of {expected}")
+        if shape_of(self.outs[0]) or result_dtype != expected:
+            raise VerifyException(
+                f"'{self.name}' of {dtypes[0]} returns {result_dtype}, expected a number of {expected}"
+            )
         if not isinstance(attribute := self.attributes.get(SIGNATURE), SignatureAttr):
             return
         given, mesh = attribute.signature, find_mesh(self, attribute.data.mesh)
@@ -428,16 +434,20 @@ def _rule_of_members(operands: tuple[tuple[int, ...], ...], results: tuple[tuple
         sizes.update({dim[0]: size for dim, size in zip(dims, shape, strict=True)})
         return dims
 
-    given, made = (tuple(value(at, shape) for at, shape in enumerate(each)) for each in (operands, results))
-    kept = {factor for dims in made for dim in dims for factor in dim}
-    return Rule(given, made, sizes, {factor: Reduction.SUM for factor in sizes if factor not in kept})
+    operand_dims, result_dims = (
+        tuple(value(at, shape) for at, shape in enumerate(shapes)) for shapes in (operands, results)
+    )
+    result_factors = {factor for dims in result_dims for dim in dims for factor in dim}
+    return Rule(
+        operand_dims, result_dims, sizes, {factor: Reduction.SUM for factor in sizes if factor not in result_factors}
+    )
 
 
 FusedOp: TypeAlias = SgdOp | AdamOp | AdamWOp
 """The update of a parameter as one op."""
 
 FUSED: dict[str, type[FusedOp]] = {"sgd": SgdOp, "adam": AdamOp, "adamw": AdamWOp}
-"""By the kind of an optimizer."""
+"""Maps the kind of an optimizer to its fused update."""
 
 _FUSED_NAMES = frozenset(each.name for each in FUSED.values())
 _SHARED = frozenset({"step", "lr"})
@@ -446,28 +456,28 @@ TRAIN = Dialect("train", [*FUSED.values(), IncrementOp, AssignOp, ForeachOp, Sum
 
 
 def is_update(op: Operation) -> bool:
-    """Whether an op is one of the optimizer's: fused, or a part of an update."""
+    """Whether an op belongs to the optimizer: a fused update, or a part of an update."""
     return isinstance(op, TrainOp) or UPDATE in op.attributes
 
 
 def may_join(op: Operation) -> bool:
-    """Whether an op is of the kind that `join-updates` joins with those of other parameters; it is never skipped."""
+    """Whether `join-updates` may join an op with the same ops of other parameters: an op that is never skipped."""
     if isinstance(op, FusedOp | AssignOp):
         return FOUND_INF not in op.operand_names()
     return EACH_GRADIENT in op.attributes or (updated_parameter(op) is not None and op.name in FOREACH)
 
 
 def updated_parameter(op: Operation) -> str | None:
-    """The name of the parameter whose update an op that is not fused belongs to."""
+    """Return the name of the parameter whose update contains an op that is not fused, or None."""
     name = op.attributes.get(UPDATE)
     return name.data if isinstance(name, StringAttr) else None
 
 
 def gradients_of(op: Operation) -> list[int]:
     """
-    The operands of an update by which it takes gradients.
+    Return the indices of the operands of an update that are gradients.
 
-    Operands of an update's ops that are neither results of these nor a parameter, state, rate or count.
+    Gradients are produced outside of the update, and are not parameters, states, rates or counts.
     """
     if isinstance(op, FusedOp):
         return [1]
@@ -486,7 +496,7 @@ def _comes_from_outside(value: SSAValue) -> bool:
 
 def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:
     """
-    The (operand, result) positions of what an update writes in place; none for an op of another kind.
+    Return the (operand, result) positions of values that an update overwrites; empty for other ops.
 
     `(param, grad, *states, step, lr) -> (param, *states)`, `(old, new) -> old`.
     """

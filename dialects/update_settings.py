@@ -1,4 +1,4 @@
-"""The constraints of the attributes of optimizer updates: settings of fused ones, arguments of other ops."""
+"""The constraints on the attributes of optimizer updates: settings of fused ops, arguments of other ops."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SETTINGS: Mapping[str, str] = {
     "train.adam": _ADAM,
     "train.adamw": _ADAM,
 }
-"""By the name of an update, its settings, as torch writes a schema; updates that are not here have none."""
+"""Maps the name of an update to its settings, in torch's schema notation; updates that are missing have none."""
 
 
 def settings_problem(
     name: str, given: Mapping[str, Attribute], operands: tuple[str, ...], absent: Iterable[str] = ()
 ) -> str | None:
     """
-    Why an update does not have the settings that there are; None where it does.
+    Return why an update's settings are invalid, or None if they are valid.
 
     Args:
-        name: of the update, or of the op that is done to each member of several.
-        given: the attributes.
-        operands: the names of its tensors.
-        absent: those that are None.
+        name: name of the update, or of the op that a multi-tensor op runs on each member.
+        given: attributes of the op.
+        operands: names of its tensors.
+        absent: names of its tensors that are None.
     """
-    if unknown := next((each for each in absent if each not in operands), None):
+    if unknown := next((entry for entry in absent if entry not in operands), None):
         return f"lists '{unknown}' in `{ABSENT}`, expected some of its tensors: {', '.join(operands) or 'it has none'}"
     plain = {key: value for key, value in given.items() if "." not in key and key != ABSENT}
     if (problem := argument_problem(_known(name, operands), plain, ())) is not None:
@@ -45,7 +45,7 @@ def settings_problem(
 @lru_cache(maxsize=256)
 def _known(name: str, operands: tuple[str, ...]) -> Mapping[str, Argument]:
     if (settings := SETTINGS.get(name)) is not None:
-        return {each.name: each for each in parse_arguments(settings)}
+        return {argument.name: argument for argument in parse_arguments(settings)}
     if (overload := name.removeprefix("aten.")) not in op_table():
         return {}
-    return {key: each for key, each in (arguments_of(overload) or {}).items() if key not in operands}
+    return {key: argument for key, argument in (arguments_of(overload) or {}).items() if key not in operands}

@@ -1,4 +1,4 @@
-"""Verifying that the values of a function are defined, and not yet freed, where they are used: xDSL does not."""
+"""Verify that the values of a function are defined, and not yet freed, where they are used; xDSL does not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .spmd import FreeOp
 def verify_uses(func: FuncOp) -> None:
     """
     Raise InnerFault at the first op that uses a value above its definition in the same block or around it, a value of
-    another op's region, or one whose memory was given back or taken over by the result of another op; and at an op
-    outside that uses a value of the function.
+    another op's region, or a value whose memory was freed or taken over by another result; and at an op outside of the
+    function that uses one of its values.
     """
     for region in func.regions:
         for block in region.blocks:
@@ -30,7 +30,7 @@ def verify_uses(func: FuncOp) -> None:
 
 
 class _Uses:
-    """The values that are defined at a point of a function, and those that were freed before."""
+    """The values that are defined at a point of a function, and the values that were freed before it."""
 
     def __init__(self) -> None:
         self._there: set[SSAValue] = set()
@@ -39,7 +39,7 @@ class _Uses:
         self._overwritten: dict[SSAValue, Operation] = {}
 
     def verify(self, region: Region) -> None:
-        """Go through the ops of a region in order; what it defines is gone after it."""
+        """Verify the ops of a region in order; the values that it defines go out of scope after it."""
         defined: list[SSAValue] = []
         for block in region.blocks:
             self._there.update(block.args)
@@ -62,7 +62,7 @@ class _Uses:
         self._there.difference_update(defined)
 
     def _overwrite(self, values: Iterable[SSAValue], op: Operation) -> None:
-        """Note that `op` writes over the memory of values: these, and views of it, have changed."""
+        """Note that `op` overwrites the memory of values: they and their views have changed."""
         for value in values:
             root = memory_of(value)
             gone = (root, *self._views.get(root, ()))
@@ -71,14 +71,14 @@ class _Uses:
 
     def _verify_operands(self, op: Operation) -> None:
         for index, operand in enumerate(op.operands):
-            # A free ends the name of a value, whoever has its memory now.
+            # Freeing a value ends its name, even if another value has its memory by then.
             if isinstance(op, FreeOp) and operand in self._overwritten and operand not in self._freed:
                 continue
             if operand not in self._there and (reason := self._fault(op, index, operand)) is not None:
                 raise InnerFault(op, reason)
 
     def _fault(self, op: Operation, index: int, operand: SSAValue) -> str | None:
-        """Why `op` may not use a value that was not met before it; None where another block of its region has it."""
+        """Return why `op` may not use an undefined operand, or None if another block of its region may define it."""
         if (by := self._overwritten.get(operand)) is not None:
             return f"uses %{operand.name_hint or '?'} after '{by.name}' wrote over its memory; run reuse-buffers last"
         if operand in self._freed:
@@ -87,7 +87,7 @@ class _Uses:
         home = definition if isinstance(definition, Block) else definition.parent
         around = tuple(_blocks_around(op))
         if home is not None and all(block.parent is not home.parent for block in around):
-            return f"operand {index} is defined inside of another op, which does not hand it on"
+            return f"operand {index} is defined inside of another op, which does not return it"
         if isinstance(definition, Block):
             return None
         if definition.is_ancestor(op):

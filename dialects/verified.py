@@ -1,9 +1,9 @@
 """
-Verifying the attributes on functions and modules, which are ops of xDSL's.
+Verify the attributes on functions and modules, which are ops of xDSL.
 
-A trait of theirs, which `dialects/__init__.py` adds once any dialect of this package is imported: whoever verifies a
-module verifies the attributes in which passes write what they decide, and that values are used where they
-are there, which xDSL does not look at.
+The trait below is added to these ops in `dialects/__init__.py` once any dialect of this package is imported. Verifying
+a module then verifies the attributes that hold the decisions of passes, and that used values are defined; xDSL checks
+neither.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from .faults import InnerFault
 
 @dataclass(frozen=True)
 class VerifiesPlan(OpTrait):
-    """Verifies the attributes on a function or module, and on the ops in it, by their names."""
+    """Verify the attributes on a function or module, and on the ops in it, by their names."""
 
     def verify(self, op: Operation) -> None:
         """
-        Raise VerifyException unless they are, and unless values in functions are used where they are there.
+        Raise VerifyException unless the attributes are valid and the values in functions are used where they are
+        defined.
 
-        InnerFault says of which op in `op` it is.
+        An InnerFault carries the nested op at fault.
         """
-        # Imported here, for this module is imported before any of the dialects that it looks at.
+        # Imported here, since this module is imported before the dialects that these modules use.
         from .known_attributes import verify_function_attributes, verify_op_attributes
         from .uses import verify_uses
 
-        for each in _looked_after(op):
+        for inner in _looked_after(op):
             try:
-                verify_op_attributes(each)
+                verify_op_attributes(inner)
             except VerifyException as error:
-                raise error if each is op else InnerFault(each, str(error)) from error
+                raise error if inner is op else InnerFault(inner, str(error)) from error
         if isinstance(op, FuncOp):
             verify_function_attributes(op)
             verify_uses(op)
 
 
 def _looked_after(op: Operation) -> Iterator[Operation]:
-    """Yield `op` and the ops in it, but for those that are in a function or module in it."""
+    """Yield `op` and the ops nested in it, except nested functions and modules and their ops."""
     yield op
     for child in (child for region in op.regions for block in region.blocks for child in block.ops):
         if not isinstance(child, FuncOp | ModuleOp):

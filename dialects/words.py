@@ -1,4 +1,4 @@
-"""Attributes that are one word out of a few: `"padded"`, and `#spmd<method "padded">` in the generic form."""
+"""Attributes that are one word of a fixed set: `"padded"`, and `#spmd<method "padded">` in the generic form."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Word = TypeVar("Word", bound=str)
 
 
 class WordAttr(Data[Word], SpacedOpaqueSyntaxAttribute, ABC):
-    """One word out of a few; xDSL's EnumAttribute writes words without quotes."""
+    """One word of a fixed set; xDSL's EnumAttribute writes words without quotes."""
 
     WORDS: ClassVar[Sequence[str]]
-    """Those that there are."""
+    """The allowed words."""
 
     def verify(self) -> None:
         """Raise VerifyException for any other word."""
@@ -35,14 +35,14 @@ class WordAttr(Data[Word], SpacedOpaqueSyntaxAttribute, ABC):
         at, word = parser.pos, parser.parse_str_literal()
         if (problem := cls._problem(word)) is not None:
             parser.raise_error(problem, at)
-        return cast("Word", next(each for each in cls.WORDS if each == word))
+        return cast("Word", next(known for known in cls.WORDS if known == word))
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string_literal(str(self.data))
 
     @classmethod
     def _problem(cls, word: str) -> str | None:
-        """Why it is none of the words; None where it is one."""
+        """Return why `word` is not allowed, or None if it is."""
         if word in cls.WORDS:
             return None
         return f'{cls.name} is "{word[:60]}", expected {one_of(cls.WORDS).words}'
@@ -50,7 +50,7 @@ class WordAttr(Data[Word], SpacedOpaqueSyntaxAttribute, ABC):
 
 @irdl_attr_definition
 class MethodAttr(WordAttr[Method]):
-    """How a collective is carried out."""
+    """The method of a collective."""
 
     name = "spmd.method"
     WORDS: ClassVar[Sequence[str]] = get_args(Method)
@@ -58,7 +58,7 @@ class MethodAttr(WordAttr[Method]):
 
 @irdl_attr_definition
 class CollectiveKindAttr(WordAttr[CollectiveKind]):
-    """The kind of a collective that is begun: one that sends something."""
+    """The kind of a collective that is started: a kind that sends data."""
 
     name = "spmd.kind"
     WORDS: ClassVar[Sequence[str]] = [kind for kind in CollectiveKind if not kind.is_local]

@@ -1,9 +1,9 @@
 """
-The main job, from nothing: measure this machine, plan a byte-level GPT for it, train it on several processes.
+The complete workflow: measure this machine, plan a byte-level GPT for it, train it on several processes.
 
     python examples/demo.py [--ranks 4] [--steps 40] [--text FILE]
 
-It prints the plan, the predicted and the measured step time, and the loss curve beside that of one process.
+It prints the plan, the predicted and the measured step time, and the loss curves on several processes and on one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def profile(ranks: int, path: Path) -> None:
 
 
 def train(ranks: int, cluster: Path, log: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train on `ranks` processes and return what the first one measured."""
+    """Train on `ranks` processes and return the measurements of the first one."""
     script = [str(HERE / "train_gpt.py"), "--cluster", str(cluster), "--steps", str(options.steps), "--save", str(log)]
     script += ["--text", options.text] if options.text else []
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -43,7 +43,7 @@ def train(ranks: int, cluster: Path, log: Path, options: argparse.Namespace) -> 
 
 
 def show_plan(report: Any) -> None:
-    """Print what the compiler decided."""
+    """Print the plan of the compiler."""
     table = Table(title=f"the plan, on {report['mesh']}", show_header=False)
     peak, seconds = max(report["peak_bytes"]) / 2**20, report["pass_seconds"]
     sent = ", ".join(f"{kind} {size / 2**20:.1f} MiB" for kind, size in report["collective_bytes"].items())

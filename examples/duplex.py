@@ -1,6 +1,6 @@
 """
-Train a byte-level GPT whose matrices are split over four processes, two parts of every batch in turns: while one part
-communicates, the other computes.
+Train a byte-level GPT whose matrices are split over four processes, with duplex: each batch has two parts, and one part
+communicates while the other computes.
 
     torchrun --nproc-per-node 4 examples/duplex.py
 """
@@ -27,7 +27,7 @@ PIPELINE = f"prepare,{SEARCH},program{{mode=duplex parts=2}},finish"
 
 
 def main() -> None:
-    """Train a few steps, on each process the one-device model beside its part of the distributed one."""
+    """Train a few steps, and compare with the one-device model, which each process also trains."""
     text = (Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()
     windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, LENGTH + 1, LENGTH)
     batches = [(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in windows.split(BATCH)]

@@ -1,8 +1,8 @@
 """
 Run Shardwright's passes inside another program's xDSL pipeline.
 
-They are ordinary xDSL passes, found by entry point: whatever builds its pipeline from the multiverse, as
-`xdsl-opt` does, can name them beside its own.
+They are ordinary xDSL passes, which xDSL finds by entry point: any program that builds its pipeline from the
+multiverse, as `xdsl-opt` does, can combine them with its own passes.
 
     python examples/embed_passes.py
 """
@@ -22,7 +22,7 @@ func.func @step(%x: tensor<64x784xf32> {train.batch = "0"}, %w: tensor<784x512xf
 
 
 def verify_between(before: ModulePass | None, module: ModuleOp, after: ModulePass | None) -> None:
-    """Verify what each pass left."""
+    """Verify the module between passes."""
     module.verify()
 
 

@@ -4,7 +4,7 @@ Hugging Face's Trainer, on several devices or on one.
     torchrun --nproc-per-node 2 examples/hf_trainer.py [--cluster FILE]
     python examples/hf_trainer.py    # the plain Trainer, to compare
 
-The arguments, the data and the loop are the Trainer's own: a linear schedule with a warm-up, clipped gradients, logs,
+The arguments, the data and the loop belong to the Trainer: a linear schedule with a warm-up, clipped gradients, logs,
 evaluation, and the trained weights saved in the end.
 """
 
@@ -29,7 +29,7 @@ BATCH, LENGTH, STEPS = 8, 32, 12
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
-    """Windows of the bytes of a module of Python: tokens, and the same as labels, for the model shifts them itself."""
+    """Windows of the bytes of a Python module: tokens, and the same tokens as labels, because the model shifts them."""
 
     def __init__(self, module: str, count: int) -> None:
         source = (Path(sysconfig.get_paths()["stdlib"]) / module).read_bytes()
@@ -43,7 +43,7 @@ class Windows(Dataset[dict[str, torch.Tensor]]):
 
 
 def main() -> None:
-    """Train, evaluate and save; the first process prints what was logged."""
+    """Train, evaluate and save; the first process prints the log."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cluster", default="auto")
     parser.add_argument("--out", default=tempfile.mkdtemp())

@@ -3,8 +3,8 @@ Train a Hugging Face model, made from its config, on four processes.
 
     torchrun --nproc-per-node 4 examples/huggingface.py
 
-A small Llama reads bytes. No process ever holds all of its weights; at the end the first one has them under the names
-that transformers gives them, and loads them into an ordinary model.
+A small Llama reads bytes. No process ever holds all of its weights during training. At the end the first process has
+them under the names of transformers, and loads them into an ordinary model.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CONFIG = LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_
 
 
 def batch_of(windows: torch.Tensor) -> dict[str, Any]:
-    """What the model takes: tokens, and the same tokens as labels, for it shifts them itself."""
+    """Return the model's inputs: tokens, and the same tokens as labels, because the model shifts them."""
     return {"input_ids": windows, "labels": windows}
 
 
 def main() -> None:
-    """Train a few steps and compare what was learnt with the model on one device."""
+    """Train a few steps, and evaluate the trained weights in the model on one device."""
     source = (Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()
     text = torch.frombuffer(bytearray(source), dtype=torch.uint8).long().unfold(0, LENGTH, LENGTH)
     batches = [batch_of(text[at : at + ROWS].contiguous()) for at in range(0, STEPS * ROWS, ROWS)]

@@ -3,7 +3,7 @@ Train a byte-level GPT in two stages of two processes each: a pipeline of four m
 
     torchrun --nproc-per-node 4 examples/pipeline.py
 
-Every process runs one program, of which each stage has a part; the loss stays that of one device.
+All processes load the same program, which has a part for each stage; the loss equals the loss on one device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PIPELINE = (
 
 
 def main() -> None:
-    """Train a few steps, on each process the one-device model beside its part of the distributed one."""
+    """Train a few steps, and compare with the one-device model, which each process also trains."""
     text = (Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()
     windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, LENGTH + 1, LENGTH)
     batches = [(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in windows.split(BATCH)]

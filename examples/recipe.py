@@ -1,12 +1,12 @@
 """
-A recipe as people write it: GPT-2 of Hugging Face, AdamW that decays matrices alone, a warm-up and a cosine, clipped
-gradients, accumulation, activations computed again, dropout, metrics, and evaluation every so often; bfloat16 if asked.
-With `--save RUN` it writes checkpoints, and resumes from the newest one when it is started again, on as many
-processes as there are then.
+A typical training recipe: GPT-2 of Hugging Face, AdamW with weight decay of matrices only, a warm-up and a cosine,
+clipped gradients, accumulation, recomputed activations, dropout, metrics, regular evaluation, and optional bfloat16.
+With `--save RUN` it writes checkpoints. When it is started again, on any number of processes, it resumes from the
+newest one.
 
     torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE] [--mesh 2x2] [--precision bf16-mixed] [--save RUN]
 
-Without `parallelize`, its `loader` and `step.evaluate` this is the script of one device.
+Except for `parallelize`, its `loader` and `step.evaluate` this is the script for one device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH, LENGTH, STEPS, WARM, EVERY, SAVE, HELD = 16, 32, 20, 5, 10, 4, 60
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
-    """Windows of the bytes of a module of Python: tokens, and the same as labels, for the model shifts them itself."""
+    """Windows of the bytes of a Python module: tokens, and the same tokens as labels, because the model shifts them."""
 
     def __init__(self, module: str, count: int) -> None:
         source = (Path(sysconfig.get_paths()["stdlib"]) / module).read_bytes()
@@ -44,7 +44,7 @@ class Windows(Dataset[dict[str, torch.Tensor]]):
 
 
 def make_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """AdamW that decays matrices alone."""
+    """Return AdamW with weight decay of matrices only."""
     named = list(named_parameters)
     decayed = [parameter for _, parameter in named if parameter.dim() >= 2]
     others = [parameter for _, parameter in named if parameter.dim() < 2]
@@ -53,18 +53,18 @@ def make_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torc
 
 
 def make_schedule(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
-    """A linear warm-up, then a cosine."""
+    """Return a linear warm-up followed by a cosine."""
     warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM)
     return lr_scheduler.SequentialLR(optimizer, [warm, lr_scheduler.CosineAnnealingLR(optimizer, STEPS)], [WARM])
 
 
 def metrics(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The part of next tokens that is right."""
+    """Return the fraction of correctly predicted tokens."""
     return {"accuracy": (output.logits[:, :-1].argmax(-1) == batch["labels"][:, 1:]).float().mean()}
 
 
 def evaluate(step: Any, data: Windows) -> float:
-    """The mean loss on data that was not trained on; the last batch has fewer rows."""
+    """Return the mean loss on held-out data; the last batch has fewer rows."""
     batches = DataLoader(data, batch_size=BATCH)
     return sum(step.evaluate(batch).loss.item() * len(batch["labels"]) for batch in batches) / len(data)
 

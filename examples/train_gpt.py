@@ -3,7 +3,7 @@ Train a byte-level GPT on text, on as many processes as torchrun starts.
 
     torchrun --nproc-per-node 4 examples/train_gpt.py --text FILE --cluster examples/clusters/local-4.toml
 
-The training script is that of one device; `parallelize` is the only line that knows of a cluster.
+Except for the call of `parallelize`, which names the cluster, this is a script for one device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH, LENGTH = 16, 128
 
 
 def read_text(path: str | None) -> torch.Tensor:
-    """The bytes of a file; by default of the Python sources that ship with the interpreter."""
+    """Return the bytes of a file, or by default of the interpreter's own Python sources."""
     if path is not None:
         data = Path(path).read_bytes()
     else:
@@ -38,7 +38,7 @@ def read_text(path: str | None) -> torch.Tensor:
 
 
 def batch_at(text: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The global batch of one step: the same on every process."""
+    """Return the global batch of one step, the same on every process."""
     generator = torch.Generator().manual_seed(step)
     starts = torch.randint(len(text) - LENGTH - 1, (BATCH,), generator=generator)
     rows = torch.stack([text[start : start + LENGTH + 1] for start in starts])
@@ -46,7 +46,7 @@ def batch_at(text: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def main() -> None:
-    """Train, and on the first process print the loss and write what was measured."""
+    """Train; the first process prints the loss and writes the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text")
     parser.add_argument("--cluster", required=True)

@@ -1,9 +1,9 @@
 """
-Train a byte-level GPT on processes of different speeds, each with a share of every batch that suits it.
+Train a byte-level GPT on processes of different speeds, each with a share of every batch that matches its speed.
 
     torchrun --nproc-per-node 4 examples/uneven.py
 
-The cluster file says that the last process is slower. It gets fewer rows; the loss stays that of one device.
+In the cluster file the last process is slower. It gets fewer rows; the loss equals the loss on one device.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def read_text() -> TensorDataset:
-    """Windows of the bytes of a Python source that ships with the interpreter, each with what follows."""
+    """Return windows of the bytes of a Python source, each with its next tokens."""
     text = (Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()
     windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, LENGTH + 1, LENGTH)
     return TensorDataset(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
 
 
 def main() -> None:
-    """Train a few steps, on each process the one-device model beside its part of the distributed one."""
+    """Train a few steps, and compare with the one-device model, which each process also trains."""
     data = read_text()
     plan = sw.PlanOptions(algorithm="fixed", pins="dp")
     step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, data[:BATCH], CLUSTER, plan=plan)

@@ -1,10 +1,10 @@
 """
-What people watch a training job by, in a plain loop: a log, curves, a profile by layer.
+Monitoring of a training job in a plain loop: a log, curves, a profile by layer.
 
     torchrun --nproc-per-node 2 examples/watching.py [--cluster FILE] [--out FOLDER]
 
-Writes `metrics.csv`, events for TensorBoard where that is installed, and `trace.json`, which https://ui.perfetto.dev
-opens. Anything else that takes a dict of numbers by step, such as `wandb.log`, is one line in `writers`.
+Writes `metrics.csv`, events for TensorBoard if it is installed, and `trace.json`, which https://ui.perfetto.dev opens.
+Any other function that takes a dict of numbers by step, such as `wandb.log`, is one line in `writers`.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ Writer = Callable[[int, Mapping[str, float]], object]
 
 
 def dataset() -> TensorDataset:
-    """The same in every process."""
+    """Return random inputs and labels, the same in every process."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(STEPS * BATCH, 16, generator=generator)
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
 
 
 def network() -> nn.Module:
-    """Layers with names, which the profile shows."""
+    """Return layers with names, which the profile shows."""
     torch.manual_seed(0)
     return nn.Sequential(OrderedDict(rise=nn.Linear(16, 64), act=nn.GELU(), fall=nn.Linear(64, 2)))
 
 
 def metrics(output: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The part of labels that is right."""
+    """Return the fraction of correct predictions."""
     return {"accuracy": (output.argmax(-1) == labels).float().mean()}
 
 
 def writers(folder: Path, job: ExitStack) -> list[Writer]:
-    """Writers for the numbers of every step: a file, and TensorBoard if it is installed."""
+    """Return writers for the numbers of every step: a file, and TensorBoard if it is installed."""
     file = job.enter_context((folder / "metrics.csv").open("w", newline=""))
     table = csv.writer(file)
     table.writerow(["step", "loss", "accuracy", "lr"])
@@ -81,7 +81,7 @@ def main() -> None:
     rates = torch.optim.lr_scheduler.ExponentialLR(step.optimizer, 0.9)
     with ExitStack() as job:
         details = writers(options.out, job) if step.rank == 0 else []
-        # Of all steps two: the first that is watched also loads the program with ranges.
+        # Profile two steps; the first profiled step also loads the program with ranges.
         watched = schedule(wait=3, warmup=1, active=2, repeat=1)
         profiler = job.enter_context(profile(activities=[ProfilerActivity.CPU], schedule=watched))
         for number, batch in enumerate(step.loader(data, seed=None)):

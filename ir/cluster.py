@@ -3,9 +3,9 @@ Clusters: the devices of a mesh and the links along its axes.
 
 Units are SI: seconds, bytes, FLOP/s, bytes/s. The communication model is alpha-beta (AutoDDL 3): a collective
 over k devices takes `alpha + beta * n * (k-1)/k`, where n is the bytes of the whole (gathered, or not yet
-scattered) value that one device handles, and twice the second term for an all-reduce. Alpha and beta are those of the
-axes' links, where these are given, else they follow from the topology, shared NICs and all (`topology_cost.py`).
-Where a collective was measured at some sizes, those times hold, and beyond them the line, or their own slope.
+scattered) value that one device handles; an all-reduce takes the second term twice. Alpha and beta come from the axes'
+links if these give them, else from the topology with its shared NICs (`topology_cost.py`). Times that were measured at
+some sizes replace this model; see `TimeBySize`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .topology import Route, Topology
 from .topology_cost import topology_costs
 
 Algorithm: TypeAlias = Literal["flat", "padded", "grouped_broadcast", "hierarchical"]
-"""How a collective is carried out. `padded` is `flat`, with parts of one size; a library may carry it out otherwise."""
+"""The algorithm of a collective. `padded` is `flat` with parts padded to one size; libraries may treat it otherwise."""
 
 
 _PHASES: Mapping[CollectiveKind, tuple[tuple[CollectiveKind, bool], ...]] = {
@@ -38,7 +38,7 @@ _PHASES: Mapping[CollectiveKind, tuple[tuple[CollectiveKind, bool], ...]] = {
     CollectiveKind.REDUCE_SCATTER: ((CollectiveKind.REDUCE_SCATTER, False), (CollectiveKind.REDUCE_SCATTER, True)),
     CollectiveKind.ALL_TO_ALL: ((CollectiveKind.ALL_TO_ALL, False), (CollectiveKind.ALL_TO_ALL, True)),
 }
-"""The collectives that a hierarchical one consists of, and whether each is across."""
+"""The phases of a hierarchical collective, and whether each phase runs across hosts."""
 
 _COPIES: Mapping[CollectiveKind, int] = {
     CollectiveKind.ALL_REDUCE: 0,
@@ -46,16 +46,16 @@ _COPIES: Mapping[CollectiveKind, int] = {
     CollectiveKind.REDUCE_SCATTER: 1,
     CollectiveKind.ALL_TO_ALL: 3,
 }
-"""How often a rank copies what it has, because of the phases."""
+"""The number of copies that a rank makes of its data because of the phases."""
 
 
 @dataclass(frozen=True)
 class Device:
     """
-    One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), the fixed
-    seconds that starting one op costs, and that a step costs; where it was profiled, fitted rates of families of ops,
-    and the measured seconds of single ones by `OpWork.key`. `block` is the number of bytes of which its allocator gives
-    every tensor a multiple.
+    One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), and the fixed
+    seconds of each op and of each step. A profiled device also has fitted rates of families of ops, and measured
+    seconds of single ops by `OpWork.key`. `block` is the allocation granularity: the allocator rounds the bytes of
+    every tensor up to a multiple.
     """
 
     kind: str
@@ -74,23 +74,23 @@ class Device:
     rates_by_use: dict[tuple[str, str], OpRate] = field(
         default_factory=dict[tuple[str, str], OpRate], init=False, repr=False, compare=False
     )
-    """What `op_rate` has found so far."""
+    """The rates that `op_rate` has looked up so far."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fitted", {(rate.family, rate.dtype): rate for rate in self.rates})
         object.__setattr__(self, "_measured", dict(self.table))
 
     def rate(self, dtype: str) -> float:
-        """FLOP/s in `dtype`; the lowest listed rate where it is not listed."""
+        """Return the FLOP/s in `dtype`, or the lowest listed rate if `dtype` is not listed."""
         rates = dict(self.flops)
         return rates.get(dtype, min(rates.values()))
 
     def fitted(self, family: str, dtype: str) -> OpRate | None:
-        """The fitted rate that is listed for exactly this family and dtype."""
+        """Return the fitted rate that is listed for exactly this family and dtype, or None."""
         return self._fitted.get((family, dtype))
 
     def measured(self, key: str) -> float | None:
-        """The measured seconds of an op."""
+        """Return the measured seconds of an op, or None."""
         return self._measured.get(key)
 
 
@@ -99,7 +99,7 @@ class Link:
     """
     The network along one mesh axis, or along several at once, called `node-gpu` in the mesh's order.
 
-    alpha, beta  seconds of latency, seconds per byte; a beta of 0 says that both follow from the topology
+    alpha, beta  latency in seconds, and seconds per byte; a beta of 0 means that both follow from the topology
     measured     exceptions by collective: its name, alpha and beta
     points       measured times: a collective, `collective:algorithm` or `collective:start`; bytes of the whole; seconds
     """
@@ -129,7 +129,7 @@ class Link:
         object.__setattr__(self, "_curves", curves)
 
     def costs(self, kind: CollectiveKind) -> tuple[float, float]:
-        """(alpha, beta) of a collective of `kind`."""
+        """Return (alpha, beta) of a collective of `kind`."""
         return self.named_costs(kind.value)
 
     def has_costs(self, kind: str) -> bool:
@@ -137,15 +137,15 @@ class Link:
         return self.beta > 0 or kind in self._by_kind
 
     def named_costs(self, kind: str) -> tuple[float, float]:
-        """The same, by the name that a cluster file gives it."""
+        """Return (alpha, beta) of a collective by its name in cluster files."""
         return self._by_kind.get(kind, (self.alpha, self.beta))
 
     def curve(self, name: str) -> Sequence[tuple[float, float]]:
-        """The measured (bytes, seconds) of a collective, or `collective:algorithm`, ascending in bytes."""
+        """Return the measured (bytes, seconds) of a collective, or `collective:algorithm`, ascending in bytes."""
         return self._curves.get(name, ())
 
     def curve_by(self, algorithm: Algorithm, kind: CollectiveKind) -> Sequence[tuple[float, float]]:
-        """The same, of a collective by an algorithm; padded parts of which nothing is known take what even ones do."""
+        """Return the measured times of an algorithm; padded parts without measurements take as long as even parts."""
         own = self.curve(f"{kind.value}:{algorithm}")
         return own or (self.curve(kind.value) if algorithm in ("flat", "padded") else ())
 
@@ -153,11 +153,11 @@ class Link:
 @dataclass(frozen=True)
 class Interference:
     """
-    How many times longer computing (communicating) takes while the other runs on the same device.
+    Slowdown factors of computing and of communicating, while both run on the same device.
 
-    delays  (seconds computed since the last wait, seconds by which a rank goes on later than what it waits for is
-            there), ascending: where processes share cores, one that has waited has to wait for a core, too, and all
-            wait for the last. Linear between, proportional before the first and constant after the last.
+    delays  (seconds computed since the last wait, extra seconds between a wait completing and the rank resuming),
+            ascending: where processes share cores, a rank that has waited must first get a core, and all ranks wait
+            for the last. Linear between entries, proportional before the first and constant after the last.
     """
 
     compute: float = 1.0
@@ -175,7 +175,7 @@ class Interference:
             )
 
     def delay(self, computed: float) -> float:
-        """Extra seconds between a wait completing and the rank resuming, by its seconds of computing before it."""
+        """Return the extra seconds between a wait completing and the rank resuming, by seconds computed before it."""
         before, least = 0.0, 0.0
         for at, delay in self.delays:
             if computed < at:
@@ -190,9 +190,9 @@ class Cluster:
     A mesh with a kind of device per rank (`placement` indexes `devices`), and the links between them.
 
     Args:
-        links: of axes. Without a topology every spatial axis needs one; with it they are what was measured.
-        interference: of computing and communicating at once.
-        topology: where the ranks sit, and the wires.
+        links: links of axes. Without a topology every spatial axis needs one; with a topology they hold measurements.
+        interference: slowdown of computing and communicating at once.
+        topology: hosts, and the network levels between their devices.
     """
 
     name: str
@@ -232,7 +232,7 @@ class Cluster:
             )
 
     def device(self, rank: int) -> Device:
-        """The device of `rank`."""
+        """Return the device of `rank`."""
         return self.devices[self.placement[rank]]
 
     def host(self, rank: int) -> int:
@@ -244,21 +244,21 @@ class Cluster:
 
     @cached_property
     def kinds_used(self) -> tuple[Device, ...]:
-        """The kinds of device that some rank has."""
+        """The kinds of device that the ranks have."""
         return tuple(self.devices[i] for i in sorted(set(self.placement)))
 
     @property
     def memory(self) -> float:
-        """The bytes of the device with the least memory."""
+        """The memory of the device with the least memory, in bytes."""
         return min(device.memory for device in self.kinds_used)
 
     @property
     def blocks(self) -> tuple[float, ...]:
-        """By rank, the bytes of which every tensor takes a whole multiple."""
+        """The allocation granularity in bytes, by rank."""
         return tuple(self.devices[kind].block for kind in self.placement)
 
     def link(self, axes: str) -> Link | None:
-        """The link of an axis, or of several, called `node-gpu`."""
+        """Return the link of an axis, or of several axes (`node-gpu`), or None if it is not listed."""
         return self._links.get(axes)
 
     @cached_property
@@ -269,26 +269,26 @@ class Cluster:
         self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float, algorithm: Algorithm = "flat"
     ) -> float:
         """
-        The time of one collective over `axes` on a value of which a device handles `whole_bytes` bytes.
+        Return the seconds of one collective over `axes`; each device handles `whole_bytes` bytes of the whole value.
 
-        Measured times hold where there are any: see `TimeBySize`.
+        Measured times take precedence: see `TimeBySize`.
         """
         return self.collective_time(kind, tuple(axes), algorithm).seconds(whole_bytes)
 
     def collective_time(self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat") -> TimeBySize:
-        """The same, by the bytes that a device handles."""
-        if (known := self._times.get((kind, axes, algorithm))) is None:
+        """Return the time of one collective as a function of the bytes that a device handles."""
+        if (time := self._times.get((kind, axes, algorithm))) is None:
             spatial = self._spatial(axes)
             link = self.link("-".join(spatial))
             points = tuple(link.curve_by(algorithm, kind)) if link is not None else ()
-            known = TimeBySize(*self.collective_costs(kind, spatial, algorithm), points)
-            self._times[kind, axes, algorithm] = known
-        return known
+            time = TimeBySize(*self.collective_costs(kind, spatial, algorithm), points)
+            self._times[kind, axes, algorithm] = time
+        return time
 
     def start_seconds(self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float) -> float:
         """
-        What the start of a collective in two halves takes, of its time, from the compute stream: as measured
-        (`KIND:start` among a link's points), else nothing. Some libraries write to sockets in the calling thread.
+        Return the part of a collective's seconds that its asynchronous start occupies on the compute stream: as
+        measured (`KIND:start` among a link's points), else 0. Some libraries write to sockets in the calling thread.
         """
         axes = self._spatial(axes)
         link = self.link("-".join(axes))
@@ -301,9 +301,9 @@ class Cluster:
         self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat"
     ) -> tuple[float, float]:
         """
-        (seconds, seconds per byte) of a collective over `axes`, which all groups run at once. Over time it is free.
+        Return (seconds, seconds per byte) of a collective over `axes` that all groups run at once; 0 on temporal axes.
 
-        A hierarchical one has phases: see `_hierarchical`.
+        A hierarchical collective has phases: see `_hierarchical`.
         """
         axes = self._spatial(axes)
         parts = self.mesh.parts(axes)
@@ -319,25 +319,25 @@ class Cluster:
         return alpha, beta if is_whole else turns * beta * (parts - 1) / parts
 
     def broadcast_costs(self, axes: tuple[str, ...]) -> tuple[float, float]:
-        """(seconds, seconds per byte) of a broadcast, or of a reduction to one device, over `axes`."""
+        """Return (seconds, seconds per byte) of a broadcast, or of a reduction to one device, over `axes`."""
         axes = self._spatial(axes)
         return (0.0, 0.0) if self.mesh.parts(axes) == 1 else self._costs("broadcast", axes)[:2]
 
     def has_levels(self, axes: tuple[str, ...]) -> bool:
-        """Whether the last of several axes is inside hosts, and the others are not."""
+        """Whether the last of several axes is inside hosts, and another one is not."""
         axes = self._spatial(axes)
         return len(axes) > 1 and axes[-1] in self._inside and any(axis not in self._inside for axis in axes[:-1])
 
     @cached_property
     def _inside(self) -> frozenset[str]:
-        """The axes whose groups are on one host each; none where there is no topology."""
+        """The axes whose groups each lie on one host; empty without a topology."""
         if (topology := self.topology) is None:
             return frozenset()
         names = [axis.name for axis in self.mesh.spatial]
         return frozenset(name for name in names if all(map(topology.one_host, self.mesh.groups((name,)))))
 
     def route(self, sender: int, receiver: int) -> Route:
-        """The way of a transfer from one rank to another; without a topology, over the slowest axis they differ on."""
+        """Return the route from one rank to another; without a topology, over the slowest axis between them."""
         if self.topology is not None:
             return self.topology.route(sender, receiver)
         here, there = self.mesh.coordinates(sender), self.mesh.coordinates(receiver)
@@ -353,26 +353,26 @@ class Cluster:
         self, kind: CollectiveKind, across: tuple[str, ...], inside: tuple[str, ...]
     ) -> tuple[float, float]:
         """
-        The phases over the last axis and over the others, and the copies in between, which put parts in another order.
+        Return the costs of the phases over `inside` and `across`, and of the copies that reorder parts between them.
 
         all_reduce      reduce-scatter inside, all-reduce of a part across, all-gather inside
-        all_gather      all-gather across of what the ranks of one place have, a part of the value, then inside
-        reduce_scatter  the other way round
-        all_to_all      inside, then across, each of all that a rank has
+        all_gather      all-gather of a part across, then all-gather inside
+        reduce_scatter  reduce-scatter inside, then reduce-scatter of a part across
+        all_to_all      all-to-all inside, then across, each with all data of a rank
         """
         part = 1.0 / self.mesh.parts(inside)
         copies = _COPIES[kind] * 2 / min(device.memory_bandwidth for device in self.kinds_used)
         alpha, beta = 0.0, copies
-        for each, is_across in _PHASES[kind]:
-            fixed, per_byte = self.collective_costs(each, across if is_across else inside)
+        for phase, is_across in _PHASES[kind]:
+            fixed, per_byte = self.collective_costs(phase, across if is_across else inside)
             alpha += fixed
             beta += per_byte * (part if is_across and kind is not CollectiveKind.ALL_TO_ALL else 1.0)
         return alpha, beta
 
     def _costs(self, kind: str, axes: tuple[str, ...]) -> tuple[float, float, bool]:
         """
-        Alpha and beta of a flat collective, or `broadcast`; and whether beta is for the bytes of the whole value, not
-        for those that each sends.
+        Return alpha and beta of a flat collective or `broadcast`, and whether beta counts bytes of the whole value
+        instead of bytes that each rank sends.
         """
         if (link := self.link("-".join(axes))) is not None and (self.topology is None or link.has_costs(kind)):
             return (*link.named_costs(kind), kind == "broadcast")
@@ -384,13 +384,13 @@ class Cluster:
         return (*self._known[key], True)
 
     def _spatial(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Those of `axes` that are over space, in the mesh's order."""
+        """Return the spatial axes among `axes`, in the mesh's order."""
         asked = set(axes)
         return tuple(axis.name for axis in self.mesh.spatial if axis.name in asked)
 
 
 def sent_bytes(kind: CollectiveKind, parts: int, whole_bytes: float) -> float:
-    """The bytes that each device sends in a collective (ring algorithms) over `parts` devices."""
+    """Return the bytes that each device sends in a collective (ring algorithms) over `parts` devices."""
     if kind.is_local:
         return 0.0
     return (2 if kind is CollectiveKind.ALL_REDUCE else 1) * whole_bytes * (parts - 1) / parts

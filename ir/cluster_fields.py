@@ -14,7 +14,7 @@ from .mesh import MOST_DEVICES
 from .plain import PlainTable, are_tables, did_you_mean
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Where a section stands: `("device", "a100")`, or `("host", 1)` for the second [[host]]."""
+"""The path of a section: `("device", "a100")`, or `("host", 1)` for the second [[host]]."""
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
@@ -29,8 +29,8 @@ class ClusterFileError(ValueError):
 @dataclass(frozen=True)
 class Unit:
     """
-    What a number counts, how a text with a unit looks, the units that there are, and the range of numbers that are
-    taken: what no device or wire is like is an error of the file, and sums of it would overflow.
+    The unit of a number: its name, an example of a text with a unit, the factor of each unit, and the range of accepted
+    numbers. No device or link has numbers beyond the range, and sums of such numbers could overflow.
     """
 
     what: str
@@ -54,12 +54,12 @@ FLOPS = Unit("FLOP/s", "19.5TFLOP/s", {f"{p}FLOP/s": f for p, f in {"": Decimal(
 BLOCK = replace(BYTES, most=2.0**30)
 BETA = replace(PLAIN, least=1e-18, most=1)
 PART = replace(PLAIN, least=1e-6, most=1e6)
-"""Of a rate, or of a time; above 1 where caches help."""
+"""A fraction of a rate or of a time; above 1 where caches help."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """The largest whole number that a field takes; its smallest is 1."""
+    """The upper limit of a whole number in a field; its lower limit is 1."""
 
     most: int
 
@@ -69,7 +69,7 @@ NICS = Count(2**10)
 AXES = Count(8)
 
 MOST_KEY = 2**20
-"""Characters of what an op is looked up by: that of joined updates names each of them."""
+"""Upper limit of the characters of an op's key: the key of joined updates names each update."""
 
 _MOST_NAME = 1000
 _MOST_SHOWN = 80
@@ -77,21 +77,21 @@ _MOST_SHOWN = 80
 
 
 class Source:
-    """The text of a file: which line says what."""
+    """The text of a file, with the line of each entry."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self._lines = dict(reversed(list(_located(text.splitlines()))))
 
     def line(self, path: Path) -> int:
-        """The 1-based line of what stands at `path`, or of what it is in; 0 where neither is to be found."""
+        """Return the 1-based line of the entry at `path`, or of the closest section around it; 0 if there is none."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 0)
 
 
 def _located(lines: list[str]) -> Iterator[tuple[Path, int]]:
-    """The paths that the lines of a file begin."""
+    """Yield the path of each entry that begins on a line, with the number of the line."""
     section: Path = ()
     counts: dict[Path, int] = {}
     for number, line in enumerate(lines, 1):
@@ -106,7 +106,7 @@ def _located(lines: list[str]) -> Iterator[tuple[Path, int]]:
 
 
 def _resolved(keys: tuple[str, ...], counts: Mapping[Path, int]) -> Path:
-    """A header's path: in a section that is repeated, the last one so far."""
+    """Return a header's path; a repeated section stands for its last entry so far."""
     path: Path = ()
     for key in keys[:-1]:
         path = (*path, key)
@@ -119,13 +119,13 @@ def _split(keys: str) -> tuple[str, ...]:
 
 
 class Section:
-    """One table of a file: reads its fields; ClusterFileError where one is wrong."""
+    """One table of a file; its methods read fields and raise ClusterFileError for a wrong field."""
 
     def __init__(self, source: Source, path: Path, table: PlainTable) -> None:
         self.source, self.path, self.table = source, path, table
 
     def fail(self, field: str, message: str) -> ClusterFileError:
-        """The error of a field, or of the section itself where it is empty."""
+        """Return the error of a field, or of the section itself if `field` is empty."""
         path = (*self.path, field) if field else self.path
         line = self.source.line(path)
         place = f"{self.source.name}:{line}" if line else self.source.name
@@ -134,53 +134,53 @@ class Section:
         return ClusterFileError(f"{place}: {name}: {message}")
 
     def only(self, known: Collection[str], what: str = "here") -> None:
-        """Refuse fields that are none of `known`."""
+        """Refuse fields that are not in `known`."""
         for name in self.table:
             if name not in known:
                 hint = did_you_mean(_cut(name), known)
                 raise self.fail(name, f"is not a field {what}; expected one of {', '.join(sorted(known))}{hint}")
 
     def sections(self, field: str) -> dict[str, Section]:
-        """The tables `[field.NAME]`, by name."""
-        found = self.table.get(field, {})
-        if not isinstance(found, dict) or not are_tables(tables := list(found.values())):
+        """Return the tables `[field.NAME]` by name."""
+        section = self.table.get(field, {})
+        if not isinstance(section, dict) or not are_tables(tables := list(section.values())):
             raise self.fail(field, f"must be sections, as [{self._header(field)}.NAME]")
-        for name in found:
+        for name in section:
             self.name(field, name)
-        paths = {name: (*self.path, field, name) for name in found}
-        return {name: Section(self.source, paths[name], table) for name, table in zip(found, tables, strict=True)}
+        paths = {name: (*self.path, field, name) for name in section}
+        return {name: Section(self.source, paths[name], table) for name, table in zip(section, tables, strict=True)}
 
     def listed(self, field: str) -> list[Section]:
-        """The tables `[[field]]`, in order."""
-        found = self.table.get(field, [])
-        if not isinstance(found, list) or not are_tables(found):
+        """Return the tables `[[field]]` in order."""
+        tables = self.table.get(field, [])
+        if not isinstance(tables, list) or not are_tables(tables):
             raise self.fail(field, f"must be sections, as [[{self._header(field)}]]")
-        return [Section(self.source, (*self.path, field, i), table) for i, table in enumerate(found)]
+        return [Section(self.source, (*self.path, field, i), table) for i, table in enumerate(tables)]
 
     def section(self, field: str) -> Section | None:
-        """The table `[field]`, where there is one."""
-        found = self.table.get(field)
-        if found is not None and not isinstance(found, dict):
+        """Return the table `[field]`, or None if it is absent."""
+        table = self.table.get(field)
+        if table is not None and not isinstance(table, dict):
             raise self.fail(field, f"must be a section, as [{self._header(field)}]")
-        return None if found is None else Section(self.source, (*self.path, field), found)
+        return None if table is None else Section(self.source, (*self.path, field), table)
 
     def numbers(
         self, field: str, unit: Unit = PLAIN, *, positive: bool = True, most: int = _MOST_NAME
     ) -> dict[str, float]:
-        """A table of numbers, by names of at most so many characters; empty where there is none."""
+        """Return a table of numbers, with names of at most `most` characters; empty if it is absent."""
         inner = self.section(field)
         if inner is None:
             return {}
         return {inner.name(name, name, most): inner.number(name, unit, positive=positive) for name in inner.table}
 
     def number(self, field: str, unit: Unit = PLAIN, *, default: float | None = None, positive: bool = True) -> float:
-        """A number, or a text with a unit; not negative, and not 0 where it must be positive."""
+        """Return a number, which may be text with a unit; 0 is allowed unless `positive`."""
         if (value := self.table.get(field, default)) is None:
             raise self.fail(field, "missing" + (f"; expected {_wanted(unit)}" if unit.what else ""))
         return self.checked(field, value, unit, positive=positive)
 
     def checked(self, field: str, value: object, unit: Unit = PLAIN, *, positive: bool = True) -> float:
-        """The number that a value of `field` is."""
+        """Return the number that `value`, read from `field`, stands for."""
         number = _with_unit(value, unit) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise self.fail(field, f"is {shown(value)}, expected {_wanted(unit)}")
@@ -190,7 +190,7 @@ class Section:
         return float(number)
 
     def count(self, field: str, most: Count, default: int | None = None) -> int:
-        """A positive whole number."""
+        """Return a positive whole number."""
         value = self.table.get(field, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most.most:
             given = "missing" if value is None else f"is {shown(value)}"
@@ -198,25 +198,25 @@ class Section:
         return value
 
     def text(self, field: str, default: str = "") -> str:
-        """A text."""
+        """Return text."""
         if not isinstance(value := self.table.get(field, default), str):
             raise self.fail(field, f"is {shown(value)}, expected text")
         return self.name(field, value)
 
     def name(self, field: str, value: str, most: int = _MOST_NAME) -> str:
-        """A name: printable, for messages and for the text of the IR, and not endless."""
+        """Return a name of at most `most` printable characters, for messages and for the text of the IR."""
         if not value.isprintable() or len(value) > most:
             raise self.fail(field, f"is {shown(value)}, expected at most {most} printable characters")
         return value
 
     def flag(self, field: str) -> bool:
-        """True or false; false where it is not given."""
+        """Return true or false; false if the field is absent."""
         if not isinstance(value := self.table.get(field, False), bool):
             raise self.fail(field, f"is {shown(value)}, expected true or false")
         return value
 
     def one_of(self, field: str, known: Collection[str], default: str = "") -> str:
-        """One of several names."""
+        """Return one of the names in `known`."""
         value = self.table.get(field, default)
         if not isinstance(value, str) or value not in known:
             hint = did_you_mean(shown(value), known)
@@ -226,22 +226,22 @@ class Section:
         return value
 
     def pairs(self, field: str, example: str, units: tuple[Unit, Unit]) -> tuple[tuple[float, float], ...]:
-        """Pairs of positive numbers whose firsts ascend; none where they are not given."""
+        """Return pairs of positive numbers, ascending by their first numbers; empty if the field is absent."""
         value = self.table.get(field, [])
         pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
         if not isinstance(value, list) or len(pairs) < len(value):
             raise self.fail(field, f"expected pairs of numbers, as {example}")
-        found = tuple((self.checked(field, a, units[0]), self.checked(field, b, units[1])) for a, b in pairs)
-        if any(a >= b for (a, _), (b, _) in itertools.pairwise(found)):
-            raise self.fail(field, "the first number of each pair must be larger than that of the pair before")
-        return found
+        numbers = tuple((self.checked(field, a, units[0]), self.checked(field, b, units[1])) for a, b in pairs)
+        if any(a >= b for (a, _), (b, _) in itertools.pairwise(numbers)):
+            raise self.fail(field, "the first number of each pair must be larger than in the pair before")
+        return numbers
 
     def _header(self, field: str) -> str:
         return ".".join(str(key) for key in (*self.path, field) if isinstance(key, str))
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut where it is long; whole numbers of thousands of digits have no text in Python."""
+    """Return the text of a value for a message, cut if it is long; Python cannot print thousands of digits."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
     if isinstance(value, str | list | dict):
@@ -256,7 +256,7 @@ def _cut(text: str) -> str:
 
 
 def _with_unit(text: str, unit: Unit) -> float | str:
-    """The number that a text is; the text itself where it is none."""
+    """Return the number in a text with a unit, or the text itself if it holds no number."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*", text)
     units = {"": Decimal(1), **unit.units}
     if match is None or not unit.what or match[2] not in units:

@@ -55,13 +55,13 @@ _SHIPPED = "shardwright.examples.clusters"
 
 
 def shipped_clusters() -> dict[str, str]:
-    """The texts of the cluster files that come with the package, by name."""
+    """Return the texts of the cluster files that come with the package, by name."""
     entries = sorted((Path(entry.name), entry) for entry in files(_SHIPPED).iterdir())
     return {path.stem: entry.read_text(encoding="utf-8") for path, entry in entries if path.suffix == ".toml"}
 
 
 def find_cluster(name: str | Path) -> Cluster:
-    """The cluster of a file, or the shipped one of that name; ClusterFileError where there is none or it is wrong."""
+    """Return the cluster of a file, or the shipped cluster of that name; raise ClusterFileError for a faulty one."""
     path = Path(name)
     if path.suffix or path.exists():
         return load_cluster(path)
@@ -69,12 +69,12 @@ def find_cluster(name: str | Path) -> Cluster:
     if str(name) not in shipped:
         near = did_you_mean(str(name), shipped)
         known = ", ".join(shipped)
-        raise ClusterFileError(f"{name}: neither a cluster file nor the name of a shipped one ({known}){near}")
+        raise ClusterFileError(f"{name}: is not a cluster file, expected a file or a shipped cluster ({known}){near}")
     return parse_cluster(shipped[str(name)], f"{name}.toml")
 
 
 def load_cluster(path: str | Path) -> Cluster:
-    """Read a cluster file; ClusterFileError names the file, the line where it is known, and the field."""
+    """Read a cluster file; ClusterFileError names the file, the line if it is known, and the field."""
     path = Path(path)
     try:
         text = read_text(path)
@@ -96,13 +96,13 @@ def parse_cluster(text: str, source: str = "<cluster>") -> Cluster:
 
 def cluster_toml(cluster: Cluster) -> str:
     """
-    The text form of `cluster`; `parse_cluster` reads it back.
+    Return the text form of `cluster`, which `parse_cluster` reads back.
 
     Raises:
-        ValueError: the cluster is a part of another, which alone can be written.
+        ValueError: the cluster is a part of another cluster; only whole clusters have a text form.
     """
     if cluster.topology is not None and cluster.topology.devices is not None:
-        raise ValueError(f"cluster @{cluster.name} is a part of another cluster; write that one")
+        raise ValueError(f"cluster @{cluster.name} is a part of another cluster; write the whole cluster")
     mesh = [f"{axis.name}={axis.size}" for axis in cluster.mesh.spatial]
     lines = [*_fields(version=3, name=cluster.name, mesh=mesh)]
     for device in cluster.devices:
@@ -114,14 +114,16 @@ def cluster_toml(cluster: Cluster) -> str:
             lines += ["", "[[place]]", *_fields(device=cluster.devices[kind].kind, count=len(list(run)))]
     for link in cluster.links:
         lines += _link_lines(link)
-    if (beside := cluster.interference) != Interference():
-        factors = _fields(compute=beside.compute, communication=beside.communication, delays=beside.delays or None)
+    if (interference := cluster.interference) != Interference():
+        factors = _fields(
+            compute=interference.compute, communication=interference.communication, delays=interference.delays or None
+        )
         lines += ["", "[interference]", *factors]
     return "\n".join(lines) + "\n"
 
 
 def _fields(**values: Plain) -> Iterator[str]:
-    """Yield the lines of fields; those without a value are left out."""
+    """Yield the lines of fields, except fields whose value is None."""
     yield from (f"{name} = {inline(value)}" for name, value in values.items() if value is not None)
 
 
@@ -164,7 +166,7 @@ def _topology_lines(cluster: Cluster, topology: Topology) -> Iterator[str]:
 
 
 def _kinds_by_host(cluster: Cluster) -> list[int]:
-    """The kind of device of each [[host]]; none where hosts have several kinds, or there are no hosts."""
+    """Return the kind of device of each [[host]]; empty if hosts have several kinds, or there are no hosts."""
     kinds: list[int] = []
     begin = 0
     for host in cluster.topology.hosts if cluster.topology is not None else ():
@@ -179,7 +181,7 @@ def _kinds_by_host(cluster: Cluster) -> list[int]:
 def _link_lines(link: Link) -> Iterator[str]:
     yield from ("", f"[link.{key(link.axis)}]")
     if link.beta:
-        # Not every number is the inverse of the number that is nearest to its inverse.
+        # The inverse of a number may round so that its inverse is another number.
         exact = 1.0 / (1.0 / link.beta) == link.beta
         yield from _fields(latency=link.alpha, **({"bandwidth": 1.0 / link.beta} if exact else {"beta": link.beta}))
     yield from _fields(**{kind: {"alpha": alpha, "beta": beta} for kind, alpha, beta in link.measured})

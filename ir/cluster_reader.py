@@ -1,4 +1,4 @@
-"""Reading a cluster file; every error names the line, the field, and what was expected."""
+"""Read a cluster file; every error names the line, the field and the expected value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLLECTIVES = ("broadcast", *(kind.value for kind in CollectiveKind if not kind
 
 
 def read_cluster(file: Section) -> Cluster:
-    """The cluster that a file describes; ClusterFileError where it describes none."""
+    """Return the cluster that a file describes; raise ClusterFileError at its first fault."""
     version = file.table.get("version", 1)
     if isinstance(version, bool) or version not in VERSIONS:
         raise file.fail("version", f"is {shown(version)}, this release reads versions {', '.join(map(str, VERSIONS))}")
@@ -77,7 +77,7 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
 
 
 def _axis(file: Section, entry: Plain) -> Axis:
-    """An entry of a mesh; what the file says wrong of it is ClusterFileError, or ValueError."""
+    """Return the axis of an entry of `mesh`; raise ClusterFileError, or ValueError, at a fault."""
     match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", entry) if isinstance(entry, str) else None
     if match is None:
         raise file.fail("mesh", f'entry {shown(entry)} is not of the form "gpu=4"')
@@ -87,7 +87,7 @@ def _axis(file: Section, entry: Plain) -> Axis:
 
 
 def _mesh_of_hosts(topology: Topology) -> Mesh:
-    """An axis of hosts and one of the devices of each, where hosts are alike; else one axis."""
+    """Return a mesh of hosts and of the devices of each, if hosts have equally many devices; else of one axis."""
     sizes = {host.devices for host in topology.hosts}
     inside = sizes.pop() if len(sizes) == 1 else 1
     axes = [Axis("node", topology.size // inside), Axis("gpu", inside)] if inside > 1 else [Axis("gpu", topology.size)]
@@ -110,7 +110,7 @@ def _device(section: Section, version: int) -> Device:
         section.number("memory_bandwidth", BANDWIDTH),
         section.number("memory", BYTES),
         launch,
-        tuple(_rate(each, launch, version) for each in section.listed("rate")),
+        tuple(_rate(entry, launch, version) for entry in section.listed("rate")),
         tuple(section.numbers("table", SECONDS, positive=False, most=MOST_KEY).items()),
         section.number("overhead", SECONDS, default=0.0, positive=False),
         block,
@@ -122,7 +122,7 @@ def _rate(section: Section, launch: float, version: int) -> OpRate:
     family, example, units = section.text("family"), "[[1e6, 0.2], [1e9, 0.9]]", (PLAIN, PART)
     curve, moving = (section.pairs(name, example, units) for name in ("curve", "moving_curve"))
     if version < 3 and family not in MULTIPLYING:
-        # One curve had the sizes of both terms, and of ops that go over memory nearly all were in bytes.
+        # Version 2 had one curve for both terms; the sizes of memory-bound ops were nearly all in bytes.
         moving = moving or curve
     return OpRate(
         family,
@@ -164,7 +164,7 @@ def _level(section: Section) -> Level:
 
 
 def _host(section: Section, levels: dict[str, Level], *, alone: bool) -> Host:
-    """A [[host]]; the wires between several devices, and between several hosts, must be given."""
+    """Read a [[host]]; it must name the levels between its devices and between hosts, if there are several."""
     section.only(("count", "devices", "device", "inside", "nic", "nics"))
     count, devices = section.count("count", DEVICES, 1), section.count("devices", DEVICES, 1)
     inside, nic = (section.one_of(field, ("", *levels)) for field in ("inside", "nic"))
@@ -183,11 +183,11 @@ def _switch(file: Section) -> Switch | None:
 
 
 def _placement(file: Section, kinds: list[str], mesh: Mesh, topology: Topology | None) -> tuple[int, ...]:
-    """The kind of each rank: of its [[place]], else of its [[host]], else the first."""
+    """Return the kind of device of each rank: from its [[place]], else from its [[host]], else the first kind."""
     if "place" not in file.table:
         if topology is None:
             return (0,) * mesh.device_count
-        named = [kinds.index(each.one_of("device", kinds, kinds[0])) for each in file.listed("host")]
+        named = [kinds.index(section.one_of("device", kinds, kinds[0])) for section in file.listed("host")]
         pairs = zip(named, topology.hosts, strict=True)
         return tuple(kind for kind, host in pairs for _ in range(host.count * host.devices))
     placed: list[tuple[int, int]] = []
@@ -232,7 +232,7 @@ def _link(section: Section, topology: Topology | None) -> Link:
 
 
 def _line(section: Section, *, required: bool) -> tuple[float, float]:
-    """Alpha and beta of a link; 0 where they need not be given, and are not."""
+    """Return alpha and beta of a link; 0 if they are optional and absent."""
     if {"bandwidth", "beta"} <= section.table.keys():
         raise section.fail("beta", "is 1 / bandwidth; give one of the two")
     if not required and not {"latency", "bandwidth", "beta"} & section.table.keys():
@@ -244,16 +244,15 @@ def _line(section: Section, *, required: bool) -> tuple[float, float]:
 
 
 def _points(section: Section) -> tuple[tuple[str, float, float], ...]:
-    """The measured times of a link."""
     if (inner := section.section("points")) is None:
         return ()
-    found: list[tuple[str, float, float]] = []
+    points: list[tuple[str, float, float]] = []
     for name in inner.table:
         kind, _, method = name.partition(":")
         if kind not in _COLLECTIVES or (method and re.fullmatch("[a-z_]+", method) is None):
-            raise inner.fail(name, f"is not a collective, or one with a method; expected {', '.join(_COLLECTIVES)}")
-        found += [(name, *pair) for pair in inner.pairs(name, "[[1024, 2e-5], [1048576, 9e-4]]", (BYTES, SECONDS))]
-    return tuple(found)
+            raise inner.fail(name, f"is not a collective or `collective:method`; expected {', '.join(_COLLECTIVES)}")
+        points += [(name, *pair) for pair in inner.pairs(name, "[[1024, 2e-5], [1048576, 9e-4]]", (BYTES, SECONDS))]
+    return tuple(points)
 
 
 def _interference(file: Section) -> Interference:

@@ -1,10 +1,10 @@
 """
 The cost of a collective between two shardings, by method (HAP 2.5.1).
 
-Parts that differ in size are *padded* to the largest, or travel one after the other, each in a broadcast from its
-owner (a reduction to its owner, in a reduce-scatter), as they are: *grouped broadcast*. Padding wins where the parts
-are nearly equal, broadcasts where they are not. `flat` says that there is nothing to pad. A collective over several
-axes may be *hierarchical*: in phases, inside hosts and across, of equal parts or not.
+Parts of different sizes are either *padded* to the largest, or sent one after the other, each in a broadcast from its
+owner (in a reduce-scatter, a reduction to its owner): *grouped broadcast*. Padding is faster if the parts are nearly
+equal, broadcasts if they are not. `flat` means that no padding is needed. A collective over several axes may be
+*hierarchical*: in phases, inside hosts and across, with parts of any sizes.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ METHODS: Mapping[CollectiveKind, tuple[Method, ...]] = {
     CollectiveKind.SLICE: (),
     CollectiveKind.PARTIAL: (),
 }
-"""The methods that there are for each kind of collective; nothing is sent by the last two."""
+"""The methods of each kind of collective; the last two kinds send nothing."""
 
 _CHOSEN = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-"""The kinds that can be carried out in either way."""
+"""The kinds that padding and grouped broadcasts can both implement."""
 
 _WORTH_WAITING = 1 / 8
-"""The part by which the bytes of a bucket may cost more than at best."""
+"""Upper limit of a bucket's excess over the least seconds per byte, as a fraction."""
 
 
 def has_methods(step: Step) -> bool:
-    """Whether a step may be carried out in more ways than one: parts of a gather or scatter have offsets."""
+    """Whether a step has several methods: it is a gather or scatter of parts with offsets."""
     return is_gather_or_scatter(step) and _parted(step).dims[step.dim or 0].offsets is not None
 
 
 def is_gather_or_scatter(step: Step) -> bool:
-    """Whether parts of a dim are joined or made, so that padding is a question where they differ."""
+    """Whether a step joins or makes parts of a dim, so that parts of different sizes need padding or broadcasts."""
     return step.kind in _CHOSEN
 
 
@@ -55,9 +55,9 @@ def step_seconds(
     cluster: Cluster, step: Step, method: Method, whole_bytes: float, share: DimShare | None = None
 ) -> float:
     """
-    The time of one collective on a value of `whole_bytes` bytes.
+    Return the seconds of one collective on a value of `whole_bytes` bytes.
 
-    `share` gives the part of a dim that its largest part is, where that is not what its boundaries say.
+    `share` gives the share of a dim that its largest part has, if this does not follow from the dim's boundaries.
     """
     handled = handled_share(step, cluster.mesh, method, share) * whole_bytes
     return cluster.collective_seconds(step.kind, step.axes, handled, method)
@@ -65,34 +65,34 @@ def step_seconds(
 
 def bucket_bytes(cluster: Cluster, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
     """
-    How much is worth sending at once: the fewest bytes that take at most an eighth longer, each, than at best.
+    Return the fewest bytes whose seconds per byte are at most an eighth above the least.
 
-    Where nothing was measured these take 8 times as long to send as the collective takes to begin.
+    Without measured times, sending these bytes takes 8 times as long as starting the collective.
     """
     return cluster.collective_time(kind, axes).size_within(_WORTH_WAITING)
 
 
 def methods_of(cluster: Cluster, step: Step) -> tuple[Method, ...]:
-    """The ways to carry out a step."""
-    found: tuple[Method, ...] = ("flat",)
+    """Return the methods of a step, by whether its parts have offsets."""
+    methods: tuple[Method, ...] = ("flat",)
     if has_methods(step):
-        found = ("padded", "grouped_broadcast")
+        methods = ("padded", "grouped_broadcast")
     elif step.kind is CollectiveKind.ALL_TO_ALL and has_offsets(step):
-        found = ("padded",)
-    return (*found, "hierarchical") if has_hierarchy(cluster, step) else found
+        methods = ("padded",)
+    return (*methods, "hierarchical") if has_hierarchy(cluster, step) else methods
 
 
 def has_hierarchy(cluster: Cluster, step: Step) -> bool:
-    """Whether a step may be carried out inside hosts and across in turn, on a cluster that says what is inside."""
+    """Whether a step may run in turn inside hosts and across, on a cluster whose axes inside hosts are known."""
     return may_have_phases(step, cluster.mesh) and cluster.has_levels(step.axes)
 
 
 def may_have_phases(step: Step, mesh: Mesh) -> bool:
     """
-    Whether a step may be carried out over its last axis and the others in turn: over several axes of space.
+    Whether a step may run over its last axis and its other axes in turn: it is over several spatial axes.
 
-    Where the boundaries of a dim move, a rank knows what it sends and gets, but not what others do, whose pieces would
-    pass it.
+    If the boundaries of a dim move, the step may not: a rank does not know the pieces of other ranks that it would
+    have to forward.
     """
     spatial = {axis.name for axis in mesh.spatial}
     moves = step.dim is not None and step.dim == step.to_dim
@@ -101,25 +101,25 @@ def may_have_phases(step: Step, mesh: Mesh) -> bool:
 
 
 def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float, methods: Iterable[Method]) -> Method:
-    """That of `methods` which takes least for a value of `whole_bytes` bytes; the first of equals."""
+    """Return the method that takes least time for a value of `whole_bytes` bytes; on ties the first one."""
     return min(methods, key=lambda method: step_seconds(cluster, step, method, whole_bytes))
 
 
 def methods_for(cluster: Cluster, step: Step, shape: tuple[int, ...]) -> tuple[Method, ...]:
-    """Return the ways to carry out a step of a value of a shape on a cluster."""
-    found = methods_in_one_phase(step, shape, cluster.mesh)
-    return (*found, "hierarchical") if has_hierarchy(cluster, step) else found
+    """Return the methods for a step on a value of `shape` on a cluster."""
+    methods = methods_in_one_phase(step, shape, cluster.mesh)
+    return (*methods, "hierarchical") if has_hierarchy(cluster, step) else methods
 
 
 def methods_in_one_phase(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[Method, ...]:
-    """Return the ways to carry out a step over all axes at once, by whether its parts have one size."""
+    """Return the methods for a step over all axes at once, by whether its parts have one size."""
     if not _has_unequal_parts(step, shape, mesh):
         return ("flat",)
     return ("padded", "grouped_broadcast") if is_gather_or_scatter(step) else ("padded",)
 
 
 def _has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
-    """Return whether the parts of a value of `shape` that a collective joins or makes differ in size."""
+    """Whether the parts of a value of `shape` that a collective joins or makes differ in size."""
     if step.kind is CollectiveKind.ALL_REDUCE:
         return False
     dims = [(size, d) for s in (step.source, step.target) for size, d in zip(shape, s.dims, strict=True)]
@@ -133,15 +133,15 @@ def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
 
 
 def has_offsets(step: Step) -> bool:
-    """Whether a dim has boundaries of its own before or after a step."""
+    """Whether a dim has offsets before or after a step."""
     return any(dim.offsets is not None for spread in (step.source, step.target) for dim in spread.dims)
 
 
 def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimShare | None = None) -> float:
     """
-    The part of the full (gathered, or not yet scattered) value that the device with the largest share handles.
+    Return the share of the full (gathered, or not yet scattered) value that the device with the largest share handles.
 
-    Where parts are padded to the largest, that is as many times the largest as there are parts.
+    With padding, it is the share of the largest part times the number of parts.
     """
 
     def held(spread: Sharding) -> float:
@@ -157,12 +157,12 @@ def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimSha
 
 
 def _parted(step: Step) -> Sharding:
-    """The sharding of the parts that a gather joins or a scatter makes."""
+    """Return the sharding of the parts that a gather joins or a scatter makes."""
     return step.source if step.kind is CollectiveKind.ALL_GATHER else step.target
 
 
 def _dim_share(dim: DimSharding, mesh: Mesh) -> float:
-    """The part of a dim that its largest part is."""
+    """Return the share of a dim that its largest part has."""
     if dim.offsets is None or not dim.offsets[-1]:
         return 1.0 / mesh.parts(dim.axes)
     return max(b - a for a, b in itertools.pairwise(dim.offsets)) / dim.offsets[-1]

@@ -1,5 +1,5 @@
 """
-Collectives as steps between shardings: what each does to a sharding, and which lead from one to another.
+Collectives as steps between shardings: the effect of each on a sharding, and the steps that connect two shardings.
 
 kind            from -> to                      meaning
 all_reduce      partial -> replicated           every device gets the reduction
@@ -7,9 +7,9 @@ reduce_scatter  partial over axes -> dim split  every device gets its part of th
 all_gather      dim split -> dim replicated     every device gets the parts of all
 all_to_all      dim a split -> dim b split      the split moves from one dim to another
                 dim split -> dim split          the boundaries of its parts move, on the same axes
-slice           dim replicated -> dim split     each keeps its part (no communication)
-partial         replicated -> partial           the first part keeps the value, the others hold zeros
-                (likewise)
+slice           dim replicated -> dim split     each device keeps its part (no communication)
+partial         replicated -> partial           the first device keeps the value, the others hold zeros
+                                                (no communication)
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .sharding import DimSharding, Offsets, Reduction, Sharding, major, with_dim
 
 ALONE_FROM_BYTES = 2 * 1024 * 1024
 """
-From this size on a tensor of a bucket is reduced by itself, in its own memory: on gloo the copy into the bucket costs
-more than the start of another collective (measured for 2 and 4 ranks; at half the size it is the other way round).
+A tensor of a bucket that has at least this size is reduced separately, in its own memory: on gloo the copy into the
+bucket costs more than another collective (measured for 2 and 4 ranks; at half the size, the copy costs less).
 """
 
 
@@ -41,15 +41,15 @@ class CollectiveKind(StrEnum):
 
     @property
     def is_local(self) -> bool:
-        """Whether no bytes are sent."""
+        """Whether the kind sends no bytes."""
         return self in (CollectiveKind.SLICE, CollectiveKind.PARTIAL)
 
 
 @dataclass(frozen=True)
 class Step:
     """
-    One collective: over `axes`, from `source` to `target`; `dim` loses (gather) or gains (scatter, slice) the
-    axes, `to_dim` gains them in an all-to-all (the same dim, where only its boundaries move)."""
+    One collective over `axes`, from `source` to `target`; `dim` loses (gather) or gains (scatter, slice) the axes, and
+    `to_dim` gains them in an all-to-all (it equals `dim` if only the boundaries of the dim move)."""
 
     kind: CollectiveKind
     axes: tuple[str, ...]
@@ -61,12 +61,12 @@ class Step:
 
 
 def find_step(kind: CollectiveKind, source: Sharding, target: Sharding, mesh: Mesh) -> Step | None:
-    """The step of `kind` that leads from `source` to `target`, or None where there is none."""
+    """Return the step of `kind` from `source` to `target`, or None if there is none."""
     return next((s for s in _candidates(source, target, mesh) if s.kind is kind), None)
 
 
 def single_step(source: Sharding, target: Sharding, mesh: Mesh) -> Step | None:
-    """The one collective that leads from `source` to `target`, or None where it takes several."""
+    """Return the single collective from `source` to `target`, or None if it takes several."""
     return next(_candidates(source, target, mesh), None)
 
 
@@ -112,26 +112,26 @@ def _one_dim(
 
 
 def _moved(source: Sharding, target: Sharding, dim: int, mesh: Mesh) -> Step:
-    """The boundaries of a dim's parts move, among the fewest minor axes inside whose groups they do."""
+    """Return the step that moves the boundaries of a dim's parts, over as few minor axes as possible."""
     before, after = source.dims[dim], target.dims[dim]
     size = (before.offsets or after.offsets or (0,))[-1]
-    kept = len(before.axes) - 1
-    while _coarse(before, kept, size, mesh) != _coarse(after, kept, size, mesh):
-        kept -= 1
-    return Step(CollectiveKind.ALL_TO_ALL, before.axes[kept:], source, target, dim, dim)
+    count = len(before.axes) - 1
+    while _coarse(before, count, size, mesh) != _coarse(after, count, size, mesh):
+        count -= 1
+    return Step(CollectiveKind.ALL_TO_ALL, before.axes[count:], source, target, dim, dim)
 
 
 def _coarse(split: DimSharding, count: int, size: int, mesh: Mesh) -> Offsets:
-    """The boundaries between the groups of parts that the first `count` axes of a split tell apart."""
+    """Return the boundaries between the groups of parts that the first `count` axes of a split make."""
     return split.boundaries(size, mesh)[:: mesh.parts(split.axes[count:])]
 
 
 def _suffix(longer: DimSharding, shorter: DimSharding, mesh: Mesh) -> tuple[str, ...]:
-    """The minor axes that `longer` splits beyond `shorter`; none where it is no refinement of it."""
+    """Return the minor axes that `longer` splits beyond `shorter`; empty unless `longer` refines `shorter`."""
     count = len(shorter.axes)
     if longer.axes[:count] != shorter.axes or len(longer.axes) == count:
         return ()
-    # Even splits refine one another; uneven ones only if the coarser split is made of full groups of the finer.
+    # Even splits refine one another; uneven ones only if the parts of the coarser are full groups of finer parts.
     uneven = longer.offsets or shorter.offsets
     if count and uneven and _coarse(longer, count, uneven[-1], mesh) != shorter.boundaries(uneven[-1], mesh):
         return ()
@@ -140,10 +140,9 @@ def _suffix(longer: DimSharding, shorter: DimSharding, mesh: Mesh) -> tuple[str,
 
 def steps_from(source: Sharding, mesh: Mesh, splits: Splits | None = None) -> Iterator[Step]:
     """
-    Every single step over spatial axes that leads from `source` to another sharding; what is split is so as `splits`
-    has it, or evenly.
+    Yield every single step over spatial axes from `source` to another sharding.
 
-    What is split or partial over a temporal axis stays so.
+    New splits have the boundaries of `splits`, or are even. Splits and partial values over temporal axes stay.
     """
     used = {*source.split_axes, *source.partial_axes}
     spatial = {axis.name for axis in mesh.spatial}
@@ -166,7 +165,7 @@ def steps_from(source: Sharding, mesh: Mesh, splits: Splits | None = None) -> It
 
 
 def _runs(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Each axis alone, and all of them at once."""
+    """Yield each axis alone, and all axes at once."""
     for axis in axes:
         yield (axis,)
     if len(axes) > 1:
@@ -175,18 +174,18 @@ def _runs(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps from one sharding."""
+    """The single steps from one sharding."""
 
     source: Sharding
     mesh: Mesh
     splits: Splits | None
 
     def divided(self, dim: int, axes: tuple[str, ...]) -> DimSharding:
-        """How `axes` divide a dim."""
+        """Return the sharding of a dim that `axes` divide."""
         return DimSharding(axes) if self.splits is None else self.splits.dim(dim, axes, self.mesh)
 
     def reducing(self, axes: tuple[str, ...]) -> Iterator[Step]:
-        """Those that reduce over `axes`."""
+        """Yield the steps that reduce over `axes`."""
         source = self.source
         kinds = {kind for axis, kind in source.partial if axis in axes}
         if len(kinds) > 1:
@@ -200,18 +199,18 @@ class _Steps:
                 yield Step(CollectiveKind.REDUCE_SCATTER, axes, source, target, dim, reduction=reduction)
 
     def moving(self, dim: int) -> Iterator[Step]:
-        """The one that gives a dim its usual boundaries, where they are others."""
+        """Yield the step that gives a dim its usual boundaries, if it has others."""
         spread = self.source.dims[dim]
         if spread != (usual := self.divided(dim, spread.axes)):
             yield _moved(self.source, with_dim(self.source, dim, usual), dim, self.mesh)
 
     def gathering(self, dim: int, count: int) -> Iterator[Step]:
-        """Those that take the minor axes from a dim, and leave it split over the first `count`."""
+        """Yield the steps that take the minor axes from a dim and leave it split over the first `count`."""
         spread = self.source.dims[dim]
-        kept, lost = DimSharding(spread.axes[:count]), spread.axes[count:]
+        major_split, lost = DimSharding(spread.axes[:count]), spread.axes[count:]
         if spread.offsets is not None:
-            kept = major(spread, count, spread.offsets[-1], self.mesh)
-        gathered = with_dim(self.source, dim, kept)
+            major_split = major(spread, count, spread.offsets[-1], self.mesh)
+        gathered = with_dim(self.source, dim, major_split)
         yield Step(CollectiveKind.ALL_GATHER, lost, self.source, gathered, dim)
         for other in range(len(self.source.dims)):
             if other != dim and (wider := self.appended(other, lost)) is not None:

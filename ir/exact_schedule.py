@@ -7,7 +7,7 @@ The shortest schedule of jobs on ports, by constraint programming (CP-SAT).
         exactly one x_jo                                 of its options
         [s_j, s_j + length_j) if x_jo, disjoint          on every port, for all (j, o) that occupy it
         T >= the load of ports                           `least_makespan`
-        s_j <= s_k                                       for j before k that are alike
+            s_j <= s_k                                       for identical jobs j before k
 
 With one worker and a limit in steps the solver gives the same schedule on every machine.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Exact:
     """
-    The schedule that the solver found.
+    The result of the solver.
 
     Args:
-        found: a schedule no longer than the one that it began with.
-        least: no schedule is shorter than this.
+        found: a schedule that is no longer than the initial one.
+        least: lower bound on the length of every schedule.
     """
 
     found: Schedule
@@ -41,11 +41,11 @@ class Exact:
 
 def solve(problem: Problem, begin: Schedule, limit: float) -> Exact:
     """
-    Shorten a schedule as far as can be.
+    Shorten a schedule as far as possible.
 
     Args:
-        begin: any schedule of the problem.
-        limit: when to stop at the best so far, in the solver's deterministic measure of time.
+        begin: any valid schedule of the problem.
+        limit: limit of the search in the solver's deterministic time; the best schedule so far is returned.
     """
     # OR-tools takes half a second to import; opt-tool starts without it.
     from ortools.sat.python import cp_model
@@ -73,7 +73,7 @@ def solve(problem: Problem, begin: Schedule, limit: float) -> Exact:
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = limit
-    # These make problems of a hundred jobs easy that the defaults do not solve: sequences on ports are all there is.
+    # The defaults do not solve some problems of a hundred jobs; these settings suit problems of sequences on ports.
     solver.parameters.linearization_level = 0
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.symmetry_level = 0
@@ -82,42 +82,42 @@ def solve(problem: Problem, begin: Schedule, limit: float) -> Exact:
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Exact(begin, least)
     order = sorted(range(len(problem)), key=lambda number: (solver.value(starts[number]), number))
-    found = tuple((number, [solver.value(each) for each in chosen[number]].index(1)) for number in order)
+    solution = tuple((number, [solver.value(option) for option in chosen[number]].index(1)) for number in order)
     proven = max(least, round(solver.best_objective_bound))
-    return Exact(min(begin, found, key=lambda each: makespan(problem, each)), proven)
+    return Exact(min(begin, solution, key=lambda schedule: makespan(problem, schedule)), proven)
 
 
 def _by_port(
     model: CpModel, problem: Problem, starts: list[IntVar], chosen: list[list[IntVar]]
 ) -> Iterator[list[IntervalVar]]:
-    """The intervals in which each port is occupied."""
-    found: defaultdict[int, list[IntervalVar]] = defaultdict(list)
+    """Yield the intervals that occupy each port."""
+    intervals: defaultdict[int, list[IntervalVar]] = defaultdict(list)
     for start, job, options in zip(starts, problem, chosen, strict=True):
         whole = model.new_fixed_size_interval_var(start, job.length, "")
         for port in sorted(job.fixed):
-            found[port].append(whole)
+            intervals[port].append(whole)
         for ports, taken in zip(job.options, options, strict=True):
             if own := sorted(set(ports) - job.fixed):
                 interval = model.new_optional_fixed_size_interval_var(start, job.length, taken, "")
                 for port in own:
-                    found[port].append(interval)
-    yield from (found[port] for port in sorted(found))
+                    intervals[port].append(interval)
+    yield from (intervals[port] for port in sorted(intervals))
 
 
 def _begin_with(
     model: CpModel, problem: Problem, begin: Schedule, starts: list[IntVar], chosen: list[list[IntVar]]
 ) -> None:
-    """Tell the solver of a schedule, with jobs that are alike in the order that it looks for."""
+    """Give the solver an initial schedule, with identical jobs in the order that its constraints require."""
     free: defaultdict[int, int] = defaultdict(int)
-    alike: defaultdict[Job, list[tuple[int, int]]] = defaultdict(list)
+    slots: defaultdict[Job, list[tuple[int, int]]] = defaultdict(list)
     for number, option in begin:
         job = problem[number]
         start = max((free[port] for port in job.options[option]), default=0)
         free.update(dict.fromkeys(job.options[option], start + job.length))
-        alike[job].append((start, option))
-    given = {job: iter(sorted(each)) for job, each in alike.items()}
+        slots[job].append((start, option))
+    in_order = {job: iter(sorted(pairs)) for job, pairs in slots.items()}
     for job, start, options in zip(problem, starts, chosen, strict=True):
-        at, option = next(given[job])
+        at, option = next(in_order[job])
         model.add_hint(start, at)
         for index, taken in enumerate(options):
             model.add_hint(taken, index == option)

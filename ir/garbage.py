@@ -1,4 +1,4 @@
-"""Pausing Python's collector of cyclic garbage, where it costs more than it frees."""
+"""Pause Python's cyclic garbage collector where it costs more than it frees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def collector_paused() -> Generator[None]:
-    """Imports and planning produce hardly any garbage, and collecting it takes up to half of their time."""
+    """Pause the collector: imports and planning make little garbage, and collecting takes up to half of their time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -22,8 +22,8 @@ def collector_paused() -> Generator[None]:
 @contextlib.contextmanager
 def kept_to_the_end() -> Generator[None]:
     """
-    What a process has made when it ends is left to the system: the collection at exit, a second or two after a plan
-    of a large step, would only look at it all once more.
+    Exempt all objects from the collection at exit, which takes a second or two after a plan of a large step; the
+    system frees their memory anyway.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Interning: equal values are one object, so they are compared and hashed by address."""
+"""Interned values: equal values are one object, so they are compared and hashed by address."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 class Interned(type):
     """
-    The type of frozen dataclasses, declared with `eq=False`, whose equal values are the same object.
+    A metaclass of frozen dataclasses, declared with `eq=False`, whose equal values are the same object.
 
-    Searches look shardings up millions of times: comparing and hashing their fields took a fifth of a search.
+    Searches look up shardings millions of times: comparing and hashing their fields took a fifth of a search.
     """
 
     _by_call: dict[object, Any]
@@ -21,16 +21,16 @@ class Interned(type):
         cls._by_call, cls._by_value = {}, {}
         copyreg.pickle(cls, _reduced)
 
-    # A type checker reads the signature of the class's own constructor.
+    # Hidden from type checkers, which then read the signature of the class's own constructor.
     if not TYPE_CHECKING:
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             key = (args, tuple(kwargs.items())) if kwargs else args
-            found = cls._by_call.get(key)
-            if found is None:
-                made = super().__call__(*args, **kwargs)
-                found = cls._by_call[key] = cls._by_value.setdefault(_values(made), made)
-            return found
+            instance = cls._by_call.get(key)
+            if instance is None:
+                created = super().__call__(*args, **kwargs)
+                instance = cls._by_call[key] = cls._by_value.setdefault(_values(created), created)
+            return instance
 
 
 def _values(made: Any) -> tuple[object, ...]:

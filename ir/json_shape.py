@@ -1,4 +1,4 @@
-"""Shapes of JSON files that a program wrote, and somebody may have changed since."""
+"""Shapes of JSON files that a program wrote and that a user may have edited."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .cluster_fields import shown
 
 Shape: TypeAlias = "type | range | tuple[Shape, ...] | list[Shape] | dict[str, Shape]"
 """
-An entry must be of a type, a whole number of a range, one of several shapes, a list of such entries, or an object with
-such entries. An entry may be missing if its key ends in `?`; the key `*` allows entries by any other name.
+The shape of an entry: its type, a range for a whole number, alternative shapes, the shape of a list's entries, or the
+shapes of an object's entries. An entry may be missing if its key ends in `?`; the key `*` allows any other name.
 """
 
 NUMBER = (float, int)
@@ -39,7 +39,7 @@ def fault_of(value: object, shape: Shape, place: str = "") -> str | None:
     match shape:
         case type():
             is_one = isinstance(value, shape) and not (isinstance(value, bool) and shape in (int, float))
-            # No float has more bits.
+            # A whole number with more bits does not fit into a float.
             is_one = is_one and not (isinstance(value, int) and value.bit_length() > 1000)
             is_one = is_one and not (isinstance(value, float) and not isfinite(value))
             return None if is_one else f"{place} is {shown(value)}, expected {_name(shape)}"
@@ -47,7 +47,7 @@ def fault_of(value: object, shape: Shape, place: str = "") -> str | None:
             is_one = isinstance(value, int) and not isinstance(value, bool) and value in shape
             return None if is_one else f"{place} is {shown(value)}, expected {_name(shape)}"
         case tuple():
-            faults = [fault_of(value, each, place) for each in shape]
+            faults = [fault_of(value, option, place) for option in shape]
             is_object = isinstance(value, dict)
             inner = next(filter(None, faults), None) if is_object else None
             return None if None in faults else inner or f"{place} is {shown(value)}, expected {_name(shape)}"
@@ -55,7 +55,7 @@ def fault_of(value: object, shape: Shape, place: str = "") -> str | None:
             if not isinstance(value, list):
                 return f"{place} is {shown(value)}, expected a list"
             entries = enumerate(cast("list[object]", value))
-            return next(filter(None, (fault_of(each, shape[0], f"{place}[{at}]") for at, each in entries)), None)
+            return next(filter(None, (fault_of(entry, shape[0], f"{place}[{at}]") for at, entry in entries)), None)
         case dict():
             if not isinstance(value, dict):
                 return f"{place} is {shown(value)}, expected an object"
@@ -63,10 +63,10 @@ def fault_of(value: object, shape: Shape, place: str = "") -> str | None:
 
 
 def _faults(value: Mapping[str, object], shape: Mapping[str, Shape], place: str) -> Iterator[str | None]:
-    for name, each in value.items():
-        of = shape.get(name, shape.get(f"{name}?", shape.get("*")))
+    for name, entry in value.items():
+        entry_shape = shape.get(name, shape.get(f"{name}?", shape.get("*")))
         at = f"{place}.{shown(name)[1:-1]}".lstrip(".")
-        yield fault_of(each, of, at) if of is not None else f"{at} is not expected"
+        yield fault_of(entry, entry_shape, at) if entry_shape is not None else f"{at} is not expected"
     for name in shape:
         if name != "*" and not name.endswith("?") and name not in value:
             yield f"{place} has no {name!r}".strip()

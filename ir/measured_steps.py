@@ -1,9 +1,9 @@
 """
-What ranks measured of their steps: when each computed, and when what it sent was under way; and the file of that.
+Measured steps of all ranks: when each rank computed and when its traffic was in flight; and the file of such steps.
 
-A collective is under way from when the last of its group has come to it until this rank has what it gives; a transfer
-from when both sides have begun it until the last of those that receive it has it. So the begin of traffic is known once
-the ranks' measurements are together, on one clock (`aligned`), and means what it means in a simulated step.
+A collective is in flight from the time when its last rank has started it until this rank has its result; a transfer,
+from the time when both sides have started it until its last receiver has it. The start of traffic is thus known only
+once the measurements of all ranks are combined on one clock (`aligned`); it then has the meaning of a simulated step.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _KIND = "shardwright measured steps"
 
 
 class MeasuredFileError(ValueError):
-    """A file that does not hold measured steps; the message says why."""
+    """An error about a file that does not hold measured steps; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class MeasuredTraffic:
     """
-    A collective or a transfer in which a rank took part, in seconds of the clock that all ranks share.
+    A collective or transfer of a rank, in seconds of the clock that all ranks share.
 
     Args:
-        kind: of the collective, or ``transfer``.
-        channel: its axes, or its stages.
-        key: what all ranks that take part call it, in this step.
-        where: the layer at which the program starts it, or the label of a transfer; empty where unknown.
-        phase: of the step in which it is started; ``all`` where unknown.
-        bytes: of this rank's operands.
-        start: when it was started.
-        end: when this rank had all of it; None for a rank that only sends it.
+        kind: kind of the collective, or ``transfer``.
+        channel: axes of the collective, or stages of the transfer.
+        key: name of the collective or transfer in this step, the same on all its ranks.
+        where: layer that starts it in the program, or label of the transfer; empty if unknown.
+        phase: phase of the step that starts it; ``all`` if unknown.
+        bytes: bytes of this rank's operands.
+        start: start time.
+        end: time when this rank had the result, or None for a rank that only sends.
     """
 
     kind: str
@@ -59,11 +59,11 @@ class MeasuredRank:
     One rank's step.
 
     Args:
-        rank: of the job.
-        stage: of the pipeline; None where there is none.
-        start, end: of the step.
-        computed: when it did not wait, by phase.
-        traffic: in the order in which it was started.
+        rank: rank in the job.
+        stage: stage of the pipeline, or None without a pipeline.
+        start, end: times of the step.
+        computed: times of the rank outside of waits, by phase.
+        traffic: collectives and transfers in start order.
     """
 
     rank: int
@@ -75,33 +75,35 @@ class MeasuredRank:
 
     @property
     def seconds(self) -> float:
-        """From begin to end."""
+        """The seconds of the step."""
         return self.end - self.start
 
     @property
     def compute_seconds(self) -> float:
-        """In which it did not wait."""
+        """The seconds of the rank outside of waits."""
         return length(merged(span for spans in self.computed.values() for span in spans))
 
     @property
     def overlaps(self) -> Overlaps:
-        """What of its communication is beside computation; of an aligned step."""
-        sent = ((each.phase, each.channel, (each.start, each.end or each.start)) for each in self.traffic)
+        """The overlap of the rank's communication with its computation, in an aligned step."""
+        sent = (
+            (traffic.phase, traffic.channel, (traffic.start, traffic.end or traffic.start)) for traffic in self.traffic
+        )
         return overlap_of(self.computed, sent)
 
 
 def aligned(ranks: Sequence[MeasuredRank]) -> tuple[MeasuredRank, ...]:
-    """One step of all ranks: traffic begins when all that take part are there, and transfers end for both sides."""
+    """Align a step of all ranks: traffic starts when its last rank joins, and transfers end on both sides at once."""
     last: defaultdict[str, float] = defaultdict(float)
     arrived: defaultdict[str, float] = defaultdict(float)
-    for each in (each for rank in ranks for each in rank.traffic):
-        last[each.key] = max(last.get(each.key, each.start), each.start)
-        if each.end is not None:
-            arrived[each.key] = max(arrived.get(each.key, each.end), each.end)
+    for traffic in (traffic for rank in ranks for traffic in rank.traffic):
+        last[traffic.key] = max(last.get(traffic.key, traffic.start), traffic.start)
+        if traffic.end is not None:
+            arrived[traffic.key] = max(arrived.get(traffic.key, traffic.end), traffic.end)
 
     def together(each: MeasuredTraffic) -> MeasuredTraffic:
         end = arrived[each.key] if each.end is None or each.kind == TRANSFER else each.end
-        # A rank that sends may have done so before the others that take part have come to it.
+        # A sender may finish before the other ranks have joined.
         return replace(each, start=min(last[each.key], end), end=end)
 
     return tuple(replace(rank, traffic=tuple(map(together, rank.traffic))) for rank in ranks)
@@ -113,8 +115,8 @@ class MeasuredSteps:
     Steps of all ranks of a job.
 
     Args:
-        name: of the model.
-        steps: each by rank.
+        name: name of the model.
+        steps: for each step, all ranks.
     """
 
     name: str
@@ -122,52 +124,52 @@ class MeasuredSteps:
 
     @property
     def middle(self) -> tuple[MeasuredRank, ...]:
-        """The step of median length, from the first rank's begin to the last one's end."""
+        """The step of median length, from the first rank's begin to the last rank's end."""
         by_length = sorted(self.steps, key=step_seconds)
         return by_length[len(by_length) // 2]
 
     def text(self) -> str:
-        """The text of a file."""
-        made = {"kind": _KIND, "version": _VERSION, **asdict(self)}
-        return json.dumps(made) + "\n"
+        """Return the text of a file."""
+        contents = {"kind": _KIND, "version": _VERSION, **asdict(self)}
+        return json.dumps(contents) + "\n"
 
     @staticmethod
     def parse(text: str) -> MeasuredSteps:
         """
-        What a file holds.
+        Return the steps in the text of a file.
 
         Raises:
-            MeasuredFileError: it is none of these.
+            MeasuredFileError: the text does not hold measured steps.
         """
         try:
-            found: Any = json.loads(text)
+            contents: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise MeasuredFileError(f"it is not JSON: {error}") from error
         try:
-            if (found["kind"], found["version"]) != (_KIND, _VERSION):
+            if (contents["kind"], contents["version"]) != (_KIND, _VERSION):
                 raise ValueError(f'it has no "kind": "{_KIND}" of version {_VERSION}')
-            steps = tuple(tuple(map(_rank, step)) for step in found["steps"])
-            made = MeasuredSteps(str(found["name"]), steps)
+            steps = tuple(tuple(map(_rank, step)) for step in contents["steps"])
+            parsed = MeasuredSteps(str(contents["name"]), steps)
         except KeyError as error:
             raise MeasuredFileError(f"it has no {error}") from error
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise MeasuredFileError(f"it was changed, or is something else: {error}") from error
+            raise MeasuredFileError(f"it has an invalid entry: {error}") from error
         if not steps or not all(steps):
             raise MeasuredFileError("it holds no step")
-        return made
+        return parsed
 
 
 def step_seconds(step: Sequence[MeasuredRank]) -> float:
-    """From the first rank's begin to the last one's end."""
+    """Return the seconds from the first rank's begin to the last rank's end."""
     return max(rank.end for rank in step) - min(rank.start for rank in step)
 
 
 def busiest(step: Sequence[MeasuredRank]) -> Mapping[int | None, MeasuredRank]:
-    """By stage, the rank that computes longest."""
-    found: dict[int | None, MeasuredRank] = {}
+    """Map each stage to its rank that computes longest."""
+    by_stage: dict[int | None, MeasuredRank] = {}
     for rank in sorted(step, key=lambda rank: rank.compute_seconds):
-        found[rank.stage] = rank
-    return dict(sorted(found.items(), key=lambda item: item[0] or 0))
+        by_stage[rank.stage] = rank
+    return dict(sorted(by_stage.items(), key=lambda item: item[0] or 0))
 
 
 def _rank(given: Mapping[str, Any]) -> MeasuredRank:
@@ -193,5 +195,5 @@ def _phase(given: str) -> str:
 def _span(given: Iterable[float]) -> Span:
     begin, end = map(float, given)
     if not -inf < begin <= end < inf:
-        raise ValueError(f"the time from {begin} to {end}")
+        raise ValueError(f"found the time from {begin} to {end}, expected finite times in order")
     return begin, end

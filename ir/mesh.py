@@ -24,24 +24,24 @@ class AxisKind(StrEnum):
 
 
 def axis_name_fault(name: str) -> str | None:
-    """What is wrong with the name of an axis, which generated programs use as a name; None where nothing is."""
+    """Return the fault of an axis name, which generated programs use as an identifier, or None if it is valid."""
     if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name) or len(name) > 100:
         cut = name if len(name) <= 40 else f"{name[:40]}..."
-        return f"axis {cut!r} is not called by ASCII letters, digits and _, as gpu, or by a keyword of Python"
+        return f"axis {cut!r} has a bad name, expected ASCII letters, digits and _, as gpu, and no keyword of Python"
     return None
 
 
 MOST_DEVICES = 2**14
-"""Of a mesh: tables by rank and by group are made of them."""
+"""Upper limit of the devices of a mesh, since there are tables by rank and by group."""
 
 MOST_PARTS = 2**12
-"""Into which axes of time divide a step: a schedule lists them, stage by stage."""
+"""Upper limit of the parts into which temporal axes divide a step, since a schedule lists them for every stage."""
 
 MOST_AXES = 16
 
 
 def _shown(number: int) -> str:
-    """A number for a message; Python has no text for one of thousands of digits."""
+    """Return the text of a number for a message; Python cannot print thousands of digits."""
     return str(number) if number < 10**30 else "more than 10**30"
 
 
@@ -80,11 +80,11 @@ class Mesh:
 
     @staticmethod
     def of(**sizes: int) -> Mesh:
-        """A mesh of spatial axes: `Mesh.of(dp=2, tp=4)`."""
+        """Return a mesh of spatial axes: `Mesh.of(dp=2, tp=4)`."""
         return Mesh(tuple(Axis(name, size) for name, size in sizes.items()))
 
     def over(self, /, **parts: int) -> Mesh:
-        """The mesh with temporal axes before its own: `Mesh.of(dp=2).over(micro=4)`."""
+        """Return the mesh with temporal axes before its axes: `Mesh.of(dp=2).over(micro=4)`."""
         times = tuple(Axis(name, size, AxisKind.TEMPORAL) for name, size in parts.items())
         return Mesh((*times, *self.axes), self.name)
 
@@ -104,22 +104,22 @@ class Mesh:
 
     @cached_property
     def device_count(self) -> int:
-        """How many ranks the mesh has."""
+        """The number of ranks of the mesh."""
         return math.prod(axis.size for axis in self.spatial)
 
     def axis(self, name: str) -> Axis:
-        """The axis called `name`; ValueError where there is none."""
+        """Return the axis called `name`; raise ValueError if there is none."""
         if (axis := self._by_name.get(name)) is None:
             known = ", ".join(f'"{axis.name}"={axis.size}' for axis in self.axes)
             raise ValueError(f'mesh @{self.name} has no axis "{name}"; its axes are {known or "none"}')
         return axis
 
     def parts(self, names: Iterable[str]) -> int:
-        """Into how many parts the axes `names` together divide a dim."""
+        """Return the number of parts into which the axes `names` together divide a dim."""
         return math.prod(self.axis(name).size for name in names)
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """`names` sorted as the mesh orders them, major to minor."""
+        """Return `names` in the mesh's order, major to minor."""
         return tuple(sorted(names, key=self.names.index))
 
     def orders(self, names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -128,7 +128,7 @@ class Mesh:
 
         On a mesh of three axes x, y and z, z may also come before x, as in a cycle. The matrices of a product with an
         axis for each of its factors are then split over (x, y), (y, z) and (z, x), and one collective over the minor
-        axis brings each into the form that the product takes (2.5-D algorithms; AutoDDL 4.1).
+        axis gives each matrix the sharding that the product requires (2.5-D algorithms; AutoDDL 4.1).
         """
         usual = self.in_order(names)
         if len(self.spatial) != 3:
@@ -139,12 +139,12 @@ class Mesh:
         return usual, (*(name for name in usual if name != first), first)
 
     def merged(self, axes: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
-        """Return axes that divide a dim, in one of their `orders`, with more axes in their places among them."""
+        """Return axes that divide a dim, in one of their `orders`, with more axes inserted at their places."""
         minor = tuple(name for at, name in enumerate(axes) if self.in_order((*axes[:at], name))[-1:] != (name,))
         return (*self.in_order({*axes, *more}.difference(minor)), *minor)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """The coordinates of `rank` on every axis (0 on the temporal ones)."""
+        """Return the coordinates of `rank` on every axis (0 on temporal axes)."""
         if not 0 <= rank < self.device_count:
             raise ValueError(f"rank {rank} is outside mesh @{self.name} of {self.device_count} devices")
         coordinates = {axis.name: 0 for axis in self.axes}
@@ -153,14 +153,14 @@ class Mesh:
         return coordinates
 
     def rank(self, coordinates: dict[str, int]) -> int:
-        """The rank at `coordinates`: the inverse of `coordinates`."""
+        """Return the rank at `coordinates`; this is the inverse of the method `coordinates`."""
         rank = 0
         for axis in self.spatial:
             rank = rank * axis.size + coordinates[axis.name]
         return rank
 
     def part(self, rank: int, names: Sequence[str]) -> int:
-        """Which part `rank` holds of a dim split along `names` (major to minor)."""
+        """Return the number of the part that `rank` holds of a dim split along `names` (major to minor)."""
         coordinates = self.coordinates(rank)
         part = 0
         for name in names:
@@ -168,18 +168,18 @@ class Mesh:
         return part
 
     def group(self, rank: int, names: Sequence[str]) -> tuple[int, ...]:
-        """The ranks that differ from `rank` along `names` only, in the order of their parts."""
+        """Return the ranks that differ from `rank` only along `names`, in the order of their parts."""
         members: list[dict[str, int]] = [self.coordinates(rank)]
         for name in names:
             members = [{**place, name: i} for place in members for i in range(self.axis(name).size)]
         return tuple(self.rank(place) for place in members)
 
     def groups(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """All groups along `names`; every rank is in exactly one."""
+        """Return all groups along `names`; every rank is in exactly one."""
         return _groups(self, tuple(names))
 
     def rank_parts(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return `part` of every rank: which part of a dim split along `names` it holds."""
+        """Return for every rank the number of the part that it holds of a dim split along `names`."""
         return _rank_parts(self, tuple(names))
 
     def __str__(self) -> str:
@@ -201,20 +201,20 @@ def _groups(mesh: Mesh, names: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _places(mesh: Mesh, names: Sequence[str]) -> list[int]:
-    """The ranks at 0 on all other axes than the spatial ones of `names`, in the order of their parts along these."""
+    """Return the ranks at 0 on all spatial axes outside of `names`, in the order of their parts along `names`."""
     strides: dict[str, int] = {}
     stride = 1
     for axis in reversed(mesh.spatial):
         strides[axis.name] = stride
         stride *= axis.size
-    found = [0]
+    ranks = [0]
     for name in names:
-        found = [rank + i * strides[name] for rank in found for i in range(mesh.axis(name).size)]
-    return found
+        ranks = [rank + i * strides[name] for rank in ranks for i in range(mesh.axis(name).size)]
+    return ranks
 
 
 def parse_mesh(text: str) -> Mesh:
-    """Read a mesh from a command line: `dp=2,tp=4`, or sizes alone, `2x4`, whose axes are then a0, a1, ..."""
+    """Read a mesh from a command line: `dp=2,tp=4`, or sizes alone, `2x4`, for axes a0, a1, ..."""
     axes: list[Axis] = []
     try:
         if "=" in text:

@@ -1,8 +1,8 @@
 """
-What is not supported, and what to do in its place.
+Unsupported uses, with advice for each.
 
-Errors end in the advice given here, and `docs/not-supported.md` is written from it. For every row there is a script
-among the tests that meets the error.
+Errors end in this advice, and `docs/not-supported.md` is generated from it. For every entry, a script in the tests
+runs into the error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Refusal:
     """
-    A use that is not supported, and what to do instead.
+    A use that is not supported, with advice.
 
     Args:
-        what: is used, in Markdown.
-        instead: what to do; the end of the error.
+        what: the unsupported use, in Markdown.
+        instead: advice that ends the error message.
     """
 
     what: str
@@ -26,29 +26,29 @@ class Refusal:
 
 
 REPLICATED = Refusal(
-    "a module in `DistributedDataParallel` or `DataParallel`", "give its .module: replicas are the compiler's to make"
+    "a module in `DistributedDataParallel` or `DataParallel`", "give its .module: the compiler makes the replicas"
 )
 FULLY_SHARDED = Refusal(
-    "a module in `FullyShardedDataParallel`", "give the module before it is wrapped: sharding is the compiler's to do"
+    "a module in `FullyShardedDataParallel`", "give the module before it is wrapped: the compiler shards it"
 )
 FULLY_SHARD = Refusal(
-    "a module that `fully_shard` was applied to", "give the module before fully_shard: sharding is the compiler's to do"
+    "a module that `fully_shard` was applied to", "give the module before fully_shard: the compiler shards it"
 )
 COMPILED = Refusal(
     "a module that `torch.compile` returned", "give the module before torch.compile, and plan=PlanOptions(compile=True)"
 )
-SCRIPTED = Refusal("a module of `torch.jit.script` or `torch.jit.trace`", "give the Python module that it was made of")
+SCRIPTED = Refusal("a module of `torch.jit.script` or `torch.jit.trace`", "give the original Python module")
 QUANTIZED = Refusal(
     "a quantized module (`torch.ao.nn.quantized`)",
     "train the module before it is quantized: quantized weights have no gradients",
 )
 SYNCED_BATCH_NORM = Refusal(
-    "`SyncBatchNorm`", "leave it the BatchNorm it was: a step's statistics are those of the global batch"
+    "`SyncBatchNorm`", "keep the original BatchNorm: a step computes the statistics of the global batch"
 )
 LAZY = Refusal("a lazy module that has seen no input", "run it on one batch first, so that its parameters have shapes")
 ON_META = Refusal(
     "a module on the meta device, in `parallelize`",
-    "give a function that makes it, as functools.partial(Model, config), or the module with weights",
+    "give a function that builds it, as functools.partial(Model, config), or the module with weights",
 )
 COMPUTED_WEIGHT = Refusal(
     "a weight that hooks compute (`nn.utils.weight_norm`, `spectral_norm` and `prune`)",
@@ -79,10 +79,10 @@ SPARSE_GRADIENT = Refusal(
 )
 MAX_NORM = Refusal(
     "embeddings with `max_norm`",
-    "leave max_norm out, which writes into the weight in forward; normalise what the embedding gives",
+    "leave max_norm out, since it writes into the weight in forward; normalise the output of the embedding",
 )
 AVERAGED_STATISTICS = Refusal(
-    "a batch norm with `momentum=None` in train mode", "give it a momentum: this one depends on the number of the step"
+    "a batch norm with `momentum=None` in train mode", "give it a momentum: without one, it depends on the step count"
 )
 VALUE = Refusal(
     "a shape, branch or Python number that depends on values: `.item()`, `if x.sum() > 0`, `nonzero`, `x[mask]`,"
@@ -109,16 +109,16 @@ COMPLEX_NUMBER = Refusal(
 NUMPY = Refusal("`.numpy()` in forward", "use the functions of torch, which are captured")
 OTHER_RANDOM = Refusal(
     "random numbers of numpy or of Python's `random` in forward",
-    "draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: apply_spec_augment=False,"
-    " layerdrop=0)",
+    "draw them with torch, or switch off the feature that needs them (SpecAugment, LayerDrop:"
+    " apply_spec_augment=False, layerdrop=0)",
 )
 GENERATOR = Refusal(
-    "a `torch.Generator` of one's own in forward",
-    "leave the generator out: parallelize(seed=...) seeds what steps draw",
+    "a `torch.Generator` passed to random ops in forward",
+    "leave the generator out: parallelize(seed=...) seeds the random numbers of steps",
 )
 RANDOM_OP = Refusal(
     "random ops that cannot be drawn shard by shard: `torch.multinomial`, `torch.poisson`",
-    "make them of those that can, or pass them as part of the batch",
+    "compute them with random ops that can, or pass them as part of the batch",
 )
 STRIDES = Refusal(
     "`as_strided` of a part of another tensor, which may read the rest of it",
@@ -137,11 +137,11 @@ COUNTED = Refusal(
 )
 SAVED_TENSORS = Refusal(
     "hooks of saved tensors in forward: `save_on_cpu`, `saved_tensors_hooks`",
-    "leave them out; PlanOptions(keep_activations=0.3) decides what is kept for backward",
+    "leave them out; PlanOptions(keep_activations=0.3) sets the fraction that is kept for backward",
 )
 CHECKPOINT_POLICY = Refusal(
     "`torch.utils.checkpoint` with a `context_fn`",
-    "leave it out, or leave the checkpoint out and say how much is kept: PlanOptions(keep_activations=0.3)",
+    "leave it out, or replace the checkpoint by PlanOptions(keep_activations=0.3), the fraction that is kept",
 )
 
 LOSS_BY_ROW = Refusal(
@@ -154,12 +154,12 @@ OWN_LOSS = Refusal(
 )
 KEPT_LABELS = Refusal(
     "`loss=` of a model that computes its loss from the labels",
-    "with loss= the labels are kept from the model, and the loss function is given all that it returns: pass loss=None"
-    " if the model computes its loss, or take an item, as loss=lambda output, labels: f(output[0], labels)",
+    "with loss= the model gets no labels, and the loss function gets all of the model's output: pass loss=None if the"
+    " model computes its loss, or take an item, as loss=lambda output, labels: f(output[0], labels)",
 )
 OUTSIDE_WEIGHT = Refusal(
     "a loss that reads weights from outside, as a penalty on `model.parameters()`",
-    "make it a parameter of the model, and compute what needs it in the model's forward, with loss=None",
+    "make it a parameter of the model, and compute that part of the loss in the model's forward, with loss=None",
 )
 TRAINED_LOSS = Refusal(
     "a loss module with parameters that are trained", "make the loss part of the model and pass loss=None"
@@ -167,21 +167,19 @@ TRAINED_LOSS = Refusal(
 
 NESTED = Refusal("nested batches", "give each tensor as an item of its own, so that it can be sharded under a name")
 ARRAY = Refusal("numpy arrays in a batch", "give a tensor, as torch.from_numpy(array)")
-LAYOUT = Refusal(
-    "sparse and nested (jagged) tensors in a batch", "give dense ones, padded where rows have lengths of their own"
-)
+LAYOUT = Refusal("sparse and nested (jagged) tensors in a batch", "give dense ones, padded where rows differ in length")
 INPUT_GRADIENT = Refusal(
     "gradients of a batch's items (`x.requires_grad_()`)",
-    "detach it: a step gives no gradients of its inputs",
+    "detach it: a step computes no gradients of its inputs",
 )
 CHANGED_VALUE = Refusal(
-    "a number, string or None in a batch that is another than in the example",
+    "a number, string or None in a batch that differs from the example",
     "give it as a tensor, if it changes from step to step, or parallelize again",
 )
 ITERABLE = Refusal(
     "an `IterableDataset` in `step.loader`",
-    "make a DataLoader of it that gives global batches, the same on every rank, and call step(batch); or rows of this"
-    " rank's own (step.rows), and call step(step.local(rows))",
+    "make a DataLoader that returns global batches, the same on every rank, and call step(batch); or only the rows of"
+    " this rank (step.rows), and call step(step.local(rows))",
 )
 OTHER_ITEM = Refusal(
     "an item that the example batch did not have", "leave it out, or parallelize with an example that has it"
@@ -193,14 +191,14 @@ OTHER_SHAPE = Refusal(
 )
 
 OTHER_OPTIMIZER = Refusal(
-    "optimizers that look at more than a parameter, its gradient and its state: with a closure (LBFGS), or drawing"
+    "optimizers that need more than a parameter, its gradient and its state: with a closure (LBFGS), or drawing"
     " random numbers",
-    "use an optimizer whose step() makes each parameter and its state of its gradient, its state, the learning rate and"
-    " the count of steps",
+    "use an optimizer whose step() computes each parameter and its state from its gradient, its state, the learning"
+    " rate and the step count",
 )
 ONE_OPTIMIZER = Refusal(
     "several optimizers in a step",
-    "return one torch.optim.Optimizer; parameters of other settings are further groups of it",
+    "return one torch.optim.Optimizer, with a group of parameters for each of the settings",
 )
 CLOSED_OVER = Refusal(
     "an optimizer of `model.parameters()` that the function closes over",
@@ -219,16 +217,17 @@ FP8 = Refusal('products in float8: `precision="fp8-mixed"`', 'use precision="bf1
 AUTOCAST = Refusal("`torch.autocast` around `parallelize` or `step(batch)`", 'parallelize(precision="bf16-mixed")')
 CUDA_AUTOCAST = Refusal(
     '`torch.autocast("cuda")` in the model, on a machine with CUDA',
-    "say precision='bf16-mixed' of the step, or torch.autocast(x.device.type, ...) in the model",
+    "set precision='bf16-mixed' for the step, or use torch.autocast(x.device.type, ...) in the model",
 )
 NO_GRAD = Refusal(
     "`torch.no_grad()` or `torch.inference_mode()` around `step(batch)`",
     "call it outside; to evaluate, step.evaluate(batch) or step.predict(batch)",
 )
 OTHER_STEP = Refusal(
-    "a step that reads the weights of a module which another step trains, as of a GAN",
-    "train both by one step, of one module whose forward returns the sum of both losses, with a group of parameters for"
-    " each; torch.func.functional_call with detached weights keeps the gradients of one loss from them",
+    "a step that reads the weights of a module which another step trains, as in a GAN",
+    "train both in one step: as parts of one module whose forward returns the sum of both losses, with a group of"
+    " parameters for each; torch.func.functional_call with detached weights keeps the gradients of one loss from the"
+    " other part",
 )
 BACKWARD = Refusal(
     "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
@@ -244,7 +243,7 @@ OPTIMIZER_STEP = Refusal("`step.optimizer.step()`", "step(batch) updates the par
 COPIED_STEP = Refusal("copying or pickling a step", "keep step.state_dict(), and parallelize again where it is needed")
 MODE = Refusal(
     "`model.eval()` or `model.train()` between `parallelize` and `step(batch)`, of parts of the model too",
-    "put modes back before step(): they are part of the plan",
+    "restore the modes before step(): they are part of the plan",
 )
 STALE = Refusal(
     "the module that was given to `parallelize`: a call, `parameters()`, `state_dict()`, `clip_grad_norm_`, `to()`, a"
@@ -320,4 +319,4 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         WRITTEN,
     ),
 }
-"""By section of the manual."""
+"""The unsupported uses, by section of the manual."""

@@ -1,9 +1,9 @@
 """
-What an op costs on one device: a measured time, a fitted roofline of its family, or the plain roofline.
+The cost of an op on one device: a measured time, a fitted roofline of its family, or the plain roofline.
 
-The plain roofline of a kind of device takes `max(flops / rate, bytes / bandwidth) + launch`. A fitted one has rates of
-its own for a family of ops and a dtype, and says what part of each is reached at which number of FLOPs, or bytes: a
-batch of 32 does not cost 32 batches of 1. Units are SI.
+The plain roofline of a kind of device takes `max(flops / rate, bytes / bandwidth) + launch`. A fitted roofline
+has the rates of a family of ops and a dtype, and the fraction of each rate that is reached at a number of FLOPs, or
+bytes: a batch of 32 does not cost 32 batches of 1. Units are SI.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from .cluster import Device
 from .op_rate import OpRate
 
 VIEWS = "views"
-"""The class of cost of ops that give the same elements another shape: they move and compute nothing."""
+"""The cost class of ops that give the same elements another shape: they move and compute nothing."""
 
 COPY = "copy"
-"""The class of cost of what moves within a device: sums in place, zeros for partial values."""
+"""The cost class of data movement within a device: sums in place, zeros for partial values."""
 
 ELEMENTWISE = "elementwise"
 
 MULTIPLYING = frozenset({"contractions", "attention", "windows", "linalg"})
-"""Classes of cost whose ops do more per byte than others, so that the rates of these say nothing of them."""
+"""Cost classes of ops with more operations per byte than others; rates of other classes do not apply to them."""
 
 
 @dataclass(frozen=True)
 class OpWork:
     """
-    What one op does on one device, with its own part.
+    The work of one op on one device, which computes its part.
 
-    family   the file of `ir/ops` that the op has its row in, which is its class of cost
-    dtype    that it computes in, by name: the first floating-point one of its tensors
+    family   the cost class: the file of `ir/ops` that has the op's row
+    dtype    name of the dtype of the computation: the first floating-point dtype of the op's tensors
     flops    floating-point operations
-    bytes    read and written
+    bytes    bytes read and written
     key      the op with its local shapes and arguments, for measured times: `mm(float32[64x32], float32[32x16])`;
-             empty where nobody asks
-    joins    whether it is done by a kernel of several ops that another of them launches
+             empty if no key was asked for
+    joins    whether a kernel that another op launches computes this op too
     """
 
     family: str
@@ -51,11 +51,11 @@ class OpWork:
 @dataclass(frozen=True)
 class KernelPart:
     """
-    What one op does of a kernel that computes several.
+    The share of one op in a kernel that computes several.
 
     Args:
-        moved: by position, operands first, which of its operands and results the kernel reads or writes for it.
-        launches: whether the launch of the kernel counts as its own.
+        moved: positions, operands first, of its operands and results that the kernel reads or writes for it.
+        launches: whether this op pays for the launch of the kernel.
     """
 
     moved: frozenset[int]
@@ -64,12 +64,12 @@ class KernelPart:
 
 def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
     """
-    The time of `work` on a device: as measured, else by the fitted rate, else the roofline.
+    Return the seconds of `work` on a device: as measured, else by the fitted rate, else by the roofline.
 
-    Nothing takes no time, but for views where they were measured or their launch was fitted.
+    Empty work takes no time, except views with a measured time or a fitted launch.
 
     Args:
-        joins: whether it is part of a larger op, so that its launch does not count, nor that it is small.
+        joins: whether it is part of a larger op, so that it is priced at the best rates, without a launch.
     """
     if joins or work.joins:
         moves = bool(work.flops or work.bytes)
@@ -84,20 +84,20 @@ def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
 
 def op_rate(device: Device, family: str, dtype: str) -> OpRate:
     """
-    The fitted rate of a family and dtype, else of all others, else the plain roofline of the device.
+    Return the fitted rate of a family and dtype, else the most specific fitted default, else the plain roofline.
 
-    What goes over memory, and has no rate of its own dtype or family, goes as the next best that was fitted does.
+    A memory-bound op without a rate for its dtype or family takes a fitted rate of another dtype.
     """
-    known = device.rates_by_use
-    if (rate := known.get((family, dtype))) is None:
-        rate = known[family, dtype] = next(_rates(device, family, dtype))
+    rates = device.rates_by_use
+    if (rate := rates.get((family, dtype))) is None:
+        rate = rates[family, dtype] = next(_rates(device, family, dtype))
     return rate
 
 
 def _rates(device: Device, family: str, dtype: str) -> Iterator[OpRate]:
-    """The rates that may stand for a family and dtype, the best first."""
+    """Yield the rates that may stand for a family and dtype, best first."""
     asked = [(family, dtype), (family, ""), ("", dtype), ("", "")]
     if family not in MULTIPLYING:
-        asked += [(each, rate.dtype) for each in (family, ELEMENTWISE) for rate in device.rates]
-    yield from filter(None, (device.fitted(*each) for each in asked))
+        asked += [(name, rate.dtype) for name in (family, ELEMENTWISE) for rate in device.rates]
+    yield from filter(None, (device.fitted(*key) for key in asked))
     yield OpRate(family, dtype, device.rate(dtype), device.memory_bandwidth, device.launch)

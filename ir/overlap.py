@@ -1,11 +1,11 @@
 """
-How much of a step's communication runs beside computation, of a simulated step or of a measured one.
+Overlap of a step's communication with its computation, in a simulated or a measured step.
 
-With C the times in which a rank computes, and M those in which its traffic is under way:
+Let C be the times when a rank computes, and M the times when its traffic is in flight:
 
     overlapped = |C and M|,  exposed = |M| - |C and M|,  ratio = |C and M| / min(|C|, |M|)    `Overlap`
 
-Source: HiDup 6.6, where the ratio is that of table 4. Traffic on several channels at a time counts once in a sum.
+Source: HiDup 6.6; table 4 shows this ratio. Simultaneous traffic on several channels counts once in a sum.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ ALL = "all"
 PHASES = ("forward", "backward", "update")
 
 Overlaps: TypeAlias = "Mapping[tuple[str, str], Overlap]"
-"""By phase and channel (its axes or stages), each of which may be `all`."""
+"""Overlaps by phase and channel (its axes or stages); both may be `all`."""
 
 
 @dataclass(frozen=True)
 class Overlap:
     """
-    What a rank computes and communicates, in seconds.
+    The computation and communication of a rank, in seconds.
 
     Args:
-        compute: in which it computes, in the phase.
-        communication: in which traffic of the phase is under way.
-        overlapped: in which that is so while it computes, whatever the phase of that.
-        beside: in which it computes in all phases, so that traffic could be beside it; None for `compute`.
+        compute: computation of the phase.
+        communication: time with traffic of the phase in flight.
+        overlapped: the part of this time during computation of any phase.
+        beside: computation of all phases, which could hide traffic, or None for `compute`.
     """
 
     compute: float
@@ -47,23 +47,23 @@ class Overlap:
 
     @property
     def exposed(self) -> float:
-        """Seconds of communication in which the rank does not compute."""
+        """Seconds of communication without simultaneous computation."""
         return self.communication - self.overlapped
 
     @property
     def ratio(self) -> float:
-        """Overlapped seconds of all that could be; 1 where there is nothing to overlap."""
+        """Overlapped seconds as a fraction of the possible overlap; 1 if nothing can overlap."""
         least = min(self.compute if self.beside is None else self.beside, self.communication)
         return self.overlapped / least if least else 1.0
 
 
 def overlap_of(computed: Mapping[str, Iterable[Span]], sent: Iterable[tuple[str, str, Span]]) -> Overlaps:
     """
-    The overlap of one rank by phase and channel, in the order of a table.
+    Return the overlap of one rank by phase and channel, in the order of a table.
 
     Args:
-        computed: when it computes, by phase.
-        sent: when traffic is under way: its phase, its channel and its span.
+        computed: times of computation by phase.
+        sent: traffic: its phase, its channel and its span.
     """
     by_row: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
     for phase, channel, span in sent:
@@ -72,61 +72,61 @@ def overlap_of(computed: Mapping[str, Iterable[Span]], sent: Iterable[tuple[str,
     by_phase = {phase: merged(spans) for phase, spans in computed.items()}
     whole = merged(chain.from_iterable(by_phase.values()))
     by_phase[ALL] = whole
-    found: dict[tuple[str, str], Overlap] = {}
+    overlaps: dict[tuple[str, str], Overlap] = {}
     for (phase, channel), spans in sorted(by_row.items(), key=_place):
         busy = merged(spans)
         seconds = length(by_phase.get(phase, ()))
-        found[phase, channel] = Overlap(seconds, length(busy), length(common(whole, busy)), length(whole))
-    return found
+        overlaps[phase, channel] = Overlap(seconds, length(busy), length(common(whole, busy)), length(whole))
+    return overlaps
 
 
 def _place(item: tuple[tuple[str, str], object]) -> tuple[int, bool, str]:
-    """Where a row stands: by phase, and the sum over channels last."""
+    """Return the sort key of a row: by phase, with the sum over channels last."""
     (phase, channel), _ = item
     return (*PHASES, ALL).index(phase), channel == ALL, channel
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans apart from one another, in order."""
-    found: list[Span] = []
+    """Return the union of spans, as disjoint spans in order."""
+    union: list[Span] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if union and begin <= union[-1][1]:
+            union[-1] = union[-1][0], max(union[-1][1], end)
         elif end > begin:
-            found.append((begin, end))
-    return found
+            union.append((begin, end))
+    return union
 
 
 def common(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """The times that are in both, of which each is in order and apart."""
-    found: list[Span] = []
+    """Return the intersection of two lists of disjoint spans in order."""
+    intersection: list[Span] = []
     at = there = 0
     while at < len(one) and there < len(other):
         begin, end = max(one[at][0], other[there][0]), min(one[at][1], other[there][1])
         if begin < end:
-            found.append((begin, end))
+            intersection.append((begin, end))
         if one[at][1] < other[there][1]:
             at += 1
         else:
             there += 1
-    return found
+    return intersection
 
 
 def without(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
-    """The times of the first that are not in the second, of which each is in order and apart."""
-    found: list[Span] = []
+    """Return the times of the first list outside of the second; both hold disjoint spans in order."""
+    rest: list[Span] = []
     for begin, end in spans:
         for start, stop in taken:
             if stop <= begin or start >= end:
                 continue
             if start > begin:
-                found.append((begin, start))
+                rest.append((begin, start))
             begin = stop
         if begin < end:
-            found.append((begin, end))
-    return found
+            rest.append((begin, end))
+    return rest
 
 
 def length(spans: Iterable[Span]) -> float:
-    """Of spans apart from one another, the seconds."""
+    """Return the total seconds of disjoint spans."""
     return sum(end - begin for begin, end in spans)

@@ -1,4 +1,4 @@
-"""The overlap of measured steps as a table of plain text, for ranks that print nothing better."""
+"""The overlap of measured steps as a table of plain text, for ranks without better output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COLUMNS = ("ranks", "phase", "over", "compute", "communication", "overlapped", "
 
 
 def cells(overlap: Overlap) -> tuple[str, ...]:
-    """What a row says of an overlap."""
+    """Return the cells of a row that describe an overlap."""
     seconds = overlap.compute, overlap.communication, overlap.overlapped, overlap.exposed
     return (*map(seconds_text, seconds), f"{overlap.ratio:.0%}")
 
 
 def measured_table(measured: MeasuredSteps) -> str:
-    """The step of median length, of each stage the rank that computes longest."""
+    """Return the table of the step of median length, with the rank of each stage that computes longest."""
     step = measured.middle
     count = f"the median of {len(measured.steps)} steps" if len(measured.steps) > 1 else "one step"
     title = f"{measured.name}, measured: {seconds_text(step_seconds(step))}, {count}"

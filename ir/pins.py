@@ -1,5 +1,5 @@
 """
-Pins: what a user has decided on, and what that means for the sharding of one value and the signature of one op.
+Pins: decisions of the user, and the resulting limits on the sharding of a value and the signature of an op.
 
 `Pin` is an entry of a pin file: a glob of values with their sharding, or a preset. `passes/search/pins.py` resolves
 entries to `ShardingLimit`s of values and `SignatureLimit`s of ops, which the IR holds and every search obeys.
@@ -20,14 +20,14 @@ _Entry = TypeVar("_Entry")
 PRESETS = ("dp", "zero1", "zero2", "zero3", "tp")
 
 Placement = str | tuple[str, int]
-"""The part of a sharding that is of one axis: "R" (replicated), "P" (partial) or ("S", dim) (split along dim)."""
+"""The placement of a value on one axis: "R" (replicated), "P" (partial) or ("S", dim) (split along dim)."""
 
 ANY = "any"
-"""In the place of a placement: there is no limit on the value."""
+"""Stands for a placement that is not limited."""
 
 
 def placement(sharding: Sharding, axis: str) -> Placement:
-    """The placement of a value with `sharding` on `axis`."""
+    """Return the placement of a value with `sharding` on `axis`."""
     for dim, spread in enumerate(sharding.dims):
         if axis in spread.axes:
             return ("S", dim)
@@ -40,7 +40,7 @@ class Pin:
     One entry of a pin file: a sharding for the values that match a glob, or a preset.
 
     Args:
-        axes: those that a preset is for; None for all axes of devices.
+        axes: axes of a preset, or None for all axes of devices.
         place: file and line of the entry, for messages.
     """
 
@@ -59,12 +59,12 @@ class Pin:
 @dataclass(frozen=True)
 class ShardingLimit:
     """
-    Which shardings a value may have.
+    The shardings that a value may have.
 
     Args:
-        sharding: the only one; where it has no offsets, those of the ratios are allowed.
-        axes: per axis the placements that are allowed. An axis may be listed several times; all must hold.
-        by: the indices of the pins that ask for it, in the list of the function.
+        sharding: the only allowed sharding; without offsets, it allows the offsets that follow from ratios.
+        axes: allowed placements per axis. An axis may be listed several times; all entries must hold.
+        by: indices of the pins that ask for the limit, in the function's list.
     """
 
     sharding: Sharding | None = None
@@ -72,18 +72,18 @@ class ShardingLimit:
     by: tuple[int, ...] = field(default=(), compare=False)
 
     def allows(self, given: Sharding) -> bool:
-        """Whether `given` is one of the shardings."""
+        """Whether `given` is one of the allowed shardings."""
         if self.sharding is not None and not is_as_pinned(given, self.sharding):
             return False
         return all(placement(given, axis) in allowed for axis, allowed in self.axes)
 
     def with_axes(self, axes: Iterable[tuple[str, frozenset[Placement]]], by: tuple[int, ...]) -> ShardingLimit:
-        """The limit with placements of further axes."""
-        added = tuple(each for each in axes if each not in self.axes)
+        """Return the limit with placements of further axes."""
+        added = tuple(entry for entry in axes if entry not in self.axes)
         return replace(self, axes=(*self.axes, *added), by=_united(self.by, by))
 
     def and_also(self, other: ShardingLimit) -> ShardingLimit:
-        """Both limits; a sharding that is given in full wins over placements of axes."""
+        """Return both limits as one; a full sharding takes precedence over placements of axes."""
         if self.sharding is not None or other.sharding is not None:
             return self if self.sharding is not None else other
         return self.with_axes(other.axes, other.by)
@@ -98,23 +98,23 @@ class OpPlacements:
     results: tuple[Placement, ...]
 
     def matches(self, given: Signature) -> Iterator[bool]:
-        """For every operand, then every result, whether its placement is this one."""
+        """Yield for every operand, then every result, whether it has the listed placement."""
         pairs = chain(zip(given.operands, self.operands, strict=True), zip(given.results, self.results, strict=True))
-        return (placement(each, self.axis) == wanted for each, wanted in pairs)
+        return (placement(sharding, self.axis) == wanted for sharding, wanted in pairs)
 
 
 @dataclass(frozen=True)
 class SignatureLimit:
     """
-    Which signatures an op may have.
+    The signatures that an op may have.
 
     Args:
-        axes: the placements of its values on some axes.
-        never: on some axes, a split that each value must not have, `ANY` for none.
-        operands: the limits of single operands.
-        signature: the only one; where it has no offsets, those of the ratios are allowed.
+        axes: required placements of its values on some axes.
+        never: forbidden splits of its values on some axes; `ANY` forbids nothing.
+        operands: limits of single operands.
+        signature: the only allowed signature; without offsets, it allows the offsets that follow from ratios.
         takes_partial: whether operands may be partial values.
-        by: the indices of the pins that ask for it, in the list of the function.
+        by: indices of the pins that ask for the limit, in the function's list.
     """
 
     axes: tuple[OpPlacements, ...] = ()
@@ -125,12 +125,12 @@ class SignatureLimit:
     by: tuple[int, ...] = field(default=(), compare=False)
 
     def allows(self, given: Signature) -> bool:
-        """Whether `given` is one of the signatures."""
+        """Whether `given` is one of the allowed signatures."""
         if not self.takes_partial and any(sharding.partial for sharding in given.operands):
             return False
-        if not all(all(each.matches(given)) for each in self.axes):
+        if not all(all(placements.matches(given)) for placements in self.axes):
             return False
-        if any(any(each.matches(given)) for each in self.never):
+        if any(any(placements.matches(given)) for placements in self.never):
             return False
         if self.signature is not None and not is_same(given, self.signature):
             return False
@@ -138,11 +138,11 @@ class SignatureLimit:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the signature, or the sharding of an operand, is given in full."""
+        """Whether a full signature, or the full sharding of an operand, is given."""
         return self.signature is not None or any(limit.sharding is not None for _, limit in self.operands)
 
     def and_also(self, other: SignatureLimit) -> SignatureLimit:
-        """Both limits; shardings that are given in full win over placements of axes."""
+        """Return both limits as one; full shardings take precedence over placements of axes."""
         if self.is_exact != other.is_exact:
             return self if self.is_exact else other
         return SignatureLimit(
@@ -158,10 +158,10 @@ class SignatureLimit:
 @dataclass(frozen=True)
 class Copy:
     """
-    Which shardings the working copy of a value may have.
+    The shardings that the working copy of a value may have.
 
     Args:
-        regathered: whether the copy is made again for backward.
+        regathered: whether the copy is gathered again for backward.
     """
 
     limit: ShardingLimit
@@ -170,31 +170,31 @@ class Copy:
 
 @dataclass(frozen=True)
 class ValuePin:
-    """What is pinned of an argument, or of a value that another stage sends: where it is kept, and its working copy."""
+    """The pins of an argument, or of a value that another stage sends: of its home, and of its working copy."""
 
     limit: ShardingLimit | None = None
     copy: Copy | None = None
 
     @property
     def by(self) -> tuple[int, ...]:
-        """The pins that ask for it; none where it was written into the IR by hand."""
+        """The indices of the pins that ask for it; empty for a pin that was written into the IR by hand."""
         return _united(self.limit.by if self.limit else (), self.copy.limit.by if self.copy else ())
 
 
 @dataclass(frozen=True)
 class OpPin:
-    """What is pinned of an op: its signature, and by index the working copies of its results."""
+    """The pins of an op: of its signature, and of its results' working copies by index."""
 
     limit: SignatureLimit | None = None
     copies: tuple[tuple[int, Copy], ...] = ()
 
     @property
     def by(self) -> tuple[int, ...]:
-        """The pins that ask for it; none where it was written into the IR by hand."""
-        found = self.limit.by if self.limit else ()
+        """The indices of the pins that ask for it; empty for a pin that was written into the IR by hand."""
+        indices = self.limit.by if self.limit else ()
         for _, copy in self.copies:
-            found = _united(found, copy.limit.by)
-        return found
+            indices = _united(indices, copy.limit.by)
+        return indices
 
 
 def _united(one: tuple[_Entry, ...], other: tuple[_Entry, ...]) -> tuple[_Entry, ...]:
@@ -202,7 +202,7 @@ def _united(one: tuple[_Entry, ...], other: tuple[_Entry, ...]) -> tuple[_Entry,
 
 
 def is_same(given: Signature | Sharding, wanted: Signature | Sharding) -> bool:
-    """Whether one is the other; where the expected one has no offsets, those of the ratios are allowed."""
+    """Whether `given` equals `wanted`; if `wanted` has no offsets, the offsets that follow from ratios are allowed."""
     if isinstance(given, Sharding) or isinstance(wanted, Sharding):
         return isinstance(given, Sharding) and isinstance(wanted, Sharding) and is_as_pinned(given, wanted)
     pairs = zip((*given.operands, *given.results), (*wanted.operands, *wanted.results), strict=True)
@@ -210,7 +210,7 @@ def is_same(given: Signature | Sharding, wanted: Signature | Sharding) -> bool:
 
 
 def is_as_pinned(sharding: Sharding, pinned: Sharding) -> bool:
-    """Whether a sharding is the pinned one; where that has no offsets, those of the ratios are allowed."""
+    """Whether `sharding` equals `pinned`; a dim that is pinned without offsets may have any offsets."""
     pairs = zip(sharding.dims, pinned.dims, strict=True)
     dims = tuple(dim if wanted.offsets else DimSharding(dim.axes) for dim, wanted in pairs)
     return replace(sharding, dims=dims) == pinned

@@ -1,8 +1,8 @@
 """
-The options of a plan as one table: their values, defaults and meanings, who takes them, and which exclude each other.
+The options of a plan as one table: their values, defaults and meanings, their commands, and conflicts between options.
 
-`PlanOptions` and `search-plan` take their defaults and options from this table, the command line its flags, and all of
-them, `parallelize` too, refuse options by it; `docs/options.md` is generated from it.
+`PlanOptions` and `search-plan` take their options and defaults from this table, and the command line its flags; these
+and `parallelize` check options against it. `docs/options.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Way = Literal["search", "candidate", "strategy", "passes"]
 
 WAYS: Mapping[Way, str] = {
     "search": "the search over whole plans",
-    "candidate": "a candidate that is made again",
+    "candidate": "a candidate that is rebuilt",
     "strategy": "the search for a strategy on the cluster's own mesh",
-    "passes": "a pipeline of the user's own",
+    "passes": "a pipeline that the user gives",
 }
-"""Map each way of planning to its description."""
+"""Maps each way of planning to its description."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Values:
     Args:
         text: their description, for messages and the manual.
         takes: a test of a value.
-        flag: keyword arguments of `argparse` for the flag; `int` as the type is a whole number above 0.
+        flag: keyword arguments of `argparse` for the flag; the type `int` means a whole number above 0.
     """
 
     text: str
@@ -49,7 +49,7 @@ class Option:
     Args:
         ways: the ways of planning that obey it.
         values: the values that it takes.
-        default: the value where none is given.
+        default: the default value.
         help: its meaning, for the command line.
     """
 
@@ -60,7 +60,7 @@ class Option:
 
 
 def are_shares(ratios: str) -> bool:
-    """Return whether ratios are numbers, one for each device."""
+    """Whether ratios are numbers, one for each device."""
     return ratios not in ("auto", "even", "balanced")
 
 
@@ -82,10 +82,10 @@ def refusal(given: Mapping[str, object], names: Mapping[str, str] | None = None)
             return f"{said[name]}, expected {values.text}"
     ways = {name: ways_of(name, value) for name, value in known.items()}
     if known.get("adapt"):
-        del ways["candidate"]  # A search begins there.
+        del ways["candidate"]  # A search starts from the candidate.
     for one, other in combinations(ways, 2):
         if not ways[one] & ways[other]:
-            first, second = (" or ".join(WAYS[way] for way in WAYS if way in ways[each]) for each in (one, other))
+            first, second = (" or ".join(WAYS[way] for way in WAYS if way in ways[option]) for option in (one, other))
             passes = ', or write the passes that do so into the pipeline (pins: add-pins{pins="..."})'
             return (
                 f"{said[one]} and {said[other]} exclude each other: the first is for {first}, the second for {second};"
@@ -123,7 +123,7 @@ def _number(text: str, least: float, most: float = float("inf"), kind: type = in
 
 
 def _text(expected: str, metavar: str, read: Callable[[str], object]) -> Values:
-    """Describe the texts that a function reads without a ValueError."""
+    """Return the values that are texts which `read` accepts without a ValueError."""
 
     def takes(value: object) -> bool:
         try:
@@ -151,11 +151,11 @@ ALGORITHMS = (
     "metropolis",
     "coordinate-descent",
 )
-"""The algorithms that find a plan: first `search-plan`'s, then `search-strategy`'s."""
+"""The algorithms that find a plan: first the algorithms of `search-plan`, then of `search-strategy`."""
 
 _ANY: frozenset[Way] = frozenset(WAYS)
 WHOLE_PLANS: frozenset[Way] = frozenset({"search", "candidate"})
-"""The ways that decide on mesh, stages, micro-batches and duplex."""
+"""The ways that decide the mesh, stages, micro-batches and duplex."""
 _STRATEGY: frozenset[Way] = frozenset({"strategy"})
 _SEARCH: frozenset[Way] = frozenset({"search"})
 _OURS = WHOLE_PLANS | _STRATEGY
@@ -199,7 +199,7 @@ OPTIONS: Mapping[str, Option] = {
         "auto",
         "whether devices may idle; auto: if the step is faster without them",
     ),
-    "budget": Option(_SEARCH, _SECONDS, None, "end the search after so long; by default it does not depend on time"),
+    "budget": Option(_SEARCH, _SECONDS, None, "time limit of the search; by default it does not depend on time"),
     "measure": Option(_SEARCH, _COUNT, 1, "run the N best plans of different kinds on this machine, take the fastest"),
     "candidate": Option(
         frozenset({"candidate"}), _FILE, None, "rebuild the plan of this plan.json instead of searching"
@@ -216,16 +216,16 @@ OPTIONS: Mapping[str, Option] = {
     "compile": Option(
         _ANY, _FLAG, False, "compile the computation between collectives, as by torch.compile, or plan for that"
     ),
-    "dtype": Option(_ANY, _DTYPE, None, "of all floating-point tensors; by default each keeps its own"),
+    "dtype": Option(_ANY, _DTYPE, None, "dtype of all floating-point tensors; by default each keeps its dtype"),
     "gradients": Option(_ANY, _FLAG, False, "return the gradients too"),
-    "pipeline": Option(frozenset({"passes"}), _PASSES, None, "the passes to run in place of the usual ones"),
+    "pipeline": Option(frozenset({"passes"}), _PASSES, None, "the passes to run instead of the usual passes"),
     "probe": Option(_ANY, _FLAG, True, "do not infer the rules of unknown ops: replicate them on every device"),
     "adapt": Option(WHOLE_PLANS, _FLAG, False),
     "replan_from": Option(_SEARCH, _ANYTHING),
     "seed": Option(_ANY, _number("a whole number, or None", -float("inf")), 0),
     "compared": Option(_ANY, _number("a number of steps, 0 for none", 0), 10),
 }
-"""Map each option of `PlanOptions`, and each of `parallelize` about planning, to its place in all interfaces."""
+"""Maps each option of `PlanOptions`, and each planning option of `parallelize`, to its entry for all interfaces."""
 
 _STRATEGY_OPTIONS = ("pins", "algorithm", "ratios", "keep_activations")
 _SEARCH_OPTIONS = ("mesh", "stages", "micro_batches", "duplex", "idle", "budget", "candidate", "processes")
@@ -237,4 +237,4 @@ _TAKEN: Mapping[str, Sequence[str]] = {
     "check": (*_STRATEGY_OPTIONS, "compile", "pipeline"),
     "search-plan": (*_SEARCH_OPTIONS, "keep_activations", "ratios", "adapt"),
 }
-"""Map each command, and the pass, to the options that it takes."""
+"""Maps each command, and the pass `search-plan`, to the options that it takes."""

@@ -1,9 +1,9 @@
 """
 Jobs on ports: messages, their possible senders, and schedules of them (cross-mesh 3.2).
 
-A job occupies several ports at once, for as long as it takes to send it; a port carries one job at a time. Where a job
-has a choice of ports (its senders), the schedule makes it. A schedule is jobs in the order of their start: each starts
-when all of its ports have done what comes before it, so that its place in the order is its place at every port.
+A job occupies several ports at once for its whole length; a port carries one job at a time. If a job has a choice of
+ports (its senders), the schedule makes the choice. A schedule lists jobs in start order: each starts when all of its
+ports have finished their earlier jobs, so its place in the order is its place at every port.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Choice: TypeAlias = tuple[int, int]
-"""The number of a job, and of one of its options."""
+"""The number of a job, and the number of one of its options."""
 Schedule: TypeAlias = tuple[Choice, ...]
 
 
 @dataclass(frozen=True)
 class Job:
     """
-    What is sent at once.
+    A message that is sent at once.
 
     Args:
-        length: for how long it occupies its ports; a whole number of any unit, at least 1.
-        options: the ports that it may occupy, one set of which it does; none of them empty.
+        length: time for which it occupies its ports; a whole number of any unit, at least 1.
+        options: sets of ports that it may occupy, none of them empty; it occupies one of the sets.
     """
 
     length: int
@@ -34,7 +34,7 @@ class Job:
 
     @property
     def fixed(self) -> frozenset[int]:
-        """The ports that it occupies whatever is chosen."""
+        """The ports that the job occupies in every option."""
         return frozenset(self.options[0]).intersection(*self.options)
 
 
@@ -42,7 +42,7 @@ Problem: TypeAlias = tuple[Job, ...]
 
 
 def makespan(problem: Problem, found: Iterable[Choice]) -> int:
-    """When the last job of a schedule is done (equation 1)."""
+    """Return the end of the last job of a schedule (equation 1)."""
     free: defaultdict[int, int] = defaultdict(int)
     for number, option in found:
         job = problem[number]
@@ -53,7 +53,7 @@ def makespan(problem: Problem, found: Iterable[Choice]) -> int:
 
 
 def least_makespan(problem: Problem) -> int:
-    """A lower bound of the makespan of every schedule, from what each port, and each set of ports, has to carry."""
+    """Return a lower bound on the makespan of every schedule, from the loads of ports and of sets of ports."""
     must = covering_load((job.length, frozenset((port,))) for job in problem for port in job.fixed)
     either = covering_load((job.length, ports) for job in problem if (ports := _alternatives(job)))
     step = math.gcd(*(job.length for job in problem)) or 1
@@ -62,10 +62,10 @@ def least_makespan(problem: Problem) -> int:
 
 def covering_load(demands: Iterable[tuple[int, frozenset[int]]]) -> float:
     """
-    What the busiest port carries at least, where each load may be put on any of several ports, or shared among them.
+    Return a lower bound on the load of the busiest port, if each load may be put on any of several ports, or be shared.
 
-    The largest, over sets of ports, of what can go nowhere else divided by the number of ports. Looked at are the sets
-    that loads have, their unions from the smallest on, and all ports.
+    It is the maximum, over sets of ports, of the load that must stay in the set divided by the number of its ports. The
+    sets tried are the sets of the loads, their unions from the smallest on, and all ports.
     """
     loads: defaultdict[frozenset[int], int] = defaultdict(int)
     for length, ports in demands:
@@ -74,10 +74,12 @@ def covering_load(demands: Iterable[tuple[int, frozenset[int]]]) -> float:
     for ports in sorted(loads, key=lambda ports: (len(ports), sorted(ports))):
         grown |= ports
         sets[grown] = None
-    return max((sum(load for p, load in loads.items() if p <= each) / len(each) for each in sets if each), default=0.0)
+    return max(
+        (sum(load for p, load in loads.items() if p <= group) / len(group) for group in sets if group), default=0.0
+    )
 
 
 def _alternatives(job: Job) -> frozenset[int]:
-    """The ports of which a job takes one or the other; empty where it has no choice, or may take none of them."""
+    """Return the ports among which a job has a choice; empty if it has none, or may take only its fixed ports."""
     rest = [frozenset(option) - job.fixed for option in job.options]
     return frozenset[int]().union(*rest) if all(rest) else frozenset[int]()

@@ -1,10 +1,10 @@
 """
 Ratios: the share of each part of an axis in the dims that the axis splits (HAP 2.4, 5.1).
 
-Shares are real numbers, sizes are integers: a count is rounded to the sizes nearest to its shares, and those with the
-smallest error give way until the sum is exact. Several axes that split one dim split it one after the other, major to
-minor, so that gathering the minor ones leaves the boundaries of the major ones. Where no axis has ratios the split is
-the even one of `sharding`.
+Shares are real numbers, sizes are integers: each size is rounded to the nearest integer, then the sizes with the
+smallest error change until the sum is exact. Several axes that split one dim split it one after the other, major to
+minor, so gathering the minor axes leaves the boundaries of the major axes. Without ratios, splits are the even splits
+of `sharding`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from .mesh import Mesh
 from .sharding import DimSharding, Offsets, Sharding, dim_sharding, even_offsets
 
 TOLERANCE = 1e-6
-"""By how much the shares of an axis may miss a sum of 1."""
+"""Tolerance of the sum of an axis's shares, which is 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ratios(metaclass=Interned):
-    """By axis, in order of name, the share of each part; axes that are not listed are split evenly."""
+    """The share of each part by axis, in order of axis names; axes that are not listed are split evenly."""
 
     shares: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @staticmethod
     def of(shares: Mapping[str, Sequence[float]]) -> Ratios:
-        """The ratios of some axes."""
+        """Return the ratios of some axes."""
         return Ratios(tuple((axis, tuple(map(float, given))) for axis, given in sorted(shares.items())))
 
     def __bool__(self) -> bool:
         return bool(self.shares)
 
     def on(self, axis: str) -> tuple[float, ...] | None:
-        """The shares of the parts of `axis`; None where it is split evenly."""
+        """Return the shares of the parts of `axis`, or None if it is split evenly."""
         return next((shares for name, shares in self.shares if name == axis), None)
 
     def split(self, axes: Sequence[str]) -> bool:
@@ -57,15 +57,15 @@ class Ratios(metaclass=Interned):
 
 
 EVEN = Ratios()
-"""Every axis split evenly."""
+"""Ratios that split every axis evenly."""
 
 
 @lru_cache(maxsize=65536)
 def boundaries(count: int, axes: tuple[str, ...], mesh: Mesh, ratios: Ratios = EVEN) -> Offsets:
     """
-    The boundaries of the parts into which `axes`, major to minor, divide `count` things.
+    Return the boundaries of the parts into which `axes`, major to minor, divide `count` elements.
 
-    Parts may be empty. Those of a prefix of the axes are among those of all.
+    Parts may be empty. The boundaries of a prefix of the axes are among the boundaries of all axes.
     """
     run = tuple(itertools.takewhile(lambda axis: ratios.on(axis) is None, axes))
     if run == axes:
@@ -78,12 +78,12 @@ def boundaries(count: int, axes: tuple[str, ...], mesh: Mesh, ratios: Ratios = E
         return coarse
     fine = [0]
     for start, end in itertools.pairwise(coarse):
-        fine += [start + each for each in boundaries(end - start, rest, mesh, ratios)[1:]]
+        fine += [start + boundary for boundary in boundaries(end - start, rest, mesh, ratios)[1:]]
     return tuple(fine)
 
 
 def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Integer sizes in the given proportions that sum to `count` (HAP 5.1)."""
+    """Return integer sizes in the given proportions that sum to `count` (HAP 5.1)."""
     total = math.fsum(shares)
     exact = [count * share / total for share in shares]
     sizes = [math.floor(size + 0.5) for size in exact]
@@ -98,8 +98,8 @@ def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
 @dataclass(frozen=True, eq=False)
 class Splits(metaclass=Interned):
     """
-    How the dims of one value, or the factors of one op, are divided: `counts` is the number of indivisible pieces of
-    each, `ratios` how the axes share those.
+    The division of the dims of one value, or of the factors of one op: `counts` holds the number of indivisible pieces
+    of each dim, `ratios` the shares of the axes.
 
     A dim of fewer pieces than parts is divided by single elements instead.
     """
@@ -110,19 +110,19 @@ class Splits(metaclass=Interned):
 
     @staticmethod
     def single(sizes: Sequence[int], ratios: Ratios = EVEN) -> Splits:
-        """Every element is a piece by itself."""
+        """Return splits whose every element is a piece."""
         return Splits(tuple(sizes), tuple(sizes), ratios)
 
     def boundaries(self, index: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
-        """The boundaries, in elements, of the parts of dim `index` along `axes`."""
+        """Return the boundaries, in elements, of the parts of dim `index` along `axes`."""
         size, count = self.sizes[index], self.counts[index]
         if count < mesh.parts(axes):
             count = size
         pieces, unit = boundaries(count, axes, mesh, self.ratios), size // max(count, 1)
-        return pieces if unit == 1 else tuple(each * unit for each in pieces)
+        return pieces if unit == 1 else tuple(boundary * unit for boundary in pieces)
 
     def dim(self, index: int, axes: tuple[str, ...], mesh: Mesh) -> DimSharding:
-        """The split of dim `index` along `axes`; one that is even, if the dim is too small, will not verify."""
+        """Return the split of dim `index` along `axes`; if the dim is too small, an even split that does not verify."""
         if not axes:
             return DimSharding()
         size = self.sizes[index]
@@ -131,12 +131,12 @@ class Splits(metaclass=Interned):
         return dim_sharding(axes, self.boundaries(index, axes, mesh), size, mesh)
 
     def sharding(self, like: Sharding, mesh: Mesh) -> Sharding:
-        """The sharding that has the axes of `like`, divided so."""
+        """Return the sharding with the axes of `like` and the boundaries of these splits."""
         dims = tuple(self.dim(index, dim.axes, mesh) for index, dim in enumerate(like.dims))
         return Sharding(dims, like.partial)
 
     def is_even(self, mesh: Mesh) -> bool:
-        """Whether every split, along any axes, is just the even one."""
+        """Whether every split, along any axes, is the even split."""
         parts = mesh.parts(mesh.names)
         pairs = zip(self.sizes, self.counts, strict=True)
         return not self.ratios and all(size == count or not count % parts for size, count in pairs)

@@ -1,19 +1,19 @@
 """
-Sharding rules: which dims of an op's operands and results go together.
+Sharding rules: the dims of an op's operands and results that are split together.
 
 A rule names *factors*: `([i, k], [k, j]) -> ([i, j]) reduction={k}` is a matrix product. Splitting a factor
-over a mesh axis splits every dim that carries it and replicates the operands that do not; a result that lacks
-it is partial where the factor is in `reductions`, and does not depend on it otherwise. A dim may be a product
-of factors, major to minor (`b*s`); only its leading factor can be split, for no other split is contiguous.
+over a mesh axis splits every dim with that factor and replicates operands without it; a result without it is partial
+if the factor is in `reductions`, and else does not depend on it. A dim may be a product of factors, major to minor
+(`b*s`); only its leading factor can be split, since splits of the others are not contiguous.
 
-A factor may be *indexed*: its positions are the values of an integer operand, as the rows of an embedding are in
-`([v, e], [b]) -> ([b, e]) reduction={v} indexed={v: 1}`. Where it is split, a device looks up the rows that it holds
-and takes zero for all others, so the result is partial; where the result carries the factor (a scatter), a device
-keeps what falls into its part.
+A factor may be *indexed*: its positions are the values of an integer operand, as the rows of an embedding in
+`([v, e], [b]) -> ([b, e]) reduction={v} indexed={v: 1}`. If it is split, a device looks up the rows that it holds
+and takes zero for all others, so the result is partial; if the result has the factor (a scatter), a device keeps the
+values of its part.
 
-Three more facts complete the theorem that a rule is: in which operands the op is *linear* (so that partial
-operands give partial results), which operands are *additive* (a bias: where a reduction factor is split it
-must be partial too, so that it is added once), and which factors must not be split (`replicated`).
+A rule also states in which operands the op is *linear* (so that partial operands give partial results), which operands
+are *additive* (a bias: if a reduction factor is split, it must be partial too, so that it is added once), and which
+factors must not be split (`replicated`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from .sharding import Reduction
 
 Dim = tuple[str, ...]
-"""The factors of one dim, major to minor; none for a dim of size 1 that is never split."""
+"""The factors of one dim, major to minor; empty for a dim of size 1 that is never split."""
 
 Value = tuple[Dim, ...]
 
@@ -42,12 +42,12 @@ class Rule:
     replicated: frozenset[str] = frozenset()
     linear: tuple[frozenset[int], ...] = ()
     """
-    Sets of operands; where all of one set are partial sums and the rest replicated, so are the results. Zeros are
-    linear in the empty set: they are a sum of zeros.
+    Sets of operands: if all operands of one set are partial sums and the others are replicated, the results are partial
+    sums. Zeros are linear in the empty set: they are a sum of zeros.
     """
     additive: frozenset[int] = frozenset()
     indexed: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The factor of which the positions are values of an operand, and the operand's number; one at most."""
+    """The factor whose positions are the values of an operand, and the operand's number; at most one entry."""
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class Rule:
         return tuple(dict.fromkeys(factor for value in values for dim in value for factor in dim))
 
     def splittable(self) -> tuple[str, ...]:
-        """The factors that a mesh axis may split."""
+        """Return the factors that a mesh axis may split."""
         blocked = set(self.replicated)
         for value in (*self.operands, *self.results):
             for dim in value:
@@ -65,11 +65,11 @@ class Rule:
         return tuple(f for f in self.factors if f not in blocked and self.sizes[f] > 1)
 
     def leading(self, dim: Dim) -> str | None:
-        """The factor of `dim` along which it can be split: the first of more than one element."""
+        """Return the factor of `dim` along which it can be split: the first factor with more than one element."""
         return next((factor for factor in dim if self.sizes[factor] > 1), None)
 
     def misfit(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str | None:
-        """Why operands and results of these shapes are not those of this rule; None where they are."""
+        """Return why operands and results of these shapes do not fit this rule, or None if they fit."""
         sides = (("operand", self.operands, operands), ("result", self.results, results))
         for side, values, shapes in sides:
             if len(values) != len(shapes):
@@ -99,7 +99,7 @@ def _rule_text(
     sizes: Mapping[str, int],
     sets: Iterable[tuple[str, Sequence[str]]],
 ) -> str:
-    """Return the notation of a rule; sets without items are left out."""
+    """Return the notation of a rule, without its empty sets."""
     text = f"({_values_text(operands)}) -> ({_values_text(results)})"
     text += f" {{{', '.join(f'{factor}={size}' for factor, size in sizes.items())}}}" if sizes else ""
     return text + "".join(f" {name}={{{', '.join(items)}}}" for name, items in sets if items)
@@ -111,7 +111,7 @@ def _values_text(values: Iterable[Value]) -> str:
 
 @dataclass(frozen=True)
 class Notation:
-    """A rule's text, taken apart: a rule whose sizes are still to be bound to shapes."""
+    """The parsed text of a rule, whose sizes are bound to shapes later."""
 
     text: str
     operands: tuple[Value, ...]
@@ -121,13 +121,11 @@ class Notation:
 
     @property
     def ranks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """How many dims each operand and each result has."""
+        """The number of dims of each operand and each result."""
         return tuple(map(len, self.operands)), tuple(map(len, self.results))
 
     def bind(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
-        """
-        The rule for operands and results of these shapes; ValueError where they do not fit the notation.
-        """
+        """Return the rule for operands and results of these shapes; raise ValueError if the shapes do not fit."""
         if (len(operands), len(results)) != (len(self.operands), len(self.results)):
             raise ValueError(
                 f"rule '{self.text}' has {len(self.operands)} operands and {len(self.results)} results,"
@@ -155,9 +153,9 @@ class Notation:
     def without(self, factors: Collection[str], linear: Collection[frozenset[int]]) -> str:
         """Return the text of this rule with these factors whole, and without these linear sets."""
         groups = self.sets.get("linear", ())
-        kept = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
+        linear_groups = tuple(group for group in groups if frozenset(map(int, group.split("+"))) not in linear)
         whole = tuple(dict.fromkeys((*self.sets.get("replicated", ()), *sorted(factors))))
-        sets = {**self.sets, "replicated": whole, "linear": kept}
+        sets = {**self.sets, "replicated": whole, "linear": linear_groups}
         return _rule_text(self.operands, self.results, self.sizes, sets.items())
 
     def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:
@@ -191,7 +189,7 @@ _SET = re.compile(r"(?:(reduction|replicated|linear|additive|indexed)\s*=\s*)?\{
 
 
 def parse_rule(text: str) -> Notation:
-    """Read factor notation; ValueError says what is wrong with it."""
+    """Read factor notation; ValueError describes the fault."""
     if (match := _RULE.match(text)) is None:
         raise ValueError(f"rule '{text}' is not of the form ([i, k], [k, j]) -> ([i, j]) reduction={{k}}")
     sizes: dict[str, int] = {}
@@ -236,7 +234,7 @@ def _check_sets(text: str, sets: Mapping[str, tuple[str, ...]], operands: int) -
 
 
 def _index_problem(items: Sequence[str], operands: Sequence[Value], known: Collection[str]) -> str | None:
-    """What is wrong with the set of indexed factors, of which there is one at most."""
+    """Return the fault of the set of indexed factors, or None; the set may hold one factor."""
     if not items:
         return None
     if len(items) > 1 or re.fullmatch(r"\w+\s*:\s*\d+", items[0]) is None:
@@ -265,7 +263,7 @@ def _parse_values(text: str) -> tuple[Value, ...]:
 
 
 def replicated_rule(operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
-    """The rule of an op about which nothing is known: every operand and result replicated."""
+    """Return the rule of an unknown op: every operand and result is replicated."""
     sizes: dict[str, int] = {}
 
     def value(prefix: str, shape: Sequence[int]) -> Value:

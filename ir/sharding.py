@@ -1,11 +1,11 @@
 """
 Shardings: how one value is spread over a mesh.
 
-Per mesh axis a value is split along one of its dims, replicated, or partial (the value is the reduction, over
-the axis, of what its devices hold). The form is Shardy's: for each dim the axes that split it, major to
+On each mesh axis a value is split along one of its dims, replicated, or partial (the value is the reduction, over
+the axis, of the devices' values). The notation is Shardy's: for each dim the axes that split it, major to
 minor, and the set of partial axes. A split is even unless it carries offsets, the boundaries of its parts
-along the dim: an even split of n into k parts has the boundaries floor(i*n/k), so that gathering the minor
-axis of a split leaves exactly the boundaries of the major one.
+along the dim. An even split of n into k parts has the boundaries floor(i*n/k), so gathering the minor
+axis of a split leaves exactly the boundaries of the major axis.
 
 Text form: `[{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}`.
 """
@@ -26,7 +26,7 @@ from .mesh import Mesh, axis_name_fault
 
 
 class Reduction(StrEnum):
-    """How the parts of a partial value combine to the value."""
+    """The reduction that combines the parts of a partial value."""
 
     SUM = "sum"
     MAX = "max"
@@ -38,31 +38,31 @@ Offsets = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class DimSharding(metaclass=Interned):
-    """The axes that split one dim, major to minor, and the parts' boundaries where the split is not even."""
+    """The axes that split one dim, major to minor, and the parts' boundaries if the split is not even."""
 
     axes: tuple[str, ...] = ()
     offsets: Offsets | None = None
 
     def boundaries(self, size: int, mesh: Mesh) -> Offsets:
-        """The boundaries of the parts of a dim of `size`: one more number than there are parts."""
+        """Return the boundaries of the parts of a dim of `size`: one more number than there are parts."""
         return self.offsets if self.offsets is not None else even_offsets(size, mesh.parts(self.axes))
 
 
 @dataclass(frozen=True, eq=False)
 class Sharding(metaclass=Interned):
-    """The spread of a value of rank `len(dims)`. `partial` pairs axes with their reduction, in mesh order."""
+    """The sharding of a value of rank `len(dims)`. `partial` pairs axes with their reduction, in mesh order."""
 
     dims: tuple[DimSharding, ...]
     partial: tuple[tuple[str, Reduction], ...] = ()
 
     @staticmethod
     def replicated(rank: int) -> Sharding:
-        """Replicated: every device holds the full value, of `rank` dims."""
+        """Return the sharding under which every device holds the full value, of `rank` dims."""
         return Sharding((DimSharding(),) * rank)
 
     @staticmethod
     def of(dims: Iterable[Iterable[str]], partial: Mapping[str, Reduction] | None = None) -> Sharding:
-        """An even sharding from the axes of each dim."""
+        """Return an even sharding from the axes of each dim."""
         return Sharding(tuple(DimSharding(tuple(axes)) for axes in dims), tuple((partial or {}).items()))
 
     @property
@@ -81,15 +81,13 @@ class Sharding(metaclass=Interned):
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
     def over_time(self, mesh: Mesh) -> Sharding:
-        """Its part on the temporal axes of `mesh`, without offsets."""
+        """Return the restriction to the temporal axes of `mesh`, without offsets."""
         spatial = {axis.name for axis in mesh.spatial}
         dims = (DimSharding(tuple(axis for axis in dim.axes if axis not in spatial)) for dim in self.dims)
         return Sharding(tuple(dims), tuple(pair for pair in self.partial if pair[0] not in spatial))
 
     def verify(self, mesh: Mesh, shape: Sequence[int] | None = None) -> None:
-        """
-        Raise ValueError, naming the axis or dim at fault, unless this is a sharding of `shape` on `mesh`.
-        """
+        """Raise ValueError, naming the axis or dim at fault, unless this is a sharding of `shape` on `mesh`."""
         used = [*self.split_axes, *self.partial_axes]
         for axis in used:
             mesh.axis(axis)
@@ -131,33 +129,30 @@ def _verify_dim(sharding: Sharding, index: int, dim: DimSharding, size: int, par
 
 @lru_cache(maxsize=65536)
 def even_offsets(size: int, parts: int) -> Offsets:
-    """The boundaries floor(i * size / parts) of an even split."""
+    """Return the boundaries floor(i * size / parts) of an even split."""
     return tuple(i * size // parts for i in range(parts + 1))
 
 
 def dim_sharding(axes: tuple[str, ...], offsets: Offsets, size: int, mesh: Mesh) -> DimSharding:
-    """
-    A split with the given boundaries, in its canonical form: without offsets where it is an even split, which
-    has no empty parts.
-    """
+    """Return the canonical split with these boundaries: without offsets if it is even and leaves no part empty."""
     parts = mesh.parts(axes)
     even = offsets == even_offsets(size, parts) and size >= parts
     return DimSharding(axes, None if even else offsets)
 
 
 def major(dim: DimSharding, count: int, size: int, mesh: Mesh) -> DimSharding:
-    """The split of a dim of `size` by the first `count` of its axes alone: what gathering the others leaves."""
+    """Return the split of a dim of `size` by the first `count` of its axes: the result of gathering the others."""
     kept = dim.axes[:count]
     return dim_sharding(kept, dim.boundaries(size, mesh)[:: mesh.parts(dim.axes[count:])], size, mesh)
 
 
 def with_dim(sharding: Sharding, dim: int, spread: DimSharding) -> Sharding:
-    """`sharding` with another spread of one dim."""
+    """Return `sharding` with another split of one dim."""
     return replace(sharding, dims=(*sharding.dims[:dim], spread, *sharding.dims[dim + 1 :]))
 
 
 def local_slices(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int) -> tuple[slice, ...]:
-    """The part of a value of global `shape` that `rank` holds, as one slice per dim."""
+    """Return the part of a value of global `shape` that `rank` holds, as one slice per dim."""
     slices: list[slice] = []
     for size, dim in zip(shape, sharding.dims, strict=True):
         if not dim.axes:
@@ -169,7 +164,7 @@ def local_slices(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int
 
 
 def local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int) -> tuple[int, ...]:
-    """The shape of the part of a value of global `shape` that `rank` holds."""
+    """Return the shape of the part of a value of global `shape` that `rank` holds."""
     return tuple(s.stop - s.start for s in local_slices(shape, sharding, mesh, rank))
 
 
@@ -181,14 +176,14 @@ def rank_extents(size: int, dim: DimSharding, mesh: Mesh) -> tuple[int, ...]:
 
 
 def largest_local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
-    """Per dim, the size of the largest part: what a padded collective or the slowest device works on."""
+    """Return the size of the largest part of each dim, as for padded collectives or the slowest device."""
     return tuple(
         largest_part(size, dim, mesh) if dim.axes else size for size, dim in zip(shape, sharding.dims, strict=True)
     )
 
 
 def largest_part(size: int, dim: DimSharding, mesh: Mesh) -> int:
-    """The size of the largest part of a dim of `size`."""
+    """Return the size of the largest part of a dim of `size`."""
     if dim.offsets is None:
         return math.ceil(size / mesh.parts(dim.axes))
     return max(b - a for a, b in zip(dim.offsets, dim.offsets[1:], strict=False))
@@ -198,14 +193,14 @@ _Item = TypeVar("_Item")
 
 
 class ShardingTokens(Protocol):
-    """What the grammar of shardings reads: the tokens of a text, or of an attribute in a file of IR."""
+    """The tokens that the grammar of shardings reads, from a text or from an attribute in a file of IR."""
 
     def accept(self, mark: str) -> bool:
-        """Whether a punctuation mark comes next; it is taken."""
+        """Take a punctuation mark if it comes next, and return whether it did."""
         ...
 
     def keyword(self, words: Iterable[str]) -> str | None:
-        """The one of `words` that comes next, which is taken, if one does."""
+        """Take the word of `words` that comes next, and return it, or None if no such word comes next."""
         ...
 
     def expect(self, mark: str) -> None:
@@ -225,7 +220,7 @@ class ShardingTokens(Protocol):
         ...
 
     def fail(self, message: str) -> NoReturn:
-        """Raise the error of this kind of tokens, at the place that was reached."""
+        """Raise an error of this kind of tokens, at the current place."""
         ...
 
 
@@ -242,7 +237,7 @@ def read_shardings(tokens: ShardingTokens) -> list[Sharding]:
         unreduced ::= "unreduced" "=" "{" (axis reduction?)* "}"
         offsets   ::= "offsets" "=" "{" (dim ":" "[" number* "]")* "}"
     """
-    found: list[Sharding] = []
+    shardings: list[Sharding] = []
     more = True
     while more:
         dims, more = read_dims(tokens), False
@@ -261,8 +256,8 @@ def read_shardings(tokens: ShardingTokens) -> list[Sharding]:
         if (stray := max(offsets, default=0)) >= max(len(dims), 1):
             tokens.fail(f"offsets are of dim {stray}, the sharding has {len(dims)} dims")
         spread = tuple(DimSharding(axes, offsets.get(i)) for i, axes in enumerate(dims))
-        found.append(Sharding(spread, tuple(partial)))
-    return found
+        shardings.append(Sharding(spread, tuple(partial)))
+    return shardings
 
 
 def _read_reduction(tokens: ShardingTokens) -> Reduction:
@@ -332,7 +327,7 @@ class _TextTokens:
 
 
 def parse_sharding(text: str) -> Sharding:
-    """Read the text form; ValueError says what was found and what was expected."""
+    """Read the text form; ValueError names the text found and the text expected."""
     tokens = _TextTokens(text)
     sharding, *others = read_shardings(tokens)
     if others:

@@ -2,7 +2,7 @@
 Signatures: the ways in which one op can run on a mesh, derived from its rule.
 
 On each axis an op makes one choice: run replicated, split one factor, or pass partial operands
-through where it is linear. A signature is one choice per axis; the product over the axes gives all of them
+through if it is linear in them. A signature is one choice per axis; the product over the axes gives all signatures
 (HiDup's op forms, HAP's Hoare triples, AutoDDL's S/B/P signatures).
 """
 
@@ -32,7 +32,7 @@ from .sharding import (
 
 @dataclass(frozen=True, eq=False)
 class Signature(metaclass=Interned):
-    """The shardings that one op demands of its operands and gives its results."""
+    """The shardings that one op requires of its operands and gives its results."""
 
     operands: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
@@ -44,10 +44,10 @@ class Signature(metaclass=Interned):
 @dataclass(frozen=True)
 class Split:
     """
-    The choice, on one axis, to split a factor.
+    The choice to split a factor on one axis.
 
     Args:
-        minor: whether the axis is minor to all others that split the factor, whatever their order in the mesh.
+        minor: whether the axis is minor to all other axes that split the factor, whatever their order in the mesh.
     """
 
     factor: str
@@ -56,17 +56,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Linear:
-    """The choice, on one axis, to pass the partial sums of a set of operands through to the results."""
+    """The choice to pass partial sums of a set of operands through to the results, on one axis."""
 
     operands: frozenset[int]
 
 
 Choice = Split | Linear | None
-"""What an op does on one axis; None: it runs replicated."""
+"""The choice of an op on one axis, or None to run replicated."""
 
 
 def choices(rule: Rule) -> tuple[Choice, ...]:
-    """All that an op can do on an axis, the replicated choice first."""
+    """Return all choices of an op on an axis, the replicated choice first."""
     return (None, *map(Split, rule.splittable()), *map(Linear, rule.linear))
 
 
@@ -74,10 +74,10 @@ def signature(
     rule: Rule, mesh: Mesh, chosen: Sequence[Choice], offsets: Mapping[str, Offsets] | None = None
 ) -> Signature | None:
     """
-    The signature of one choice per mesh axis; None where a factor has fewer elements than parts, or where a
-    device would be left without a part that it needs.
+    Return the signature of one choice per mesh axis, or None if a factor has fewer elements than parts, or a device
+    would lack a part that it needs.
 
-    `offsets` gives the boundaries of the factors that are not split evenly (those may leave parts empty).
+    `offsets` gives the boundaries of the factors that are not split evenly (they may leave parts empty).
     """
     uneven = offsets or {}
     axes = split_axes(mesh, chosen)
@@ -111,7 +111,7 @@ def signature(
 
 
 def split_axes(mesh: Mesh, chosen: Sequence[Choice]) -> dict[str, tuple[str, ...]]:
-    """Return, by factor, the axes that split it, major to minor."""
+    """Return the axes that split each factor, major to minor."""
     axes: dict[str, tuple[str, ...]] = {}
     for minor in (False, True):
         for axis, choice in zip(mesh.axes, chosen, strict=True):
@@ -122,9 +122,9 @@ def split_axes(mesh: Mesh, chosen: Sequence[Choice]) -> dict[str, tuple[str, ...
 
 def needs_all_parts(rule: Rule, factor: str) -> bool:
     """
-    Whether some result does not depend on `factor`: a device with no part of it must still compute that.
+    Whether some result is independent of `factor`: a device with an empty part of it must still compute that result.
 
-    An example is the bias' gradient of a convolution that is split by input channels.
+    An example is the gradient of the bias of a convolution that is split by input channels.
     """
     apart = any(all(factor not in dim for dim in value) for value in rule.results)
     return apart and factor not in rule.reductions
@@ -143,27 +143,27 @@ def _dim(
     inner = math.prod(rule.sizes[factor] for factor in dim) // rule.sizes[lead]
     if not (boundaries := uneven.get(lead)):
         return _even_dim(axes[lead], rule.sizes[lead], inner, mesh)
-    return dim_sharding(axes[lead], tuple(each * inner for each in boundaries), rule.sizes[lead] * inner, mesh)
+    return dim_sharding(axes[lead], tuple(boundary * inner for boundary in boundaries), rule.sizes[lead] * inner, mesh)
 
 
 @lru_cache(maxsize=65536)
 def _even_dim(axes: tuple[str, ...], lead: int, inner: int, mesh: Mesh) -> DimSharding:
-    """The split of a dim of `lead * inner` elements whose leading factor is split evenly."""
-    scaled = tuple(each * inner for each in even_offsets(lead, mesh.parts(axes)))
+    """Return the split of a dim of `lead * inner` elements whose leading factor is split evenly."""
+    scaled = tuple(boundary * inner for boundary in even_offsets(lead, mesh.parts(axes)))
     return dim_sharding(axes, scaled, lead * inner, mesh)
 
 
 def signatures(rule: Rule, mesh: Mesh, splits: Splits | None = None) -> tuple[Signature, ...]:
     """
-    Every signature of an op on `mesh`, without repetition, the replicated one first.
+    Return every signature of an op on `mesh`, without repetition, the replicated one first.
 
-    On a temporal axis an op runs once. `splits` says how each of the rule's factors is divided; None: evenly.
+    On a temporal axis an op runs once. `splits` gives the division of the rule's factors, or None for even splits.
     """
     options = choices(rule)
     usual = itertools.product(*(options if a.kind is AxisKind.SPATIAL else (None,) for a in mesh.axes))
     every = (ordered for chosen in usual for ordered in _orders(mesh, chosen))
-    found = (signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits)) for chosen in every)
-    return tuple(dict.fromkeys(s for s in found if s is not None))
+    candidates = (signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits)) for chosen in every)
+    return tuple(dict.fromkeys(s for s in candidates if s is not None))
 
 
 def _orders(mesh: Mesh, chosen: Sequence[Choice]) -> Iterator[tuple[Choice, ...]]:
@@ -176,7 +176,7 @@ def _orders(mesh: Mesh, chosen: Sequence[Choice]) -> Iterator[tuple[Choice, ...]
 
 
 def factor_splits(rule: Rule, counts: Mapping[str, int], ratios: Ratios = EVEN) -> Splits:
-    """How the factors of a rule are divided; those that `counts` does not list, by single elements."""
+    """Return the division of a rule's factors; factors that `counts` does not list are divided by single elements."""
     sizes = tuple(rule.sizes[factor] for factor in rule.factors)
     return Splits(sizes, tuple(counts.get(f, n) for f, n in zip(rule.factors, sizes, strict=True)), ratios)
 
@@ -184,7 +184,7 @@ def factor_splits(rule: Rule, counts: Mapping[str, int], ratios: Ratios = EVEN) 
 def factor_offsets(
     rule: Rule, mesh: Mesh, chosen: Sequence[Choice], splits: Splits | None
 ) -> dict[str, Offsets] | None:
-    """The boundaries of the factors that one choice per axis splits, as `splits` has them."""
+    """Return the boundaries, by `splits`, of the factors that one choice per axis splits."""
     if splits is None:
         return None
     return {
@@ -195,9 +195,7 @@ def factor_offsets(
 
 
 def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
-    """
-    The size of each factor on the device with the largest share: from which the work of the slowest device is computed.
-    """
+    """Return the size of each factor on the device with the largest share, for the work of the slowest device."""
     sizes = dict(rule.sizes)
     for value, sharding in _pairs(rule, given):
         for dim, spread in zip(value, sharding.dims, strict=True):
@@ -208,7 +206,7 @@ def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
 
 
 def rank_sizes(rule: Rule, given: Signature, mesh: Mesh, rank: int) -> dict[str, int]:
-    """The size of each factor on one rank."""
+    """Return the size of each factor on one rank."""
     sizes = dict(rule.sizes)
     for value, sharding in _pairs(rule, given):
         shape = [math.prod(rule.sizes[factor] for factor in dim) for dim in value]
@@ -219,10 +217,7 @@ def rank_sizes(rule: Rule, given: Signature, mesh: Mesh, rank: int) -> dict[str,
 
 
 def explain_mismatch(rule: Rule, given: Signature, mesh: Mesh) -> str | None:
-    """
-    Why `given` is not a signature of `rule` on `mesh`, naming the operand or result at fault; None where it
-    is.
-    """
+    """Return why `given` is no signature of `rule` on `mesh`, with the value at fault, or None if it is one."""
     if (len(given.operands), len(given.results)) != (len(rule.operands), len(rule.results)):
         return (
             f"signature {given} is of {len(given.operands)} operands and {len(given.results)} results,"
@@ -246,7 +241,7 @@ def _pairs(rule: Rule, given: Signature) -> Iterator[tuple[Value, Sharding]]:
 
 
 def choices_of(rule: Rule, given: Signature, mesh: Mesh) -> tuple[list[Choice], dict[str, Offsets]]:
-    """The choice per axis that a signature seems to make, and the boundaries of its uneven factors."""
+    """Return the choice per axis that a signature seems to make, and the boundaries of its uneven factors."""
     factors: dict[str, Split] = {}
     offsets: dict[str, Offsets] = {}
     for value, sharding in _pairs(rule, given):

@@ -1,8 +1,8 @@
 """
-Moving state from one plan to another: which rank sends which part of which value to which.
+Moving state from one plan to another: the parts of values that ranks send to one another.
 
-A part is a box of the full value. What a rank needs and already has stays; the rest comes once, from one of the ranks
-that have it: from the one that has sent the least so far. So as few bytes are moved as the two plans allow.
+A part is a box of the full value. A part that a rank needs and already has stays; every other part is sent once, by the
+rank among its holders that has sent the least so far. So the moves have the fewest bytes that the two plans allow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
-"""By dim, the begin and the end of a part in the full value."""
+"""The begin and the end of a part in the full value, by dim."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class SpreadState:
     A value that lives from step to step, and the part of it that each rank has.
 
     Args:
-        name: of a parameter, state or buffer in the single-device model.
-        boxes: by rank; a rank of another stage is not among them.
-        element: the bytes of one element.
+        name: name of a parameter, state or buffer in the single-device model.
+        boxes: part by rank, without the ranks of other stages.
+        element: bytes of one element.
     """
 
     name: str
@@ -34,14 +34,14 @@ class SpreadState:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the full value."""
+        """The shape of the full value."""
         first = next(iter(self.boxes.values()))
         return tuple(max(box[dim][1] for box in self.boxes.values()) for dim in range(len(first)))
 
 
 @dataclass(frozen=True)
 class Move:
-    """A part of a value that one rank sends to another; the sender by its rank before, the receiver by its new one."""
+    """A part of a value that one rank sends to another: `sender` is an old rank, `receiver` is a new rank."""
 
     name: str
     sender: int
@@ -53,12 +53,12 @@ class Move:
 @dataclass(frozen=True)
 class Moves:
     """
-    All that is moved, in the order of the values.
+    All moves, in the order of the values.
 
     Args:
-        bound: the bytes that new ranks need and do not have: no way to move the state moves fewer.
-        kept: the bytes that new ranks need and have.
-        lost: parts that no remaining rank has, by value: they must be read from a checkpoint.
+        bound: bytes that new ranks need and do not have: a lower bound on the bytes of moves.
+        kept: bytes that new ranks need and have.
+        lost: (value, new rank, part) of parts that no remaining rank has: they must be read from a checkpoint.
     """
 
     moves: tuple[Move, ...]
@@ -68,21 +68,21 @@ class Moves:
 
     @property
     def bytes(self) -> int:
-        """The bytes that are moved."""
+        """The bytes of all moves."""
         return sum(move.bytes for move in self.moves)
 
 
 def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: Mapping[int, int]) -> Moves:
     """
-    How the state of one plan becomes that of another.
+    Return the moves that turn the state of one plan into the state of another.
 
     Args:
-        old, new: the values of both, by the same names.
-        before: by new rank, the old rank of the same process; one that has joined has none, and an old rank that is
-            the value of none has left.
+        old, new: values of both plans, by the same names.
+        before: old rank of the same process, by new rank. A process that has joined has no entry, and an old rank
+            that no entry names has left.
 
     Raises:
-        ValueError: a value of the new plan is not one of the old.
+        ValueError: a value of the new plan is not in the old plan.
     """
     sources = {value.name: value for value in old}
     remaining = frozenset(before.values())
@@ -105,7 +105,7 @@ def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: 
                 for box, ranks in holders.items():
                     if (piece := _common(part, box)) is None:
                         continue
-                    sender = min(ranks, key=lambda each: (sent[each], each))
+                    sender = min(ranks, key=lambda holder: (sent[holder], holder))
                     size = _volume(piece) * value.element
                     sent[sender] += size
                     left -= _volume(piece)
@@ -116,12 +116,12 @@ def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: 
 
 
 def _holders(source: SpreadState, remaining: frozenset[int]) -> dict[Box, list[int]]:
-    """The distinct parts that there are, which do not overlap, with the remaining ranks that have each."""
-    found: dict[Box, list[int]] = {}
+    """Return the distinct parts, which do not overlap, with the remaining ranks that hold each part."""
+    holders: dict[Box, list[int]] = {}
     for rank, box in source.boxes.items():
         if rank in remaining and _volume(box):
-            found.setdefault(box, []).append(rank)
-    return found
+            holders.setdefault(box, []).append(rank)
+    return holders
 
 
 def _volume(box: Box) -> int:
@@ -129,13 +129,13 @@ def _volume(box: Box) -> int:
 
 
 def _common(a: Box, b: Box) -> Box | None:
-    """What is in both; None where nothing is."""
-    found = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
-    return found if all(begin < end for begin, end in found) else None
+    """Return the intersection of two boxes, or None if it is empty."""
+    box = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
+    return box if all(begin < end for begin, end in box) else None
 
 
 def _without(box: Box, taken: Box) -> Iterator[Box]:
-    """What is in `box` and not in `taken`, as boxes that do not overlap."""
+    """Yield the difference of `box` and `taken`, as boxes that do not overlap."""
     if (common := _common(box, taken)) is None:
         if _volume(box):
             yield box
@@ -150,12 +150,12 @@ def _without(box: Box, taken: Box) -> Iterator[Box]:
 
 def kept_ranks(old: int, new: int, remaining: Sequence[int] | None = None) -> dict[int, int]:
     """
-    By new rank the old one: the remaining ranks in their order first, all by default, then those that have joined.
+    Map new ranks to old ranks: the remaining ranks in their order, by default all, as far as there are new ranks.
 
     Raises:
-        ValueError: a remaining rank that the old plan has not, or one that is named twice.
+        ValueError: a remaining rank is not in the old plan, or is listed twice.
     """
     stay = list(range(old)) if remaining is None else list(remaining)
     if len(set(stay)) < len(stay) or not all(0 <= rank < old for rank in stay):
-        raise ValueError(f"the remaining ranks {stay} are not each one of the {old} of the old plan, once")
+        raise ValueError(f"the remaining ranks {stay} are invalid, expected different ranks below {old}")
     return dict(enumerate(stay[:new]))

@@ -1,4 +1,4 @@
-"""Parts of a mesh that are meshes themselves: consecutive ranks that fill whole rows, or a part of one."""
+"""Sub-meshes: consecutive ranks of a mesh that fill whole rows, or a part of one row."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .cluster import Cluster, Link
 from .mesh import Axis, Mesh
 
 MOST = 32
-"""How many divisions of a mesh into unequal parts are considered."""
+"""Upper limit of the divisions of a mesh into unequal parts that are considered."""
 
 
 def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
     """
-    The mesh called `name` of the ranks `first` .. `first + count - 1` of `mesh`; None where they are none.
+    Return the mesh `name` of the ranks `first` .. `first + count - 1` of `mesh`, or None if they form no mesh.
 
-    It keeps the names of its axes; those that are minor to the one that it cuts keep their sizes.
+    It keeps the names of its axes; axes that are minor to the axis that it cuts keep their sizes.
     """
     sizes = [axis.size for axis in mesh.spatial]
     if count < 1 or first < 0 or first + count > mesh.device_count:
@@ -61,25 +61,25 @@ def _links_on(cluster: Cluster, mesh: Mesh) -> tuple[Link, ...]:
 
 def kept_links(cluster: Cluster, mesh: Mesh) -> tuple[Link, ...]:
     """
-    The links of `cluster` that hold on another mesh of its devices: of axes that it has in the same size.
+    Return the links of `cluster` that hold on another mesh of its devices: links of axes that keep their sizes.
 
-    Without a topology a single axis may have another size, for which no times were measured.
+    Without a topology a single axis may have another size; its measured times are dropped.
     """
     sizes = {axis.name: axis.size for axis in cluster.mesh.spatial}
     here = {axis.name: axis.size for axis in mesh.spatial}
-    found: list[Link] = []
+    links: list[Link] = []
     for link in cluster.links:
         axes = link.axis.split("-")
         if all(here.get(axis) == sizes[axis] for axis in axes):
-            found.append(link)
+            links.append(link)
         elif cluster.topology is None and link.axis in here:
-            found.append(replace(link, points=()))
-    return tuple(found)
+            links.append(replace(link, points=()))
+    return tuple(links)
 
 
 def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:
     """
-    The ways to divide all ranks, in order, among `parts` meshes, as numbers of ranks.
+    Return the ways to divide all ranks, in order, among `parts` meshes, as numbers of ranks.
 
     The parts are equal if possible, or differ by one. If rows of the mesh forbid both, a few divisions with sizes near
     the mean are returned.
@@ -87,19 +87,19 @@ def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:
     low, more = divmod(mesh.device_count, parts)
     places = itertools.combinations(range(parts), more)
     nearly = (tuple(low + (index in chosen) for index in range(parts)) for chosen in places)
-    found = [counts for counts in nearly if is_division(mesh, counts)]
-    return found or sorted(itertools.islice(_any(mesh, 0, parts), MOST))
+    even = [counts for counts in nearly if is_division(mesh, counts)]
+    return even or sorted(itertools.islice(_any(mesh, 0, parts), MOST))
 
 
 def is_division(mesh: Mesh, counts: Sequence[int]) -> bool:
-    """Whether consecutive `counts` ranks are meshes, and all ranks together."""
+    """Whether consecutive groups of `counts` ranks are meshes, and cover all ranks."""
     starts = itertools.accumulate(counts, initial=0)
     pairs = zip(starts, counts, strict=False)
     return sum(counts) == mesh.device_count and all(submesh(mesh, *pair, "part") is not None for pair in pairs)
 
 
 def _any(mesh: Mesh, first: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield the divisions of the ranks from `first` on, those first whose first parts are near the mean."""
+    """Yield the divisions of the ranks from `first` on, by the distance of the first part's size from the mean."""
     left = mesh.device_count - first
     if parts == 1:
         if submesh(mesh, first, left, "part") is not None:
@@ -112,10 +112,10 @@ def _any(mesh: Mesh, first: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
     """
-    The cluster's devices and links on another mesh, for checks and what-ifs, under another name if one is given.
+    Return the cluster's devices and links on another mesh, for checks and what-ifs, with another name if one is given.
 
-    Devices, and the hosts that they are in, are repeated or cut to the number of ranks. Links stay where axes do; where
-    the cluster has no hosts, a new axis takes the slowest link.
+    Devices and their hosts are repeated or cut to the number of ranks. Links stay where axes do; if the cluster has no
+    hosts, a new axis takes the slowest link.
     """
     topology = cluster.topology.resized(mesh.device_count) if cluster.topology is not None else None
     links = _links_on(cluster, mesh)

@@ -1,8 +1,8 @@
 """
-In which order ranks go through the unit tasks of a transfer (cross-mesh 3.2).
+The order of the unit tasks of a transfer on each rank (cross-mesh 3.2).
 
-Ranks that share a NIC have a list of the tasks that any of them takes part in, and each of them, and the NIC, takes
-these in turn. A task begins when it is the turn of it in the lists of all who take part.
+Ranks that share a NIC have one list of the tasks that any of them takes part in; each of these ranks, and the NIC, goes
+down the list in order. A task begins when it is next in the lists of all of its ranks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .unit_tasks import Task
 @dataclass(frozen=True)
 class TaskList:
     """
-    What some ranks do one after the other.
+    A list of tasks that some ranks run in order.
 
     Args:
-        ranks: of the job, that share a NIC.
-        tasks: by their numbers in the transfer.
+        ranks: ranks of the job that share a NIC.
+        tasks: numbers of tasks in the transfer.
     """
 
     ranks: tuple[int, ...]
@@ -37,11 +37,8 @@ class TaskOrder:
     lists: tuple[TaskList, ...]
 
     def verify(self, tasks: Sequence[Task]) -> None:
-        """
-        Raise ValueError unless each rank that takes part is in one list, each list has the tasks of its ranks once, and
-        no tasks wait for one another.
-        """
-        listed = [rank for each in self.lists for rank in each.ranks]
+        """Raise ValueError unless lists have every rank once, with all of its tasks once, and do not deadlock."""
+        listed = [rank for task_list in self.lists for rank in task_list.ranks]
         if (repeated := _repeated(listed)) is not None:
             raise ValueError(f"rank {repeated} is in two lists, expected one list for each rank")
         own: defaultdict[int, set[int]] = defaultdict(set)
@@ -50,37 +47,38 @@ class TaskOrder:
                 own[rank].add(number)
         if missing := sorted(own.keys() - set(listed)):
             raise ValueError(f"rank {missing[0]} takes part in task {min(own[missing[0]])} and is in no list")
-        for each in self.lists:
-            _verify_list(each, set[int]().union(*(own.get(rank, set[int]()) for rank in each.ranks)))
+        for task_list in self.lists:
+            _verify_list(task_list, set[int]().union(*(own.get(rank, set[int]()) for rank in task_list.ranks)))
         if len(self.sequence(tasks)) < len(tasks):
             raise ValueError(self._circle(tasks))
 
     def sequence(self, tasks: Sequence[Task]) -> list[int]:
         """
-        The numbers of the tasks in one order that agrees with all lists, those that can begin first before others,
-        where each takes as long as it has elements; without those that wait for one another.
+        Return the numbers of the tasks in one order that agrees with all lists, by earliest start.
+
+        A task takes as long as it has elements. Tasks in a deadlock are left out.
         """
         after: defaultdict[int, list[int]] = defaultdict(list)
-        for each in self.lists:
-            for number, other in pairwise(each.tasks):
+        for task_list in self.lists:
+            for number, other in pairwise(task_list.tasks):
                 after[number].append(other)
         before = Counter(other for others in after.values() for other in others)
         starts: defaultdict[int, int] = defaultdict(int)
         ready = [(0, number) for number in range(len(tasks)) if not before[number]]
         heapify(ready)
-        found: list[int] = []
+        order: list[int] = []
         while ready:
             start, number = heappop(ready)
-            found.append(number)
+            order.append(number)
             for other in after[number]:
                 starts[other] = max(starts[other], start + tasks[number].elements)
                 before[other] -= 1
                 if not before[other]:
                     heappush(ready, (starts[other], other))
-        return found
+        return order
 
     def _circle(self, tasks: Sequence[Task]) -> str:
-        """What tasks wait for one another, each with the list that has it before the next."""
+        """Describe tasks that wait for one another, each with the list that orders it before the next task."""
         stuck = set(range(len(tasks))) - set(self.sequence(tasks))
         before = {b: (a, each) for each in self.lists for a, b in pairwise(each.tasks) if a in stuck and b in stuck}
         at, seen = next(number for number in sorted(stuck) if number in before), list[int]()
@@ -97,13 +95,13 @@ class TaskOrder:
 
 def listed_by_slice(tasks: Sequence[Task], nic: Callable[[int], int]) -> tuple[list[Task], TaskOrder | None]:
     """
-    Tasks sorted by what they send, and the order in which they were given as lists.
+    Return the tasks sorted by slice, and lists that keep the given order, or None if the order does not matter.
 
-    There are no lists where none would have two tasks of one part of the axes of time.
+    It does not matter if no list has two tasks of one part of the temporal axes.
 
     Args:
-        tasks: in the order of their start.
-        nic: of a rank, the NIC that it uses.
+        tasks: tasks in start order.
+        nic: maps a rank to the NIC that it uses.
     """
     by_slice = sorted(tasks, key=lambda task: (task.part, task.slice, task.sender, task.receivers))
     numbers = {task: number for number, task in enumerate(by_slice)}
@@ -116,11 +114,11 @@ def listed_by_slice(tasks: Sequence[Task], nic: Callable[[int], int]) -> tuple[l
     if all(len({by_slice[number].part for number in each}) == len(each) for each in listed.values()):
         return by_slice, None
     lists = (TaskList(tuple(sorted(ranks[port])), tuple(listed[port])) for port in ranks)
-    return by_slice, TaskOrder(tuple(sorted(lists, key=lambda each: each.ranks)))
+    return by_slice, TaskOrder(tuple(sorted(lists, key=lambda entry: entry.ranks)))
 
 
 def in_turn(tasks: Sequence[Task], order: TaskOrder | None) -> list[Task]:
-    """The tasks in an order that agrees with the lists; as they are without lists."""
+    """Return the tasks in an order that agrees with the lists; unchanged if there are no lists."""
     return [tasks[number] for number in order.sequence(tasks)] if order is not None else list(tasks)
 
 
@@ -132,7 +130,7 @@ def _members(task: Task) -> Iterator[int]:
 def _verify_list(each: TaskList, own: set[int]) -> None:
     whose = f"ranks {list(each.ranks)}"
     if (stray := next((number for number in each.tasks if number not in own), None)) is not None:
-        raise ValueError(f"{whose} have task {stray}, in which none of them takes part")
+        raise ValueError(f"{whose} have task {stray}, but none of them takes part in it")
     if (repeated := _repeated(each.tasks)) is not None:
         raise ValueError(f"{whose} have task {repeated} twice")
     if missing := sorted(own - set(each.tasks)):

@@ -1,8 +1,8 @@
 """
 Files whose names come from users, who may name a pipe, a folder or a binary file.
 
-What is read is a file, of a bounded size: a pipe must not hang. What is written appears completely or not at all, where
-a file stands or nothing; what a link points to is written and the link stays, and a device is written to, not replaced.
+A read accepts a regular file of a bounded size: a pipe must not hang. A write is atomic for a regular file, new or old;
+it follows a link and keeps it, and it writes to a device instead of replacing it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 MOST_BYTES = 2**30
-"""Of a file of text, unless the reader says otherwise: a gibibyte."""
+"""Size limit of a text file in bytes (one GiB), unless the reader sets another."""
 
 _PIECE = 2**20
 
@@ -29,31 +29,31 @@ _KINDS = {
 
 def read_file(path: str | Path, most: int = MOST_BYTES) -> bytes:
     """
-    The bytes of a regular file, or of what a link to one points to.
+    Return the bytes of a regular file, or of the regular file that a link points to.
 
     Args:
-        most: bytes that are read.
+        most: upper limit of the bytes that are read.
 
     Raises:
-        OSError: there is none, it is something else (which is not waited for), or larger; `strerror` says which.
+        OSError: the file is missing, too large, or not regular (this is not waited for); `strerror` says which.
     """
-    # A pipe that nobody writes to would block, and a device may act on being opened at all.
+    # Opening a pipe without a writer would block, and opening a device may have an effect.
     _check_regular(os.stat(path), path)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        _check_regular(found, path)
-        # Files of /proc say that they have no bytes. A read takes memory for all that it is asked for.
+        status = os.fstat(file.fileno())
+        _check_regular(status, path)
+        # Files of /proc report a size of 0. A read allocates memory for all bytes that it requests.
         data = bytearray()
-        while found.st_size <= most and len(data) <= most and (piece := file.read(_PIECE)):
+        while status.st_size <= most and len(data) <= most and (piece := file.read(_PIECE)):
             data += piece
-        if len(data) > most or found.st_size > most:
+        if len(data) > most or status.st_size > most:
             raise OSError(errno.EFBIG, f"Is larger than {most} bytes", str(path))
     return bytes(data)
 
 
 def read_text(path: str | Path, most: int = MOST_BYTES) -> str:
-    """The text of a regular file in UTF-8, lines ending in `\\n`; OSError as `read_file`, or UnicodeDecodeError."""
+    """Return the text of a UTF-8 file, lines ending in `\\n`; raise OSError as `read_file`, or UnicodeDecodeError."""
     return read_file(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -69,7 +69,7 @@ def write_atomically(path: Path, text: str) -> None:
     Write `text` to `path`, in UTF-8.
 
     Raises:
-        OSError: it cannot be written; what stood there stays.
+        OSError: the write failed; the old content stays.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -87,7 +87,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _write_into(target: Path, text: str) -> None:
-    """Write to a device, or to a pipe that somebody reads."""
+    """Write to a device, or to a pipe that has a reader."""
     handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
 """
 Time as a function of bytes: a line, or measured times with interpolation between and beyond them.
 
-Between two measured times there is a power law; below all the line scaled to meet the first; above all the line scaled
-to meet the last, or, where that is steeper, a line through the last two.
+Between two measured times there is a power law. Below all, there is the line scaled to meet the first; above all, the
+line scaled to meet the last, or a line through the last two if that is steeper.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Point = tuple[float, float]
 @dataclass(frozen=True)
 class TimeBySize:
     """
-    Seconds of a collective by the bytes it is over.
+    The seconds of a collective as a function of its bytes.
 
     fixed, per_byte  the line, alpha and beta
     points           measured (bytes, seconds), ascending in bytes, all above 0
@@ -30,7 +30,7 @@ class TimeBySize:
     points: tuple[Point, ...] = ()
 
     def seconds(self, size: float) -> float:
-        """The seconds of `size` bytes."""
+        """Return the seconds of `size` bytes."""
         if not self.points:
             return self.fixed + self.per_byte * size
         above = bisect_right(self.points, size, key=lambda point: point[0])
@@ -44,21 +44,21 @@ class TimeBySize:
 
     @cached_property
     def least_per_byte(self) -> float:
-        """The lower bound, over all sizes, of seconds per byte."""
-        # Seconds per byte fall or rise all the way between neighbours, and beyond the last on either of its lines.
+        """The lower bound of the seconds per byte over all sizes."""
+        # Seconds per byte are monotonic between neighbours, and on each line beyond the last point.
         limit = max(per_byte for _, per_byte in self._beyond)
         return min([limit, *(seconds / size for size, seconds in self.points)])
 
     def least_from(self, size: float) -> float:
-        """The lower bound of the seconds of any number of bytes from `size` on: what was measured may fall."""
+        """Return a lower bound on the seconds of any size from `size` on, since measured times may decrease."""
         return min([self.seconds(size), *(seconds for at, seconds in self.points if at > size)])
 
     def per_byte_at(self, size: float) -> float:
-        """The seconds per byte of a message of `size` bytes; the least, for one without bytes or without end."""
+        """Return the seconds per byte of a message of `size` bytes; the least for size 0 or infinity."""
         return self.seconds(size) / size if 0 < size < math.inf else self.least_per_byte
 
     def size_within(self, excess: float) -> float:
-        """The smallest size whose seconds per byte are above the least by no more than the part `excess`."""
+        """Return the smallest size whose seconds per byte exceed the least by at most the fraction `excess`."""
         if not self.least_per_byte:
             return math.inf
         if not self.points:
@@ -76,7 +76,7 @@ class TimeBySize:
 
     @cached_property
     def _beyond(self) -> tuple[Point, ...]:
-        """The lines beyond what was measured, of which the higher holds: their seconds at 0 bytes, and per byte."""
+        """The lines beyond the measured times, as seconds at 0 bytes and per byte; the higher line applies."""
         if not self.points:
             return ((self.fixed, self.per_byte),)
         scaled = self._line_through(self.points[-1])
@@ -87,7 +87,7 @@ class TimeBySize:
         return (scaled, (seconds - slope * size, slope))
 
     def _line_through(self, point: Point) -> Point:
-        """The line of `fixed` and `per_byte`, both scaled alike to meet a point; constant where they are 0."""
+        """Return `fixed` and `per_byte`, scaled by one factor to meet a point; a constant if both are 0."""
         size, seconds = point
         expected = self.fixed + self.per_byte * size
         if not expected:

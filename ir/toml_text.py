@@ -1,4 +1,4 @@
-"""Reading untrusted TOML, and writing names into it safely."""
+"""Read untrusted TOML, and write names into TOML safely."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from .plain import Plain
 
 MOST_CHARACTERS = 2**24
-"""Longer files are refused unread; one with the measured times of a large model has some hundred thousand."""
+"""Longer files are refused unread; a file with the measured times of a large model has some hundred thousand."""
 
 
 def read_toml(text: str) -> dict[str, Plain]:
     """
-    The tables of a TOML text.
+    Return the tables of a TOML text.
 
     Raises:
-        ValueError: it is none, or is too long or too deeply nested to be read.
+        ValueError: it is not TOML, or is too long or too deeply nested to be read.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"has {len(text)} characters, expected at most {MOST_CHARACTERS}")
@@ -29,7 +29,7 @@ def read_toml(text: str) -> dict[str, Plain]:
 
 
 def comment(text: str) -> str:
-    """`text` as a comment of one line, whatever it holds."""
+    """Return `text` as a comment on one line; characters that are not printable become spaces."""
     return "# " + "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -37,7 +37,7 @@ def inline(value: Plain) -> str:
     """Return a value as TOML on one line."""
     match value:
         case bool() | str():
-            # JSON leaves one control character as it is.
+            # JSON leaves one control character unescaped.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
             return "{ " + ", ".join(f"{key(name)} = {inline(entry)}" for name, entry in value.items()) + " }"

@@ -1,8 +1,8 @@
 """
-Topologies: the hosts that devices sit in, and the wires between them.
+Topologies: hosts with their devices, and the wires between them.
 
-A transfer goes from device to device inside a host, or through a NIC of either host, and occupies *ports* on its way,
-each in one direction, for wires are full duplex.
+A transfer goes from device to device inside a host, or through a NIC of either host, and occupies *ports* on its way;
+each port has one direction, since wires are full duplex.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Level:
     One kind of wire, inside hosts or between them.
 
     latency     seconds until the first byte of a message arrives
-    bandwidth   bytes/s each way, of a device inside its host, or of a NIC
-    start       seconds that a collective which uses it takes to begin
-    shared      the devices of a host have it together, one direction for all, like a bus
-    efficiency  the part of the bandwidth that a collective (by name, or `broadcast`) reaches; all of it by default
+    bandwidth   bytes/s in each direction, of a device inside its host, or of a NIC
+    start       seconds that starting a collective over it takes
+    shared      whether the devices of a host share one port for both directions, like a bus
+    efficiency  fraction of the bandwidth that a collective (by name, or `broadcast`) reaches; 1 by default
     """
 
     name: str
@@ -33,16 +33,16 @@ class Level:
     efficiency: tuple[tuple[str, float], ...] = ()
 
     def part_reached(self, kind: str) -> float:
-        """The part of the bandwidth that a collective reaches."""
+        """Return the fraction of the bandwidth that a collective reaches."""
         return dict(self.efficiency).get(kind, 1.0)
 
 
 @dataclass(frozen=True)
 class Host:
     """
-    `count` hosts alike: how many devices one has, the level between them, and its NICs.
+    `count` equal hosts: the number of devices of a host, the level between them, and its NICs.
 
-    A device uses one NIC: the first of 8 devices the first of 2, the last the second.
+    A device uses one NIC: of 8 devices and 2 NICs, the first 4 devices use the first NIC.
     """
 
     devices: int
@@ -54,7 +54,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Switch:
-    """Each `hosts` consecutive hosts hang on a switch, whose uplink has their NICs' bandwidth / `oversubscription`."""
+    """Switches of `hosts` consecutive hosts; an uplink has the bandwidth of all their NICs / `oversubscription`."""
 
     hosts: int
     oversubscription: float
@@ -63,13 +63,12 @@ class Switch:
 @dataclass(frozen=True)
 class Route:
     """
-    The way of a transfer between two ranks.
+    The route of a transfer between two ranks.
 
     latency     seconds until the first byte arrives
-    bandwidth   bytes/s when nothing else is sent
-    ports       what the transfer occupies on its way, each named once and for one direction: transfers that share a
-                port share its bandwidth
-    capacities  the bytes/s of each port
+    bandwidth   bytes/s without other traffic
+    ports       the ports that the transfer occupies, each listed once; transfers that share a port share its bandwidth
+    capacities  bytes/s of each port
     """
 
     latency: float
@@ -80,7 +79,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Port:
-    """An end of a wire in one direction: its bytes/s, and the level that it is of."""
+    """An end of a wire in one direction: its bytes/s, and its level."""
 
     name: str
     bandwidth: float
@@ -90,9 +89,8 @@ class Port:
 @dataclass(frozen=True)
 class Seat:
     """
-    Where a device sits: its host, the NIC that it uses, its switch, and the names of the ports that it sends and
-    receives by: inside the host, out of it, and out of its switch. There are none inside a host of one device, none
-    out of a cluster's only host, and none out of its only switch.
+    The place of a device: its host, the NIC that it uses, its switch, and the names of its ports for sending and
+    receiving: inside the host, out of the host, and out of the switch. Names are empty where no wire is described.
     """
 
     host: int
@@ -106,14 +104,14 @@ class Seat:
 @dataclass(frozen=True)
 class Topology:
     """
-    Hosts with the wires between them; ranks sit on their devices in order.
+    Hosts with the wires between them; their devices are the ranks, in order.
 
     Args:
-        devices: the device of each rank, where the cluster is a part of a larger one; by default all in order.
+        devices: device of each rank, if the cluster is a part of a larger one; by default all devices in order.
 
     Raises:
-        ValueError: a level that is not described, a host of several devices without one inside, several hosts of which
-            one has no NIC.
+        ValueError: a level is not described, a host of several devices lacks a level inside, or one of several hosts
+            lacks a NIC.
     """
 
     levels: tuple[Level, ...]
@@ -142,12 +140,14 @@ class Topology:
             if several and not host.nic:
                 raise ValueError("each of several hosts needs the level of its NIC")
         if (devices := self.devices) is not None:
-            if len(set(devices)) < len(devices) or not all(0 <= each < self._device_count for each in devices):
-                raise ValueError(f"devices {list(devices)} are not different ones of {self._device_count}")
+            if len(set(devices)) < len(devices) or not all(0 <= device < self._device_count for device in devices):
+                raise ValueError(
+                    f"devices {list(devices)} are invalid, expected different ones below {self._device_count}"
+                )
 
     @property
     def size(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return len(self.devices) if self.devices is not None else self._device_count
 
     @property
@@ -155,7 +155,7 @@ class Topology:
         return sum(host.count * host.devices for host in self.hosts)
 
     def seat(self, rank: int) -> Seat:
-        """Where `rank` sits."""
+        """Return the seat of `rank`."""
         return self._built[0][rank if self.devices is None else self.devices[rank]]
 
     def one_host(self, ranks: Iterable[int]) -> bool:
@@ -169,8 +169,8 @@ class Topology:
 
     def resized(self, count: int) -> Topology:
         """
-        Hosts of `count` devices, as these are: the last one cut, or all of them again and again; one that is alone,
-        without a NIC, has them all. A part of a larger cluster stays as it is if it has as many devices.
+        Return these hosts with `count` devices: the last host is cut, or all hosts are repeated; a single host without
+        a NIC gets all devices. A part of a larger cluster stays as it is if it has `count` devices.
         """
         if count == self.size:
             return self
@@ -178,24 +178,24 @@ class Topology:
             return replace(self, hosts=(replace(self.hosts[0], devices=count),), devices=None)
         hosts: list[Host] = []
         while count:
-            for each in self.hosts:
-                whole = min(count // each.devices, each.count)
-                rest = count - whole * each.devices if whole < each.count else 0
+            for host in self.hosts:
+                whole = min(count // host.devices, host.count)
+                rest = count - whole * host.devices if whole < host.count else 0
                 if whole:
-                    hosts.append(replace(each, count=whole))
+                    hosts.append(replace(host, count=whole))
                 if rest:
-                    hosts.append(replace(each, devices=rest, count=1))
-                count -= whole * each.devices + rest
+                    hosts.append(replace(host, devices=rest, count=1))
+                count -= whole * host.devices + rest
         return replace(self, hosts=tuple(hosts), devices=None)
 
     def latency(self, sender: int, receiver: int) -> float:
-        """Seconds until the first byte from one rank arrives at another: of the slower end."""
+        """Return the seconds until the first byte from one rank arrives at another, by the slower end."""
         here, there = self.seat(sender), self.seat(receiver)
         names = (here.inside[0], there.inside[-1]) if here.host == there.host else (here.out[0], there.out[-1])
         return max(self.ports[name].level.latency for name in names)
 
     def way(self, sender: int, receiver: int) -> tuple[str, ...]:
-        """The ports from one rank to another; none from a rank to itself."""
+        """Return the ports from one rank to another; empty from a rank to itself."""
         here, there = self.seat(sender), self.seat(receiver)
         if sender == receiver:
             return ()
@@ -205,7 +205,7 @@ class Topology:
         return ends if here.switch == there.switch else (ends[0], here.up[0], there.up[-1], ends[1])
 
     def route(self, sender: int, receiver: int) -> Route:
-        """The way from one rank to another, with what it takes."""
+        """Return the route from one rank to another."""
         if not (names := self.way(sender, receiver)):
             return Route(0.0, math.inf, ())
         capacities = tuple(self.ports[name].bandwidth for name in names)
@@ -218,7 +218,7 @@ class Topology:
 
     @cached_property
     def _built(self) -> tuple[list[Seat], dict[str, Port]]:
-        """The devices of all hosts in order, and the ports."""
+        """The seats of the devices of all hosts in order, and the ports by name."""
         seats: list[Seat] = []
         ports: dict[str, Port] = {}
         hosts = [host for host in self.hosts for _ in range(host.count)]
@@ -250,11 +250,11 @@ class Topology:
     def _both_ways(
         self, ports: dict[str, Port], name: str, level: str, bandwidth: float | None = None
     ) -> tuple[str, ...]:
-        """The names of the two ports of a device, a NIC or a switch; none where there is no wire."""
+        """Add the two ports of a device, a NIC or a switch, and return their names; empty where there is no wire."""
         if (wire := self._by_name.get(level)) is None:
             return ()
         names = (f"{name}.out", f"{name}.in")
-        ports |= {each: Port(each, bandwidth or wire.bandwidth, wire) for each in names}
+        ports |= {port: Port(port, bandwidth or wire.bandwidth, wire) for port in names}
         return names
 
     @cached_property

@@ -1,20 +1,21 @@
 """
 The cost of collectives on a topology.
 
-All groups of an axis run a collective at once. What they send through each port follows from how it is carried out:
+All groups of an axis run a collective at once. The load of each port follows from the algorithm:
 
-    all_gather, reduce_scatter  (k-1)/k of the value goes round a group of k, in rings that enter and leave each host by
-                                another of the NICs that the group has there
+    all_gather, reduce_scatter  (k-1)/k of the value goes round a group of k, in one ring for each NIC that the group
+                                has on every host; a ring enters and leaves a host by its NIC
     all_reduce                  twice that
-    all_reduce:tree             to the root and back, in trees of hosts, one for each NIC, that are chains on each host;
-                                two of them with half the value each, so that who is a leaf in one is none in the other
-    all_reduce:switch likewise, but the switch of a host adds up what its devices send, and sends the sum to all
-    broadcast the full value goes round all_to_all each sends 1/k of what it holds to every other
+    all_reduce:tree             to the root and back, in two trees of hosts for each NIC, with a chain on each host;
+                                each tree takes half the value, and a leaf of one tree is an inner host of the other
+    all_reduce:switch           as a tree, but the switch of a host sums its devices' values and sends the sum to all
+    broadcast                   the full value goes round
+    all_to_all                  each rank sends 1/k of its data to every other rank
 
-The port with the most to do sets the seconds per byte: of a NIC that eight groups share each has an eighth, and of
-wires of different speed the slowest counts. A message that is too small for that takes a step per device of a ring;
-an all-reduce and a broadcast may go along a tree, with as many steps as it has levels. (The load of trees, and their
-chains on hosts, are as NCCL's: `benchmarks/nccl_tables.py` compares with its tables.)
+The busiest port determines the seconds per byte: each of eight groups that share a NIC gets an eighth of it, and the
+slowest of several wires counts. A small message takes a step per device of a ring; an all-reduce or a broadcast may
+use a tree, with a step per level. (The load of trees, and their chains on hosts, follow NCCL:
+`benchmarks/nccl_tables.py` compares with its tables.)
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from .topology import Port, Seat, Topology
 _T = TypeVar("_T")
 
 Group: TypeAlias = tuple[int, ...]
-"""Ranks that communicate with one another."""
+"""Ranks that communicate with each other."""
 
 Loads: TypeAlias = Mapping[str, float]
-"""By port, what passes it, as a part of the value."""
+"""The load of each port, as a fraction of the value."""
 
 _TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_reduce:ring": 2}
 _TREES = ("all_reduce:tree", "all_reduce:switch")
@@ -43,9 +44,9 @@ _TREES = ("all_reduce:tree", "all_reduce:switch")
 @lru_cache(maxsize=4096)
 def topology_costs(topology: Topology, kind: str, groups: tuple[Group, ...]) -> tuple[float, float]:
     """
-    (seconds, seconds per byte of the full value) of a collective, or `broadcast`, that all `groups` run at once.
+    Return (seconds, seconds per byte of the full value) of a collective, or `broadcast`, that all `groups` run at once.
 
-    They are of one size, at least 2.
+    All groups have the same size, at least 2.
     """
     count, loads_of = len(groups[0]), _LOADS.get(kind, _rings)
     share = _TURNS[kind] * (count - 1) / count if kind in _TURNS else 1.0
@@ -60,20 +61,20 @@ def _busiest(
     topology: Topology, loads_of: Callable[[Topology, tuple[Group, ...]], Loads], groups: tuple[Group, ...]
 ) -> Sequence[tuple[Port, float]]:
     """Return, for each bandwidth and level, the port with the largest load."""
-    found: dict[tuple[float, str], tuple[Port, float]] = {}
+    busiest: dict[tuple[float, str], tuple[Port, float]] = {}
     ports = topology.ports
     for name, load in loads_of(topology, groups).items():
         port = ports[name]
         key = (port.bandwidth, port.level.name)
-        if key not in found or load > found[key][1]:
-            found[key] = (port, load)
-    return list(found.values())
+        if key not in busiest or load > busiest[key][1]:
+            busiest[key] = (port, load)
+    return list(busiest.values())
 
 
 @lru_cache(maxsize=4096)
 def _unlike(topology: Topology, groups: tuple[Group, ...]) -> Sequence[Group]:
-    """Return one group of each form: ranks on as many hosts, with NICs and wires of equal latencies in one order."""
-    found: dict[object, Group] = {}
+    """Return one group of each form: equal forms have as many hosts and NICs, and equal latencies, in one order."""
+    by_form: dict[object, Group] = {}
     for group in groups:
         hosts: dict[int, int] = {}
         nics: dict[tuple[int, int], int] = {}
@@ -83,8 +84,8 @@ def _unlike(topology: Topology, groups: tuple[Group, ...]) -> Sequence[Group]:
             latencies = tuple(topology.ports[name].level.latency for name in wires)
             nic = nics.setdefault((seat.host, seat.nic), len(nics))
             form.append((hosts.setdefault(seat.host, len(hosts)), nic, latencies))
-        found.setdefault(tuple(form), group)
-    return list(found.values())
+        by_form.setdefault(tuple(form), group)
+    return list(by_form.values())
 
 
 def _rings(topology: Topology, groups: Iterable[Group]) -> Loads:
@@ -98,14 +99,14 @@ def _rings(topology: Topology, groups: Iterable[Group]) -> Loads:
 
 
 def _trees(topology: Topology, groups: Iterable[Group], *, chained: bool) -> Loads:
-    """Two trees of hosts, of which the second begins with the next host, for each NIC that a host has."""
+    """Return the load of two trees of hosts for each NIC that a host has; the second tree begins with the next host."""
     loads: defaultdict[str, float] = defaultdict(float)
     for group in groups:
         hosts = _by_host(topology, group)
         roots = [list({topology.seat(rank).nic: rank for rank in ranks}.values()) for ranks in hosts]
         rings = min(map(len, roots)) if len(hosts) > 1 else 1
         for tree, ring in itertools.product(range(2), range(rings)):
-            heads = [each[ring] for each in _turned(roots, tree)]
+            heads = [nic_roots[ring] for nic_roots in _turned(roots, tree)]
             edges = [(head, heads[(at - 1) // 2]) for at, head in enumerate(heads) if at]
             for ranks, head in zip(_turned(hosts, tree), heads, strict=True):
                 if chained:
@@ -119,9 +120,9 @@ def _trees(topology: Topology, groups: Iterable[Group], *, chained: bool) -> Loa
 
 
 def _orders(topology: Topology, group: Group) -> Iterator[list[int]]:
-    """The rings of a group, the ranks of a host together: one for each NIC that it has on every host."""
+    """Yield the rings of a group, one for each NIC that it has on every host, with the ranks of a host together."""
     hosts = _by_host(topology, group)
-    # By NIC the last rank that uses it: where the ring leaves the host.
+    # For each NIC, the last rank that uses it: the ring leaves the host there.
     leaving = [list({topology.seat(rank).nic: at for at, rank in enumerate(ranks)}.values()) for ranks in hosts]
     for ring in range(min(map(len, leaving)) if len(hosts) > 1 else 1):
         turned = (_turned(ranks, last[ring] + 1) for ranks, last in zip(hosts, leaving, strict=True))
@@ -133,14 +134,14 @@ def _turned(order: list[_T], first: int) -> list[_T]:
 
 
 def _by_host(topology: Topology, group: Group) -> list[list[int]]:
-    found: dict[int, list[int]] = {}
+    by_host: dict[int, list[int]] = {}
     for rank in sorted(group):
-        found.setdefault(topology.seat(rank).host, []).append(rank)
-    return list(found.values())
+        by_host.setdefault(topology.seat(rank).host, []).append(rank)
+    return list(by_host.values())
 
 
 def _around(ring: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Each rank with the next."""
+    """Return the pairs of neighbours in a ring."""
     return zip(ring, [*ring[1:], ring[0]], strict=True)
 
 
@@ -157,7 +158,7 @@ def _to_all(topology: Topology, groups: Iterable[Group]) -> Loads:
 
 
 def _partners(seat: Seat, host: int, switch: int, everywhere: int) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The ports of a seat, with how many others it exchanges with through them."""
+    """Yield the ports of a seat, with the number of ranks that it exchanges data with through them."""
     yield seat.inside, host - 1
     yield seat.out, everywhere - host
     yield seat.up, everywhere - switch
@@ -175,11 +176,11 @@ _LOADS: Mapping[str, Callable[[Topology, tuple[Group, ...]], Loads]] = {
     "all_reduce:tree": partial(_trees, chained=True),
     "all_reduce:switch": partial(_trees, chained=False),
 }
-"""Functions that give the load of each port, by kind of collective; the others go in rings."""
+"""Functions that return the load of each port, by kind of collective; all other kinds use rings."""
 
 
 def _steps(topology: Topology, kind: str, group: Group) -> float:
-    """Seconds of a message that takes no time to send."""
+    """Return the seconds of a message of size 0."""
     around = [topology.latency(*pair) for pair in _around(next(_orders(topology, group)))]
     if kind == "all_to_all":
         return max(around)
@@ -192,7 +193,7 @@ def _steps(topology: Topology, kind: str, group: Group) -> float:
 
 
 def _tree(topology: Topology, group: Group, *, chained: bool) -> float:
-    """Seconds from the root to the leaves: a tree of hosts, and a chain on each, or a step to its switch."""
+    """Return the seconds from the root to the leaves: a tree of hosts, then a chain on each or a step to its switch."""
     hosts = _by_host(topology, group)
     across = max((topology.latency(a[0], b[0]) for a, b in itertools.pairwise(hosts)), default=0.0)
     steps = ((len(ranks) - 1 if chained else 1) * topology.latency(*ranks[:2]) for ranks in hosts if len(ranks) > 1)

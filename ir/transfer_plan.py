@@ -1,19 +1,19 @@
 """
-Plans of transfers between meshes: which rank sends which slice to whom, and in which order (cross-mesh 3).
+Plans of transfers between meshes: senders, receivers and order of all slices (cross-mesh 3).
 
-A transfer falls into units, one for each slice that some ranks of the source hold and that the same ranks of the
-target want: a unique slice of the source, cut where receivers want different parts of it. How a unit travels:
+A transfer consists of units, one for each slice that some ranks of the source hold and that the same ranks of the
+target want: a unique slice of the source, cut where receivers want different parts of it. A unit is sent as:
 
     broadcast         along a chain through all receivers, host by host: one copy goes to each host
     send_recv         from a sender to each receiver
-    local_allgather   to each host in as many pieces as it has receivers, which pass theirs round among them
-    global_allgather  in as many pieces as there are receivers, which pass theirs round among all
+    local_allgather   to each host in as many pieces as it has receivers, which exchange their pieces in a ring
+    global_allgather  in as many pieces as there are receivers, which all exchange their pieces in a ring
 
-NICs are what limits speed, so senders and order are chosen for them (3.2), as a schedule of jobs on ports
-(`ir/port_schedule.py`, which lists the orders). A unit that crosses occupies the sending side of a NIC and the
-receiving side of one at each host that wants it; where hosts hand it on, their sending sides too. Receivers on a host
-that holds the slice have it from there, and what stays inside of a host occupies devices. A host with several NICs
-takes each unit in by the one that has least to take in so far.
+NICs limit the speed, so senders and order are chosen for them (3.2), as a schedule of jobs on ports
+(`ir/port_schedule.py`, which lists the orders). A unit that crosses hosts occupies the sending side of a NIC, and the
+receiving side of a NIC at each host that wants it; hosts that forward it occupy their sending sides too. Receivers on a
+host that holds the slice get it from there, and transfers inside of a host occupy devices. A host with several NICs
+receives each unit through the NIC with the least incoming load so far.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Method: TypeAlias = Literal["broadcast", "send_recv", "local_allgather", "global
 Box: TypeAlias = tuple[tuple[int, int], ...]
 """A slice of a global value: begin and end per dim."""
 Chain: TypeAlias = tuple[int, ...]
-"""Ranks, each of which sends to the next."""
+"""Ranks; each of them sends to the next."""
 Port: TypeAlias = tuple[str, int]
 """A direction, of NICs or of devices, and the number of the NIC or the rank."""
 
 _NEAR, _CUT_UNITS = 1.02, 30
-"""Units are cut where their time is further above the bound, and where there are no more."""
+"""Units are cut if their time exceeds the bound by this factor, and there are at most so many units."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ class Placed:
     sharding: Sharding
 
     def boxes(self, shape: Sequence[int], part: int) -> dict[Box, list[int]]:
-        """The slices of a part, none of them empty, with the ranks that have them."""
-        found: dict[Box, list[int]] = {}
+        """Return the slices of a part that are not empty, with the ranks that hold each."""
+        by_box: dict[Box, list[int]] = {}
         timed = self.grid.is_over_time(self.sharding)
         for device, (rank, at) in enumerate(zip(self.grid.ranks, self.grid.parts, strict=True)):
             if at == (part if timed else 0):
                 slices = local_slices(shape, self.sharding, self.grid.mesh, device)
-                box = tuple((each.start, each.stop) for each in slices)
+                box = tuple((span.start, span.stop) for span in slices)
                 if all(begin < end for begin, end in box):
-                    found.setdefault(box, []).append(rank)
-        return found
+                    by_box.setdefault(box, []).append(rank)
+        return by_box
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class WantedSlice:
 
     @property
     def elements(self) -> int:
-        """How many elements the slice has."""
+        """The number of elements of the slice."""
         return Task(self.part, self.box, 0, ()).elements
 
 
@@ -81,10 +81,10 @@ def units(
     shape: Sequence[int], source: Placed, target: Placed, at: Mapping[str, int] = MappingProxyType({})
 ) -> list[WantedSlice]:
     """
-    The units of a transfer.
+    Return the units of a transfer.
 
     Args:
-        at: of temporal axes that are unrolled, the part that crosses.
+        at: part that is sent, by unrolled temporal axis.
 
     Raises:
         ValueError: the meshes share a rank or count time differently, or a value is partial over spatial axes.
@@ -96,7 +96,7 @@ def units(
 
 def _check(source: Placed, target: Placed) -> None:
     if shared := sorted(set(source.grid.ranks) & set(target.grid.ranks)):
-        raise ValueError(f"rank {shared[0]} is in both meshes, but every stage needs ranks of its own")
+        raise ValueError(f"rank {shared[0]} is in both meshes; the meshes of stages must not share ranks")
     timed = (target.grid.is_over_time(target.sharding), source.grid.is_over_time(source.sharding))
     if any(timed):
         ours, theirs = (
@@ -125,22 +125,22 @@ def _units(shape: Sequence[int], part: int, source: Placed, target: Placed) -> I
 @dataclass(frozen=True)
 class Sites:
     """
-    Where ranks sit.
+    The places of ranks.
 
     Args:
-        hosts: by rank, its host.
-        nics: by rank, the number of the NIC that it uses, each of one host; none where hosts have one NIC.
+        hosts: host by rank.
+        nics: number of the NIC by rank (a NIC belongs to one host), or None if hosts have one NIC.
     """
 
     hosts: Mapping[int, int]
     nics: Mapping[int, int] | None = None
 
     def nic(self, rank: int) -> int:
-        """The NIC that a rank uses."""
+        """Return the NIC that a rank uses."""
         return self.hosts[rank] if self.nics is None else self.nics[rank]
 
     def ports(self, chain: Chain) -> tuple[Port, ...]:
-        """What a slice occupies on its way along a chain: NICs, or devices where it stays inside of a host."""
+        """Return the ports that a slice occupies along a chain: NICs, or devices if it stays inside of a host."""
         hops = list(itertools.pairwise(chain))
         if crossing := [(a, b) for a, b in hops if self.hosts[a] != self.hosts[b]]:
             ends = [(("nic out", self.nic(a)), ("nic in", self.nic(b))) for a, b in crossing]
@@ -150,24 +150,22 @@ class Sites:
 
 
 def plan(given: Iterable[WantedSlice], sites: Sites, method: Method = "broadcast", order: Order = "best") -> list[Task]:
-    """
-    The tasks of a transfer in the order of their start, part after part; of each, what stays inside of hosts first.
-    """
+    """Return the tasks of a transfer in start order, part by part; in each part, tasks inside of hosts come first."""
     hosts = sites.hosts
     by_part: defaultdict[int, tuple[list[WantedSlice], list[WantedSlice]]] = defaultdict(lambda: ([], []))
     for unit in given if order == "naive" else itertools.chain.from_iterable(_kept_inside(u, hosts) for u in given):
         crosses = len({hosts[rank] for rank in (*unit.holders, *unit.receivers)}) > 1
         by_part[unit.part][crosses].append(unit)
-    found: list[Task] = []
+    tasks: list[Task] = []
     for part in sorted(by_part):
         inside, crossing = by_part[part]
         arranged = [*_arranged(inside, sites, lambda rank: rank, order), *_crossing(crossing, sites, order)]
-        found += (task for unit, chain in arranged for task in _METHODS[method](unit, chain, hosts))
-    return found
+        tasks += (task for unit, chain in arranged for task in _METHODS[method](unit, chain, hosts))
+    return tasks
 
 
 def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[WantedSlice]:
-    """The unit as one for each host that both holds and wants it, and one for all other receivers."""
+    """Yield a unit for each host that both holds and wants the slice, and a unit for all other receivers."""
     held = {hosts[rank] for rank in unit.holders}
     for host in sorted(held & {hosts[rank] for rank in unit.receivers}):
         holders, receivers = (tuple(r for r in ranks if hosts[r] == host) for ranks in (unit.holders, unit.receivers))
@@ -178,10 +176,10 @@ def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[Wanted
 
 def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order) -> list[tuple[WantedSlice, Chain]]:
     """
-    Units that go from host to host, arranged.
+    Arrange units that go from host to host.
 
-    Where whole units cannot come near the bound, for a NIC has one more of them to send than others, those that several
-    NICs can send are cut into a piece for each of these, if that is faster.
+    If whole units cannot come near the bound, because one NIC must send one unit more than others, units that several
+    NICs can send are cut into a piece for each of these NICs, if that is faster.
     """
     whole = list(_arranged(given, sites, sites.nic, order))
     if order not in ("best", "exact") or len(given) > _CUT_UNITS:
@@ -202,21 +200,21 @@ def _arranged(
     given: Sequence[WantedSlice], sites: Sites, port_of: Callable[[int], int], order: Order
 ) -> Iterator[tuple[WantedSlice, Chain]]:
     """
-    Units in the order of their start, each with its sender and the receivers after it.
+    Yield the units in start order, each with its sender and then its receivers.
 
     Args:
-        port_of: a rank; of the senders of which this is the same any will do.
+        port_of: maps a rank to its port; senders with the same port are interchangeable.
     """
     numbers: dict[Port, int] = {}
     senders: list[list[list[int]]] = []
     jobs: list[Job] = []
     entries = _entries(given, sites)
     for unit, entry in zip(given, entries, strict=True):
-        alike: dict[int, list[int]] = {}
+        by_port: dict[int, list[int]] = {}
         for rank in sorted(unit.holders):
-            alike.setdefault(port_of(rank), []).append(rank)
-        senders.append(list(alike.values()))
-        chains = (_chain(unit, ranks[0], sites, entry) for ranks in alike.values())
+            by_port.setdefault(port_of(rank), []).append(rank)
+        senders.append(list(by_port.values()))
+        chains = (_chain(unit, ranks[0], sites, entry) for ranks in by_port.values())
         ports = (tuple(numbers.setdefault(port, len(numbers)) for port in sites.ports(chain)) for chain in chains)
         jobs.append(Job(unit.elements, tuple(ports)))
     sent: defaultdict[int, int] = defaultdict(int)
@@ -228,9 +226,9 @@ def _arranged(
 
 
 def _entries(given: Sequence[WantedSlice], sites: Sites) -> list[dict[int, int]]:
-    """Of each unit the first receiver at each host: one at the NIC with least to take in so far, large units first."""
+    """Return the first receiver of each unit at each host: at its NIC with least load so far, large units first."""
     taken: defaultdict[int, int] = defaultdict(int)
-    found: list[dict[int, int]] = [{} for _ in given]
+    entries: list[dict[int, int]] = [{} for _ in given]
     for number in sorted(range(len(given)), key=lambda number: -given[number].elements):
         by_host: dict[int, list[int]] = {}
         for rank in given[number].receivers:
@@ -238,12 +236,12 @@ def _entries(given: Sequence[WantedSlice], sites: Sites) -> list[dict[int, int]]
         for host, ranks in by_host.items():
             first = min(ranks, key=lambda rank: (taken[sites.nic(rank)], rank))
             taken[sites.nic(first)] += given[number].elements
-            found[number][host] = first
-    return found
+            entries[number][host] = first
+    return entries
 
 
 def _chain(unit: WantedSlice, sender: int, sites: Sites, entries: Mapping[int, int]) -> Chain:
-    """The sender, the receivers on its host, and those on one host after the other, each from its entry round."""
+    """Return the sender, the receivers on its host, and the receivers of each other host, from its entry round."""
 
     def place(rank: int) -> tuple[bool, int, bool, int]:
         host = sites.hosts[rank]
@@ -254,9 +252,9 @@ def _chain(unit: WantedSlice, sender: int, sites: Sites, entries: Mapping[int, i
 
 def nic_time(tasks: Iterable[Task], sites: Sites) -> int:
     """
-    When the last task that crosses has arrived (equation 1), where a NIC takes an element in a unit of time.
+    Return the arrival of the last task that crosses hosts (equation 1), if a NIC takes an element in a unit of time.
 
-    A task occupies its NICs all at once, from when the tasks before it have left them.
+    A task occupies all of its NICs at once, after the tasks before it have left them.
     """
     free: defaultdict[Port, int] = defaultdict(int)
     for task in tasks:
@@ -268,9 +266,9 @@ def nic_time(tasks: Iterable[Task], sites: Sites) -> int:
 
 def least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
     """
-    The NIC bound: how many elements the busiest NIC has to send or to receive at least, in one part of time.
+    Return the NIC bound: the elements that the busiest NIC must send or receive at least, in one part of time.
 
-    Each host that wants a slice and does not hold it takes one copy in; one copy of what crosses leaves its holders.
+    Each host that wants a slice and does not hold it receives one copy; one copy of each such slice leaves its holders.
     """
     sent: defaultdict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
     received: defaultdict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
@@ -307,14 +305,14 @@ def _global_allgather(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int])
 
 
 def _passed_round(unit: WantedSlice, sender: int) -> list[Task]:
-    """A piece to each receiver, which passes it on to the next, round to the one before it."""
+    """Return one task per piece: a receiver gets it and passes it on, round the ring to the receiver before it."""
     ring, pieces = unit.receivers, _pieces(unit.box, len(unit.receivers))
     chains = (ring[i:] + ring[:i] for i in range(len(ring)))
     return [Task(unit.part, piece, sender, chain) for piece, chain in zip(pieces, chains, strict=False)]
 
 
 def _pieces(box: Box, count: int) -> list[Box]:
-    """A slice in at most `count` pieces along its longest dim, none of them empty."""
+    """Return a slice in at most `count` pieces along its longest dim; no piece is empty."""
     if not box:
         return [box]
     dim = max(range(len(box)), key=lambda i: box[i][1] - box[i][0])

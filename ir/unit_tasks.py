@@ -1,7 +1,7 @@
 """
-The unit tasks of a transfer between meshes, and who holds which part of a value when.
+The unit tasks of a transfer between meshes, and the parts of a value that ranks hold.
 
-Both the interpreter and the workers carry tasks out; that they do so alike is why this is here.
+The interpreter and the workers share this code, so that they run tasks in the same way.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Task:
     A unit task of a transfer: one slice of the value goes from one rank to others (cross-mesh 2.2).
 
     Args:
-        part: of the temporal axis; 0 where there is none.
-        slice: per dim of the global value, begin and end.
-        sender: a rank of the job that holds it.
-        receivers: the ranks of the job that want it, in the order in which it is handed on.
+        part: part of the temporal axis, or 0 without such an axis.
+        slice: begin and end per dim of the global value.
+        sender: rank of the job that holds the slice.
+        receivers: ranks of the job that want the slice, in forwarding order.
     """
 
     part: int
@@ -34,7 +34,7 @@ class Task:
 
     @property
     def elements(self) -> int:
-        """How many elements the slice has."""
+        """The number of elements of the slice."""
         return math.prod(end - begin for begin, end in self.slice)
 
 
@@ -44,8 +44,8 @@ _MOST_CHUNKS = 100
 
 def chunk_count(task: Task, size: int) -> int:
     """
-    In how many chunks a task's slice of `size` bytes travels: one to a single receiver; where it is handed on, chunks
-    of 256 KiB, or 100 larger ones (K of cross-mesh 3.1).
+    Return the number of chunks of a task's slice of `size` bytes: one for a single receiver; if it is forwarded, chunks
+    have 256 KiB, or there are 100 larger ones (K of cross-mesh 3.1).
     """
     return max(1, min(_MOST_CHUNKS, math.ceil(size / _CHUNK_BYTES))) if len(task.receivers) > 1 else 1
 
@@ -53,13 +53,13 @@ def chunk_count(task: Task, size: int) -> int:
 @dataclass(frozen=True)
 class Grid:
     """
-    A mesh with devices on all axes, those of time too, and where those are.
+    A mesh in which temporal axes have devices too, and the places of these devices.
 
     Args:
-        mesh: all of its axes spatial.
-        ranks: by device, the rank of the job that it is.
-        parts: by device, the part of the temporal axes that it stands for; 0 without such axes.
-        times: the temporal axes.
+        mesh: mesh whose axes are all spatial.
+        ranks: rank of the job, by device.
+        parts: part of the temporal axes, by device; 0 without such axes.
+        times: names of the temporal axes.
     """
 
     mesh: Mesh
@@ -69,7 +69,7 @@ class Grid:
 
     @staticmethod
     def of(mesh: Mesh, ranks: Sequence[int]) -> Grid:
-        """The grid of a mesh whose own ranks are these ranks of the job."""
+        """Return the grid of a mesh whose ranks are these ranks of the job."""
         grid = Mesh(tuple(Axis(axis.name, axis.size) for axis in mesh.axes), mesh.name)
         temporal = [axis.name for axis in mesh.axes if axis not in mesh.spatial]
         devices = range(grid.device_count)
@@ -81,11 +81,11 @@ class Grid:
         )
 
     def is_over_time(self, sharding: Sharding) -> bool:
-        """Whether a value comes in parts; if not, it is sent once, as part 0."""
+        """Whether a value is sent in parts; else it is sent once, as part 0."""
         return not set(self.times).isdisjoint((*sharding.split_axes, *sharding.partial_axes))
 
     def parts_at(self, at: Mapping[str, int]) -> frozenset[int]:
-        """The parts that are at these places of an unrolled temporal axis; all where it says nothing."""
+        """Return the parts at these places of unrolled temporal axes; all parts if there are no places."""
         places = ((part, self.mesh.coordinates(device)) for device, part in enumerate(self.parts))
         return frozenset(part for part, place in places if all(place[axis] == index for axis, index in at.items()))
 
@@ -95,5 +95,5 @@ class Grid:
         return {place: device for device, place in enumerate(places)}
 
     def slices(self, shape: Sequence[int], sharding: Sharding, rank: int, part: int) -> tuple[slice, ...]:
-        """What the rank `rank` of the job holds of a value at the part `part`; KeyError where it is not of the mesh."""
+        """Return the slices that rank `rank` of the job holds at `part`; raise KeyError if the mesh lacks the rank."""
         return local_slices(shape, sharding, self.mesh, self._devices[rank, part])

@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def user_folder() -> Path:
-    """The folder of this user's cache: ``~/.cache/shardwright``, or below ``$XDG_CACHE_HOME``."""
+    """Return the folder of this user's cache: ``~/.cache/shardwright``, or below ``$XDG_CACHE_HOME``."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "shardwright"

@@ -1,14 +1,13 @@
 """
-What-ifs: a cluster with other numbers, and a range of numbers to try.
+What-ifs: a cluster with a changed field, and a range of numbers to try for a field.
 
-A field goes by its place in the cluster file: `link.node.bandwidth`, `device.a100.flops.float32`,
-`interference.compute`, `host.0.nics`. Where an axis has no link of its own but goes over one level of the hosts' wires,
-`link.node.bandwidth` is the `level.NAME.bandwidth` of these; `link.inter` and `link.intra` are the wires between hosts
-and inside them. A value is what the file takes, with its unit or without.
+A field is named by its place in the cluster file: `link.node.bandwidth`, `device.a100.flops.float32`,
+`interference.compute`, `host.0.nics`. If an axis has no link but uses one level of the hosts' wires,
+`link.node.bandwidth` stands for `level.NAME.bandwidth`; `link.inter` and `link.intra` are the wires between hosts
+and inside them. Values are written as in the file, with or without a unit.
 
-What was measured follows what is set: the measured collectives of a link go by the same factor as its bandwidth and
-latency, the fitted rates of a device by that of its rates. Times of single ops do not, and are left out where a rate is
-set.
+Measurements follow a change: the measured collectives of a link scale with its bandwidth and latency, the fitted rates
+of a device with its rates. Measured times of single ops do not scale, and are dropped if a rate changes.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class WhatIfError(ValueError):
-    """A change of a cluster that cannot be made; the message names the field."""
+    """An error in a change of a cluster; the message names the field."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A field and the numbers to give it, in the units of the cluster file."""
+    """A field and the numbers to try, in the units of the cluster file."""
 
     path: str
     values: tuple[float, ...]
@@ -52,9 +51,9 @@ class Sweep:
 
 def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
     """
-    The cluster with another value of one field; its name, mesh and placement stay.
+    Return the cluster with another value of one field; its name, mesh and placement stay.
 
-    WhatIfError: there is no such field, or it cannot have this value.
+    WhatIfError: the field does not exist, or cannot have this value.
     """
     table, aliases = _table(cluster), _aliases(cluster)
     if path not in (known := fields(cluster)):
@@ -64,20 +63,20 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
     *sections, field = aliases.get(path, path).split(".")
     _section(table, sections)[field] = _plain(value)
     try:
-        found = parse_cluster("\n".join(f"{name} = {inline(each)}" for name, each in table.items()), "what if")
+        parsed = parse_cluster("\n".join(f"{name} = {inline(entry)}" for name, entry in table.items()), "what if")
     except ClusterFileError as error:
         raise WhatIfError(f"{path} cannot be {value}: {str(error).partition(': ')[2]}") from error
-    return _followed(cluster, replace(found, name=cluster.name, mesh=cluster.mesh, placement=cluster.placement))
+    return _followed(cluster, replace(parsed, name=cluster.name, mesh=cluster.mesh, placement=cluster.placement))
 
 
 def fields(cluster: Cluster) -> list[str]:
-    """The fields that can be changed."""
+    """Return the fields that can be changed."""
     optional = [*_OPTIONAL, *(f"device.{device.kind}.{field}" for device in cluster.devices for field in _OF_DEVICES)]
     return list(dict.fromkeys([*_leaves(_table(cluster)), *_aliases(cluster), *optional]))
 
 
 def number(cluster: Cluster, path: str) -> float:
-    """The value of a field, in the units of the cluster file; WhatIfError where it is none or no number."""
+    """Return the value of a field, in the units of the cluster file; raise WhatIfError unless it is a number."""
     *sections, field = _aliases(cluster).get(path, path).split(".")
     value = _section(_table(cluster), sections).get(field)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -86,7 +85,7 @@ def number(cluster: Cluster, path: str) -> float:
 
 
 def parse_change(text: str) -> tuple[str, str]:
-    """A field and a value, of `link.node.bandwidth=25GB/s`."""
+    """Return the field and the value of a change such as `link.node.bandwidth=25GB/s`."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip() or not value.strip():
         raise WhatIfError(f"'{text}' is not a change; expected FIELD=VALUE, as link.node.bandwidth=25GB/s")
@@ -94,7 +93,7 @@ def parse_change(text: str) -> tuple[str, str]:
 
 
 def parse_sweep(text: str, cluster: Cluster) -> Sweep:
-    """A field and its numbers, of `link.node.bandwidth=1GB/s..100GB/s:9`: 9 numbers at equal ratios."""
+    """Return the field and numbers of `link.node.bandwidth=1GB/s..100GB/s:9`: 9 numbers at equal ratios."""
     path, values = parse_change(text)
     match = re.fullmatch(r"(?P<low>\S+?)\.\.(?P<high>\S+?):(?P<count>[0-9]{1,4})", values)
     if match is None or not 2 <= int(match["count"]) <= _MOST_VALUES:
@@ -118,34 +117,34 @@ def _table(cluster: Cluster) -> _Table:
 
 
 def _section(table: _Table, names: Sequence[str]) -> _Table:
-    """A section of a table, by its name and those that it is in; an empty one is added where there is none."""
-    found: _Value = table
+    """Return a section of a table by the names on its path; a missing section is added, empty."""
+    section: _Value = table
     for name in names:
-        match found:
+        match section:
             case list():
-                found = found[int(name)]
+                section = section[int(name)]
             case dict():
-                found = found.setdefault(name, {})
+                section = section.setdefault(name, {})
             case _:
                 break
-    return found if isinstance(found, dict) else {}
+    return section if isinstance(section, dict) else {}
 
 
 def _plain(value: str | float) -> str | float:
-    """A number as the file has it: whole ones without a point."""
+    """Return a number as the file has it, whole numbers without a point; other text stays as it is."""
     if not _NUMBER.fullmatch(str(value)):
         return value
-    found = float(value)
-    return int(found) if found.is_integer() else found
+    parsed = float(value)
+    return int(parsed) if parsed.is_integer() else parsed
 
 
 def _aliases(cluster: Cluster) -> dict[str, str]:
     """
-    Other names of fields: of links that an axis has not, those of the level that it goes over; and of `link.inter` and
-    `link.intra` those of the wires between hosts and inside them, or, of a cluster without hosts, of its first and
-    last axis.
+    Return other names of fields: for an axis without a link, the fields of the level that it uses; for `link.inter` and
+    `link.intra`, the fields of the wires between hosts and inside them, or, in a cluster without hosts, of its first
+    and last axis.
     """
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     if (topology := cluster.topology) is None:
         ends = {"inter": cluster.mesh.spatial[0].name, "intra": cluster.mesh.spatial[-1].name}
         own = {link.axis for link in cluster.links}
@@ -157,7 +156,7 @@ def _aliases(cluster: Cluster) -> dict[str, str]:
         }
     for name, levels in (("inter", {h.nic for h in topology.hosts}), ("intra", {h.inside for h in topology.hosts})):
         if len(levels) == 1 and (level := levels.pop()):
-            found |= {f"link.{name}.{field}": f"level.{level}.{field}" for field in _OF_WIRES}
+            aliases |= {f"link.{name}.{field}": f"level.{level}.{field}" for field in _OF_WIRES}
     linked = {link.axis for link in cluster.links}
     for axis in cluster.mesh.spatial:
         group = cluster.mesh.group(0, (axis.name,))
@@ -165,8 +164,8 @@ def _aliases(cluster: Cluster) -> dict[str, str]:
         levels = {topology.ports[port].level.name for way in ways for port in way}
         if axis.name not in linked and len(levels) == 1:
             level = levels.pop()
-            found |= {f"link.{axis.name}.{field}": f"level.{level}.{field}" for field in _OF_WIRES}
-    return found
+            aliases |= {f"link.{axis.name}.{field}": f"level.{level}.{field}" for field in _OF_WIRES}
+    return aliases
 
 
 def _leaves(table: Mapping[str, _Value], prefix: str = "") -> Iterator[str]:
@@ -175,7 +174,7 @@ def _leaves(table: Mapping[str, _Value], prefix: str = "") -> Iterator[str]:
         if name in _MEASURED or (not prefix and name in _KEPT):
             continue
         if isinstance(value, list):
-            yield from _leaves({str(index): each for index, each in enumerate(value)}, f"{path}.")
+            yield from _leaves({str(index): entry for index, entry in enumerate(value)}, f"{path}.")
         elif isinstance(value, dict):
             yield from _leaves(value, f"{path}.")
         else:
@@ -183,7 +182,7 @@ def _leaves(table: Mapping[str, _Value], prefix: str = "") -> Iterator[str]:
 
 
 def _followed(before: Cluster, after: Cluster) -> Cluster:
-    """What was measured of links and devices, scaled as what is set of them."""
+    """Return `after` with measurements of links and devices scaled by the changes of their numbers."""
     links = tuple(_link(a, b) for a, b in zip(before.links, after.links, strict=True))
     devices = tuple(_device(a, b) for a, b in zip(before.devices, after.devices, strict=True))
     return replace(after, links=links, devices=devices)

@@ -26,17 +26,17 @@ from .transformer import (
 )
 
 IGNORED = -100
-"""The label of a position that the loss leaves out."""
+"""The label of a position that the loss ignores."""
 
 
 @dataclass(frozen=True)
 class BertConfig:
     """
-    Sizes of a BERT; the defaults are those of the base model (110 M parameters).
+    Sizes of a BERT; the defaults are the sizes of the base model (110 M parameters).
 
     Args:
-        experts: a mixture of them instead of every second feed-forward.
-        tied: whether the last layer's weight is that of the embedding.
+        experts: a mixture of experts that replaces every second feed-forward.
+        tied: whether the last layer shares the weight of the embedding.
         dropout: after the embeddings, in attention and after each half of a block; the paper has 0.1.
     """
 
@@ -69,7 +69,7 @@ class BertEmbeddings(nn.Module):
 
 
 class PostNormBlock(nn.Module):
-    """A transformer block that normalises after each residual sum; with experts it gives their balancing loss too."""
+    """A block that normalises after each residual sum; with experts it also returns their balancing loss."""
 
     def __init__(self, config: BertConfig, experts: MoEConfig | None) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class PostNormBlock(nn.Module):
 
 
 class MaskedTokenHead(nn.Module):
-    """From hidden states to logits over the vocabulary; its last layer is tied to the embedding."""
+    """A head from hidden states to logits over the vocabulary; its last layer may be tied to the embedding."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -103,8 +103,7 @@ class MaskedTokenHead(nn.Module):
 
 class Bert(nn.Module):
     """
-    Tokens and segments ``[batch, length]`` to logits ``[batch, length, vocabulary]``, and with experts to these and
-    their balancing losses.
+    A model from tokens ``[batch, length]`` to logits ``[batch, length, vocabulary]``, and experts' balancing losses.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -123,14 +122,14 @@ class Bert(nn.Module):
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
         """
         Args:
-            mask: boolean ``[batch, length]``, False at padding, which nothing attends to.
+            mask: boolean ``[batch, length]``, False at padding, which is excluded from attention.
         """
         x, balance = through(self.layers, self.embeddings(tokens, segments), mask[:, None, None, :])
         return (self.head(x), balance) if balance else self.head(x)
 
 
 def bert_step(config: BertConfig, *, batch: int, length: int, seed: int = 0) -> TrainingStep:
-    """Fill-in of 15 % of random tokens, in sequences padded to `length` from different lengths."""
+    """Return the step of predicting 15 % of random tokens, in sequences of various lengths padded to `length`."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(config.vocabulary, (batch, length), generator=generator)
     lengths = torch.randint(length // 2, length + 1, (batch, 1), generator=generator)

@@ -18,7 +18,7 @@ from .transformer import AttentionForm, PreNormBlock, initialise_transformer, to
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """Sizes of a GPT-2; the defaults are those of the smallest published one (124 M parameters)."""
+    """Sizes of a GPT-2; the defaults are the sizes of the smallest published model (124 M parameters)."""
 
     layers: int = 12
     width: int = 768
@@ -30,7 +30,7 @@ class GPT2Config:
 
 
 class GPT2(nn.Module):
-    """Tokens ``[batch, length]`` to logits ``[batch, length, vocabulary]``."""
+    """A model from tokens ``[batch, length]`` to logits ``[batch, length, vocabulary]``."""
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class GPT2(nn.Module):
 
 
 def gpt2_step(config: GPT2Config, *, batch: int, length: int, seed: int = 0) -> TrainingStep:
-    """Next-token prediction on random tokens."""
+    """Return the step of next-token prediction on random tokens."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(config.vocabulary, (batch, length + 1), generator=generator)
     return TrainingStep(

@@ -22,14 +22,14 @@ from .transformer import initialise_transformer, token_cross_entropy
 @dataclass(frozen=True)
 class LlamaConfig:
     """
-    Sizes of a Llama; the defaults are those of Llama 3 with 8 B parameters.
+    Sizes of a Llama; the defaults are the sizes of Llama 3 with 8 B parameters.
 
     Args:
-        heads: of queries.
-        key_heads: of keys and values, each of which serves ``heads / key_heads`` heads of queries.
-        base: the slowest rotation takes about so many positions, times 2 pi.
-        tied: whether the last layer's weight is that of the embedding.
-        experts: a mixture of them instead of every feed-forward.
+        heads: number of query heads.
+        key_heads: number of key and value heads, each shared by ``heads / key_heads`` query heads.
+        base: the base of the rotary frequencies; the slowest rotation has a period of about ``2 pi * base`` positions.
+        tied: whether the last layer shares the weight of the embedding.
+        experts: a mixture of experts that replaces every feed-forward.
     """
 
     layers: int = 32
@@ -44,7 +44,7 @@ class LlamaConfig:
 
 
 class Rotary(nn.Module):
-    """The angles by which position p turns the pair i of a head's features: ``p * base ** (-2 i / width)``."""
+    """The rotation angles ``p * base ** (-2 i / width)`` of the i-th pair of a head's features at position p."""
 
     frequencies: torch.Tensor
 
@@ -53,27 +53,27 @@ class Rotary(nn.Module):
         self.register_buffer("frequencies", base ** (torch.arange(0, -width, -2) / width), persistent=False)
 
     def forward(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine, ``[length, head width / 2]``."""
+        """Return cosine and sine, ``[length, head width / 2]``."""
         positions = torch.arange(length, device=self.frequencies.device)
         angles = positions.unsqueeze(-1) * self.frequencies
         return angles.cos(), angles.sin()
 
 
 def turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """``[batch, heads, length, head width]`` with features i and i + width / 2 turned by their angle."""
+    """Rotate the features i and i + width / 2 of ``[batch, heads, length, head width]`` by their angle."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
 class GroupedAttention(nn.Module):
-    """Causal self-attention over ``[batch, length, width]`` in which several heads share a key and a value."""
+    """Causal self-attention over ``[batch, length, width]`` with key and value heads that several query heads share."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         if config.width % config.heads or config.heads % config.key_heads:
             raise ValueError(
-                f"a width of {config.width} is not a multiple of its {config.heads} heads, or these are not of the "
-                f"{config.key_heads} key heads"
+                f"the width {config.width} must be a multiple of the {config.heads} heads, and the number of heads a "
+                f"multiple of the {config.key_heads} key heads"
             )
         self.head_width = config.width // config.heads
         self.shared_by = config.heads // config.key_heads
@@ -92,7 +92,7 @@ class GroupedAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor:
-        """Each head as often as there are heads of queries for it."""
+        """Repeat each key or value head for the query heads that share it."""
         return x.unsqueeze(2).expand(-1, -1, self.shared_by, -1, -1).flatten(1, 2)
 
 
@@ -110,7 +110,7 @@ class GatedFeedForward(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """A pre-normalised block; with experts it gives their balancing loss too."""
+    """A pre-normalised block; with experts it also returns their balancing loss."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -132,8 +132,7 @@ class LlamaBlock(nn.Module):
 
 class Llama(nn.Module):
     """
-    Tokens ``[batch, length]`` to logits ``[batch, length, vocabulary]``, and with experts to these and their balancing
-    losses.
+    A model from tokens ``[batch, length]`` to logits ``[batch, length, vocabulary]``, and experts' balancing losses.
     """
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -154,7 +153,7 @@ class Llama(nn.Module):
 
 
 def llama_step(config: LlamaConfig, *, batch: int, length: int, seed: int = 0) -> TrainingStep:
-    """Next-token prediction on random tokens."""
+    """Return the step of next-token prediction on random tokens."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(config.vocabulary, (batch, length + 1), generator=generator)
     return TrainingStep(

@@ -15,10 +15,10 @@ from ..api.training_step import TrainingStep
 
 class MLP(nn.Module):
     """
-    Linear layers of the given widths, ReLU between them.
+    Linear layers of the given widths, with ReLU between them.
 
     Args:
-        widths: the input's, every hidden layer's and the output's number of features.
+        widths: numbers of features of the input, of every hidden layer and of the output.
     """
 
     def __init__(self, widths: Sequence[int]) -> None:
@@ -35,7 +35,7 @@ class MLP(nn.Module):
 
 
 def mlp_step(widths: Sequence[int], *, batch: int, seed: int = 0) -> TrainingStep:
-    """Classification of random vectors of ``widths[0]`` features into ``widths[-1]`` classes."""
+    """Return the step of classifying random vectors of ``widths[0]`` features into ``widths[-1]`` classes."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(batch, widths[0], generator=generator)
     labels = torch.randint(widths[-1], (batch,), generator=generator)

@@ -1,11 +1,11 @@
 """
-Mixture of experts: of many feed-forward layers each token is computed by the few that a router chooses for it.
+Mixture of experts: a router sends each token to a few of many feed-forward layers, the experts.
 
-After Shazeer et al., "Outrageously Large Neural Networks" (2017, `sparsely_gated`), Fedus et al., "Switch
-Transformers" (2021, `switch`) and Jiang et al., "Mixtral of Experts" (2024, `mixtral`), in the form of Lepikhin et
-al., "GShard" (2020): tokens come in groups, and in each group an expert has room for so many.
+After Shazeer et al., "Outrageously Large Neural Networks" (2017, `sparsely_gated`), Fedus et al., "Switch Transformers"
+(2021, `switch`) and Jiang et al., "Mixtral of Experts" (2024, `mixtral`), in the form of Lepikhin et al., "GShard"
+(2020): tokens come in groups, and an expert takes a limited number of tokens from each group.
 
-The letters of the shapes: g groups of s tokens, e experts with room for c tokens of a group, k experts of a token,
+The letters of the shapes: g groups of s tokens, e experts with room for c tokens of a group, k experts per token,
 features m, and h within an expert.
 """
 
@@ -24,9 +24,9 @@ from ..api.grouped import grouped_mm
 
 Dispatch = Literal["einsum", "scatter", "grouped"]
 """
-How tokens reach their experts and come back. ``einsum`` multiplies by one-hot masks ``[g, s, e, c]``, as GShard does;
-``scatter`` writes into the experts' room by index and gathers from it; ``grouped`` sorts all tokens by expert and
-multiplies matrices of as many rows as each expert has, so that none is dropped and no room stays empty.
+The dispatch of tokens to their experts and back. ``einsum`` multiplies by one-hot masks ``[g, s, e, c]``, as
+GShard does; ``scatter`` writes into buffers of the experts by index and gathers from them; ``grouped`` sorts all tokens
+by expert and multiplies one matrix per expert with exactly its rows, without dropped tokens or empty places.
 """
 
 
@@ -36,18 +36,17 @@ class MoEConfig:
     A mixture of experts.
 
     Args:
-        experts: how many there are.
-        choices: how many compute each token. Of one choice the weight is the router's probability, of several the
-            softmax over those that are chosen.
-        capacity: an expert has room for ``capacity * choices / experts`` of a group's tokens; of those beyond, the
-            first choices of later tokens and the second choices before them, an expert computes nothing. Not for
-            ``grouped``, which drops none.
-        groups: into how many groups the tokens of a batch are divided. None: each sequence is one. Room and places are
-            counted group by group, so groups can be shared among devices and micro-batches, and tokens of one group
-            cannot: there should be as many groups as parts of the batch, or more.
-        noise: whether the router adds normal noise of a learned size while training.
-        gated: whether an expert multiplies its hidden features by gates (SwiGLU, three matrices) or is a GELU between
-            two matrices.
+        experts: number of experts.
+        choices: number of experts that compute each token. With one choice the weight is the router's probability, with
+            several it is the softmax over their scores.
+        capacity: an expert has room for ``capacity * choices / experts`` of a group's tokens and ignores tokens beyond
+            that: first choices come before second choices, earlier tokens before later ones. It has no effect on
+            ``grouped``, which drops no tokens.
+        groups: the number of groups that the tokens of a batch form; by default each sequence is a group. Room and
+            places are counted per group, so groups can be split over devices and micro-batches, but the tokens of one
+            group cannot: use at least as many groups as parts of the batch.
+        noise: whether the router adds normal noise of a learned scale in training.
+        gated: whether an expert gates its hidden features (SwiGLU, three matrices) or is a GELU between two matrices.
     """
 
     experts: int = 8
@@ -63,27 +62,27 @@ class MoEConfig:
             raise ValueError(f"a token cannot be routed to {self.choices} of {self.experts} experts")
 
     def room(self, tokens: int) -> int:
-        """For how many of a group's tokens an expert has room."""
+        """Return the maximum number of tokens that an expert takes from a group."""
         return max(1, math.ceil(self.capacity * self.choices * tokens / self.experts))
 
 
 def sparsely_gated(experts: int, **changes: object) -> MoEConfig:
-    """Two experts for each token, weighted by the softmax over the two; noise is off unless asked for."""
+    """Return a config with two experts per token, weighted by the softmax over the two; noise is off by default."""
     return MoEConfig(**{"experts": experts, "choices": 2, **changes})
 
 
 def switch(experts: int, **changes: object) -> MoEConfig:
-    """One expert for each token, weighted by its probability."""
+    """Return a config with one expert per token, weighted by its probability."""
     return MoEConfig(**{"experts": experts, "choices": 1, **changes})
 
 
 def mixtral(experts: int, **changes: object) -> MoEConfig:
-    """Two gated experts for each token, and none is dropped."""
+    """Return a config with two gated experts per token, without dropped tokens."""
     return MoEConfig(**{"experts": experts, "choices": 2, "dispatch": "grouped", "gated": True, **changes})
 
 
 class Router(nn.Module):
-    """Scores ``[g, s, e]`` of tokens ``[g, s, m]``."""
+    """A linear layer from tokens ``[g, s, m]`` to scores ``[g, s, e]``."""
 
     def __init__(self, width: int, config: MoEConfig) -> None:
         super().__init__()
@@ -101,7 +100,7 @@ Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Experts(nn.Module):
-    """The experts' matrices, stacked ``[e, in, out]``, so that they are split and multiplied together."""
+    """The experts, with stacked matrices ``[e, in, out]`` so that they are split and multiplied together."""
 
     def __init__(self, experts: int, width: int, hidden: int, *, gated: bool) -> None:
         super().__init__()
@@ -113,8 +112,10 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, product: Product = torch.bmm) -> torch.Tensor:
         """
+        Apply each expert to its tokens.
+
         Args:
-            x: tokens ``[e, n, m]``, or what else `product` multiplies with matrices of all experts.
+            x: tokens ``[e, n, m]``, or another form that `product` multiplies with the matrices of all experts.
         """
         hidden = product(x, self.up)
         hidden = F.gelu(hidden) if self.gate is None else F.silu(product(x, self.gate)) * hidden
@@ -123,8 +124,8 @@ class Experts(nn.Module):
 
 class MoE(nn.Module):
     """
-    A mixture of experts instead of a feed-forward layer, from ``[batch, length, m]`` to the same and the loss of
-    an uneven use of the experts, a scalar to be added to the step's loss with a small weight.
+    A mixture of experts in the place of a feed-forward layer, from ``[batch, length, m]`` to the same shape and a
+    balancing loss: a scalar that penalizes uneven use, to be added to the step's loss with a small weight.
     """
 
     def __init__(self, width: int, hidden: int, config: MoEConfig) -> None:
@@ -149,10 +150,11 @@ class MoE(nn.Module):
 
 def balance(probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """
-    One where all experts are used alike, and more where not: of each group the sum over experts of their share of
-    first choices times their mean probability, times their number; on average over the groups (GShard, algorithm 1).
+    Return the balancing loss ``mean over g of e * sum over experts i of f[g, i] * p[g, i]`` (GShard, algorithm 1).
 
-    An average over groups adds up over any division of them, which the product of two averages would not.
+    ``f[g, i]`` is the fraction of group g's first choices that go to expert i, and ``p[g, i]`` the mean probability of
+    i. The loss is one for an even use. The mean over groups is additive for any division of the groups; a product of
+    means is not.
 
     Args:
         probabilities: ``[g, s, e]``.
@@ -164,14 +166,13 @@ def balance(probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
 
 def one_hot(indices: torch.Tensor, size: int) -> torch.Tensor:
-    """True at the index, ``[..., size]``; nowhere for an index beyond."""
+    """Return ``[..., size]`` with True at each index, and without True for an index out of range."""
     return indices.unsqueeze(-1) == torch.arange(size, device=indices.device)
 
 
 def places(chosen: torch.Tensor, experts: int) -> torch.Tensor:
     """
-    The place ``[g, k, s]`` of each choice among those of its expert: all first choices in the order of tokens, then
-    all second ones.
+    Return the place ``[g, k, s]`` of each choice in its expert's queue: first choices in token order, then second ones.
 
     Args:
         chosen: ``[g, k, s]``.
@@ -201,7 +202,7 @@ def _by_scatter(
     chosen, slots = chosen.transpose(1, 2), config.experts * room
     place = places(chosen, config.experts)
     fits = (place < room).flatten(1).unsqueeze(-1)
-    # One slot more than there are, which nobody reads, for what does not fit.
+    # Tokens that do not fit go to an extra slot, which is never read.
     slot = torch.where(fits, (chosen * room + place).flatten(1).unsqueeze(-1), slots).expand(-1, -1, width)
     source = x.unsqueeze(1).expand(-1, config.choices, -1, -1).flatten(1, 2)
     sent = x.new_zeros(groups, slots + 1, width).scatter(1, slot, source)[:, :slots]
@@ -232,7 +233,7 @@ _MIXED: dict[Dispatch, Callable[..., torch.Tensor]] = {
 
 
 def through(blocks: Iterable[nn.Module], x: torch.Tensor, *context: object) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """`x` after all blocks, and the balancing losses of those that give one."""
+    """Return `x` after all blocks, and the balancing losses of the blocks with experts."""
     losses: list[torch.Tensor] = []
     for block in blocks:
         x, *more = unpacked(block(x, *context))
@@ -241,7 +242,7 @@ def through(blocks: Iterable[nn.Module], x: torch.Tensor, *context: object) -> t
 
 
 def unpacked(found: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """What a layer gives: its result and, if it has experts, their balancing loss."""
+    """Return the output of a layer as a tuple: its result and, if it has experts, their balancing loss."""
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -252,6 +253,6 @@ def balanced(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     weight: float = 0.01,
 ) -> torch.Tensor:
-    """The loss of a model that gives ``(scores, balancing losses)``, the latter with a weight."""
+    """Return the loss of a model that returns ``(scores, balancing losses)``, with the balancing losses weighted."""
     scores, losses = output
     return loss(scores, labels) + weight * torch.stack(losses).sum()

@@ -1,9 +1,9 @@
 """
 The shipped training steps by name, at the sizes of the papers and at test size.
 
-The ``-tiny`` ones have every structure of their large sibling at a size for tests: two layers (all convolutions of
-VGG), four heads and a batch of eight, so that eight ranks divide the batch evenly, the heads not at all, and the odd
-vocabulary unevenly.
+Each ``-tiny`` step has the structure of its large sibling at a size for tests: two layers (all convolutions of VGG),
+four heads and a batch of eight, so that eight ranks divide the batch evenly, the odd vocabulary unevenly, and cannot
+divide the heads.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ Maker = Callable[[], TrainingStep]
 
 
 def _gpt2(layers: int, width: int, heads: int) -> Maker:
-    """A GPT-2 of the published family."""
+    """Return a GPT-2 of the published family."""
     return partial(gpt2_step, GPT2Config(layers=layers, width=width, heads=heads), batch=64, length=256)
 
 
 def _gpt3(layers: int, width: int, heads: int) -> Maker:
-    """A GPT of the widths of GPT-3, on full sequences."""
+    """Return a GPT with the widths of GPT-3, on full sequences."""
     config = GPT2Config(layers=layers, width=width, heads=heads, vocabulary=51200, positions=1024)
     return partial(gpt2_step, config, batch=64, length=1024)
 
 
 def _sparse_bert(experts: MoEConfig) -> Maker:
-    """HiDup's BERT with experts on eight devices: 32 sequences for each, the vocabulary of WikiText."""
+    """Return HiDup's BERT with experts for eight devices: 32 sequences per device, the vocabulary of WikiText."""
     config = BertConfig(layers=8, vocabulary=33278, positions=128, experts=experts, tied=False)
     return partial(bert_step, config, batch=256, length=128)
 
 
 def _sparse_vit(experts: MoEConfig) -> Maker:
-    """HiDup's ViT with experts on eight devices: 32 images of CIFAR-10 for each, 64 patches of them."""
+    """Return HiDup's ViT with experts for eight devices: 32 CIFAR-10 images of 64 patches per device."""
     config = ViTConfig(layers=8, image=32, patch=4, classes=10, experts=experts)
     return partial(vit_step, config, batch=256)
 
@@ -124,15 +124,15 @@ _TINY: dict[str, Maker] = {
 }
 
 MODELS: dict[str, Maker] = {**_LARGE, **{f"{name}-tiny": make for name, make in _TINY.items()}}
-"""Name to a function of no arguments; calling it makes the batch but no weight."""
+"""The function that makes each step, by name; it allocates the batch but no weights."""
 
 
 def training_step(name: str) -> TrainingStep:
     """
-    The shipped training step called `name`.
+    Return the shipped training step called `name`.
 
     Raises:
-        ValueError: there is none; the message lists the names and the closest one.
+        ValueError: no step has this name; the message lists the names and the closest one.
     """
     if name in MODELS:
         return MODELS[name]()

@@ -2,8 +2,8 @@
 ResNet: an image classifier of residual blocks with batch normalisation.
 
 After He et al., "Deep Residual Learning for Image Recognition" (2016), with the stride of a block in its 3x3
-convolution. The running statistics are buffers that every step writes; those of the batch are of all of it, on however
-many devices it lies.
+convolution. The running statistics are buffers that every step updates. The batch statistics cover the global batch, on
+any number of devices.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import nn
 from ..api.training_step import TrainingStep
 
 EXPANSION = 4
-"""The ratio of a block's output channels to those of its 3x3 convolution."""
+"""The ratio of a block's output channels to the channels of its 3x3 convolution."""
 
 
 @dataclass(frozen=True)
 class ResNetConfig:
     """
-    Sizes of a ResNet of bottleneck blocks; the defaults are those of ResNet-50 (26 M parameters).
+    Sizes of a ResNet of bottleneck blocks; the defaults are the sizes of ResNet-50 (26 M parameters).
 
     Args:
-        blocks: how many there are in each stage; every stage but the first halves the image.
+        blocks: the number of blocks in each stage; every stage but the first halves the image.
         width: the channels of the first stage's 3x3 convolutions; they double from stage to stage.
     """
 
@@ -43,7 +43,7 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Co
 
 
 class Bottleneck(nn.Module):
-    """``[batch, inputs, n, n]`` to ``[batch, 4 * width, n / stride, n / stride]``."""
+    """A block from ``[batch, inputs, n, n]`` to ``[batch, 4 * width, n / stride, n / stride]``."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 class ResNet(nn.Module):
-    """Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
+    """A model from images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ResNet(nn.Module):
 
 
 def resnet_step(config: ResNetConfig, *, batch: int, seed: int = 0) -> TrainingStep:
-    """Classification of random images."""
+    """Return the step of classifying random images."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
     labels = torch.randint(config.classes, (batch,), generator=generator)

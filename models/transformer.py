@@ -1,8 +1,8 @@
 """
-The parts that the shipped transformers share.
+Layers that the shipped transformers share.
 
-Query, key and value have a linear layer each, so that splitting a layer's output features over a mesh
-axis splits the heads; one fused projection would interleave the three.
+Query, key and value have separate linear layers, so that splitting a layer's output features over a mesh axis splits
+the heads; one fused projection would interleave the three.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from .moe import MoE, MoEConfig, unpacked
 
 AttentionForm = Literal["fused", "decomposed"]
-"""``fused`` calls `scaled_dot_product_attention`; ``decomposed`` writes its matmuls and softmax out."""
+"""``fused`` calls `scaled_dot_product_attention`; ``decomposed`` uses separate matmuls and a softmax."""
 
 
 def decomposed_attention(
@@ -30,12 +30,12 @@ def decomposed_attention(
     dropout: float = 0.0,
 ) -> torch.Tensor:
     """
-    Attention of ``[batch, heads, length, head width]`` tensors, written out op by op.
+    Compute attention of ``[batch, heads, length, head width]`` tensors with separate ops.
 
     Args:
         mask: True where a key may be seen; broadcasts to ``[batch, heads, length, length]``.
-        causal: whether a position sees only itself and what is before it.
-        dropout: the probability with which a weight is left out.
+        causal: whether a position sees only itself and earlier positions.
+        dropout: the probability of dropping a weight.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     lowest = torch.finfo(scores.dtype).min
@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
     Multi-head self-attention over ``[batch, length, width]``.
 
     Args:
-        dropout: the probability with which an attention weight is left out in training.
+        dropout: the probability of dropping an attention weight in training.
     """
 
     def __init__(self, width: int, heads: int, *, causal: bool, form: AttentionForm, dropout: float = 0.0) -> None:
@@ -95,7 +95,7 @@ class FeedForward(nn.Module):
 
 
 def every_second(experts: MoEConfig | None, layer: int) -> MoEConfig | None:
-    """The experts of a layer of a model in which every second layer has some."""
+    """Return `experts` for odd layers and None for even ones, so that every second layer has experts."""
     return experts if layer % 2 else None
 
 
@@ -104,9 +104,9 @@ class PreNormBlock(nn.Module):
     A transformer block that normalises before attention and before the feed-forward.
 
     Args:
-        dropout: the probability with which a weight of the attention, or an element of what a half of the block
-            adds, is left out in training.
-        experts: a mixture of them instead of the feed-forward; the block then gives their balancing loss too.
+        dropout: the probability, in training, of dropping an attention weight or an element of a residual branch's
+            output.
+        experts: a mixture of experts that replaces the feed-forward; the block then also returns the balancing loss.
     """
 
     def __init__(
@@ -146,5 +146,5 @@ def initialise_transformer(module: nn.Module) -> None:
 
 
 def token_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of ``[batch, length, vocabulary]`` logits over the labels that are not -100."""
+    """Return the mean cross-entropy of ``[batch, length, vocabulary]`` logits over the labels that are not -100."""
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten())

@@ -1,8 +1,8 @@
 """
 The generator of TransGAN: transformer blocks on a grid of pixels that grows from stage to stage.
 
-After Jiang et al., "TransGAN" (2021), at the sizes of AMP (supplement 6.5.3). Its discriminator is another model: here
-the generator learns to draw given images from given latent vectors.
+After Jiang et al., "TransGAN" (2021), at the sizes of AMP (supplement 6.5.3). Its discriminator, which is a separate
+model, is left out: here the generator learns to draw given images from given latent vectors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..api.training_step import TrainingStep
 from .transformer import PreNormBlock, initialise_transformer
 
 Growth = Literal["bicubic", "nearest", "shuffle"]
-"""How a grid doubles its sides: by interpolation, by repeating pixels, or by making four of the features of one."""
+"""The way to double the sides of a grid: interpolation, repeated pixels, or a pixel shuffle of one pixel to four."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class TransGANConfig:
 
     Args:
         depths: the number of blocks of each stage.
-        growth: what doubles the grid before each stage but the first; a shuffle leaves a quarter of the features.
+        growth: the method that doubles the grid before each later stage; a shuffle leaves a quarter of the features.
         bottom: the side of the first stage's grid.
         width: the features of a pixel in the first stage.
-        window: on grids that are wider, pixels attend to those of their window of so many by so many.
+        window: the side of the windows within which pixels attend to each other, on grids wider than that.
         latent: the features of a latent vector.
     """
 
@@ -52,7 +52,7 @@ class TransGANConfig:
             )
 
     def widths(self) -> list[int]:
-        """The features of a pixel in each stage."""
+        """Return the features of a pixel in each stage."""
         return [self.width // 4 ** self.growth[:stage].count("shuffle") for stage in range(len(self.depths))]
 
     @property
@@ -62,19 +62,19 @@ class TransGANConfig:
 
 
 def windows(x: torch.Tensor, size: int) -> torch.Tensor:
-    """A grid ``[batch, side, side, width]`` as ``[batch * windows, size * size, width]``."""
+    """Rearrange a grid ``[batch, side, side, width]`` into ``[batch * windows, size * size, width]``."""
     x = x.unflatten(1, (-1, size)).unflatten(3, (-1, size))
     return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
 
 def grid(x: torch.Tensor, size: int, side: int) -> torch.Tensor:
-    """What `windows` made of a grid, as that grid."""
+    """Rearrange the windows that `windows` returns into the grid ``[batch, side, side, width]``."""
     x = x.reshape(-1, side // size, side // size, size, size, x.size(-1))
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 def grown(x: torch.Tensor, how: Growth) -> torch.Tensor:
-    """A grid ``[batch, side, side, width]`` with sides twice as long."""
+    """Double the sides of a grid ``[batch, side, side, width]``."""
     if how == "nearest":
         return x[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1).flatten(3, 4).flatten(1, 2)
     x = x.permute(0, 3, 1, 2)
@@ -83,7 +83,7 @@ def grown(x: torch.Tensor, how: Growth) -> torch.Tensor:
 
 
 class GridStage(nn.Module):
-    """Blocks on a grid ``[batch, side, side, width]`` with learned positions."""
+    """A stage of blocks on a grid ``[batch, side, side, width]``, with learned positions."""
 
     def __init__(self, config: TransGANConfig, side: int, width: int, depth: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class GridStage(nn.Module):
 
 
 class TransGANGenerator(nn.Module):
-    """Latent vectors ``[batch, latent]`` to images ``[batch, channels, image, image]``."""
+    """A model from latent vectors ``[batch, latent]`` to images ``[batch, channels, image, image]``."""
 
     def __init__(self, config: TransGANConfig) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class TransGANGenerator(nn.Module):
 
 
 def transgan_step(config: TransGANConfig, *, batch: int, seed: int = 0) -> TrainingStep:
-    """Drawing random images from random latent vectors."""
+    """Return the step of drawing random images from random latent vectors."""
     generator = torch.Generator().manual_seed(seed)
     latent = torch.randn(batch, config.latent, generator=generator)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)

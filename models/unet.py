@@ -1,8 +1,8 @@
 """
-U-Net: an image to a class per pixel, with skips from every level of the way down to the same level of the way up.
+U-Net: predicts a class per pixel, with skips from every level of the way down to the same level of the way up.
 
 After Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation" (2015), with GELU in the
-place of ReLU and convolutions of stride 2 instead of pooling. Divided into stages, its skips cross several. With
+place of ReLU and convolutions of stride 2 instead of pooling. Divided into stages, its skips cross several stages. With
 attention after the convolutions of its deep levels it is the U-Transformer of the cross-mesh paper (5.2), after Petit
 et al., "U-Net Transformer" (2021).
 """
@@ -27,7 +27,7 @@ class UNetConfig:
 
     Args:
         widths: the channels of each level; every level but the first halves the image.
-        attention: how many of the deepest levels have self-attention over their pixels.
+        attention: the number of deepest levels with self-attention over their pixels.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
@@ -38,7 +38,7 @@ class UNetConfig:
     heads: int = 8
 
     def attends(self, level: int) -> bool:
-        """Whether a level has attention."""
+        """Return whether a level has attention."""
         return level >= len(self.widths) - self.attention
 
 
@@ -50,14 +50,14 @@ def _initialise(module: nn.Module) -> None:
 
 
 def _convolutions(inputs: int, outputs: int) -> nn.Sequential:
-    """Two convolutions of 3x3 that keep the image's size."""
+    """Return two convolutions of 3x3 that keep the image's size."""
     first = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1)
     second = nn.Conv2d(outputs, outputs, kernel_size=3, padding=1)
     return nn.Sequential(first, nn.GELU(), second, nn.GELU())
 
 
 class PixelAttention(nn.Module):
-    """Every pixel of ``[batch, width, n, n]`` with what it sees in all others added."""
+    """Self-attention over the pixels of ``[batch, width, n, n]``, with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class PixelAttention(nn.Module):
 
 
 def _level(config: UNetConfig, level: int, inputs: int) -> nn.Module:
-    """What a level does on the way down or up: convolutions and, in deep ones, attention."""
+    """Return the layers of a level on the way down or up: convolutions and, in deep levels, attention."""
     convolutions = _convolutions(inputs, config.widths[level])
     if config.attends(level):
         convolutions.append(PixelAttention(config.widths[level], config.heads))
@@ -78,7 +78,7 @@ def _level(config: UNetConfig, level: int, inputs: int) -> nn.Module:
 
 
 class Down(nn.Module):
-    """``[batch, channels of the level above, 2 n, 2 n]`` to ``[batch, channels of this level, n, n]``."""
+    """A level from ``[batch, channels of the level above, 2 n, 2 n]`` to ``[batch, channels of this level, n, n]``."""
 
     def __init__(self, config: UNetConfig, level: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """``[batch, channels of the level below, n, n]`` and this level's skip, of ``2 n``, to what the skip is like."""
+    """A level from ``[batch, channels below, n, n]`` and its skip to ``[batch, channels of this level, 2 n, 2 n]``."""
 
     def __init__(self, config: UNetConfig, level: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Up(nn.Module):
 
 
 class UNet(nn.Module):
-    """Images ``[batch, channels, image, image]`` to logits ``[batch, classes, image, image]``."""
+    """A model from images ``[batch, channels, image, image]`` to logits ``[batch, classes, image, image]``."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
@@ -130,12 +130,12 @@ class UNet(nn.Module):
 
 
 def pixel_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean over all pixels of the cross-entropy of logits ``[batch, classes, h, w]``."""
+    """Return the mean cross-entropy of logits ``[batch, classes, h, w]`` over all pixels."""
     return F.cross_entropy(logits.permute(0, 2, 3, 1).flatten(0, 2), labels.flatten())
 
 
 def unet_step(config: UNetConfig, *, batch: int, seed: int = 0) -> TrainingStep:
-    """Segmentation of random images by the brightness of their first channel."""
+    """Return the step of segmenting random images by the brightness of their first channel."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
     labels = (images[:, 0].sigmoid() * config.classes).long()

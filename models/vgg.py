@@ -1,9 +1,8 @@
 """
 VGG: blocks of 3x3 convolutions and three linear layers.
 
-After Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), configurations B and E. Most of its
-arithmetic is in the convolutions and most of its parameters in the linear layers, so no single way of
-splitting it suits both halves.
+After Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), configurations B and E. Most of its arithmetic
+is in the convolutions and most of its parameters in the linear layers, so no single sharding suits both halves.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from ..api.training_step import TrainingStep
 
 VGG13 = (2, 2, 2, 2, 2)
 VGG19 = (2, 2, 4, 4, 4)
-"""Convolutions in each block; a block ends by halving the image."""
+"""The number of convolutions in each block; a block ends by halving the image."""
 
 
 @dataclass(frozen=True)
 class VGGConfig:
     """
-    Sizes of a VGG; the defaults are those of VGG-19 (144 M parameters).
+    Sizes of a VGG; the defaults are the sizes of VGG-19 (144 M parameters).
 
     Args:
-        convolutions: how many there are in each block.
+        convolutions: the number of convolutions in each block.
         widths: the channels of each block.
     """
 
@@ -45,7 +44,7 @@ class VGGConfig:
 def _block(inputs: int, outputs: int, convolutions: int, *, batch_norm: bool) -> nn.Sequential:
     layers: list[nn.Module] = []
     for index in range(convolutions):
-        # A batch norm takes the mean off: a bias before it has no effect, and its gradient is rounding alone.
+        # A batch norm subtracts the mean: a bias before it has no effect, and its gradient is only rounding noise.
         channels = inputs if index == 0 else outputs
         layers.append(nn.Conv2d(channels, outputs, kernel_size=3, padding=1, bias=not batch_norm))
         if batch_norm:
@@ -64,7 +63,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 class VGG(nn.Module):
-    """Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
+    """A model from images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
 
     def __init__(self, config: VGGConfig) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class VGG(nn.Module):
         shrink = 2**blocks
         if len(config.widths) != blocks or config.image % shrink:
             raise ValueError(
-                f"a VGG of {blocks} blocks has as many widths and images of a multiple of {shrink} pixels, got "
+                f"a VGG of {blocks} blocks needs {blocks} widths and images of a multiple of {shrink} pixels, got "
                 f"widths {config.widths} and {config.image} pixels"
             )
         channels = (config.channels, *config.widths)
@@ -99,7 +98,7 @@ class VGG(nn.Module):
 
 
 def vgg_step(config: VGGConfig, *, batch: int, seed: int = 0) -> TrainingStep:
-    """Classification of random images."""
+    """Return the step of classifying random images."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
     labels = torch.randint(config.classes, (batch,), generator=generator)

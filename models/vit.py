@@ -22,10 +22,10 @@ from .transformer import AttentionForm, PreNormBlock, every_second, initialise_t
 @dataclass(frozen=True)
 class ViTConfig:
     """
-    Sizes of a ViT; the defaults are those of the base model (86 M parameters).
+    Sizes of a ViT; the defaults are the sizes of the base model (86 M parameters).
 
     Args:
-        experts: a mixture of them instead of every second feed-forward.
+        experts: a mixture of experts that replaces every second feed-forward.
         dropout: after the embeddings, in attention and after each half of a block; the paper has 0.1.
     """
 
@@ -43,8 +43,8 @@ class ViTConfig:
 
 class ViT(nn.Module):
     """
-    Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``, and with experts to these and their
-    balancing losses.
+    A model from images ``[batch, channels, image, image]`` to logits ``[batch, classes]``, and experts' balancing
+    losses.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -82,7 +82,7 @@ class ViT(nn.Module):
 
 
 def vit_step(config: ViTConfig, *, batch: int, seed: int = 0) -> TrainingStep:
-    """Classification of random images."""
+    """Return the step of classifying random images."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
     labels = torch.randint(config.classes, (batch,), generator=generator)

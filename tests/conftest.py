@@ -36,6 +36,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         start_server()
 
 
+def pytest_collection_finish() -> None:
+    """Keep the modules and the tests out of every collection of garbage, and collect less often."""
+    import frozen  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests with an optional marker that is not asked for."""
     for marker in OPTIONAL:

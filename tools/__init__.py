@@ -1,1 +1,1 @@
-"""The command lines and the xDSL universe."""
+"""The command lines, and the registration of dialects and passes with xDSL."""

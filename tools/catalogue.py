@@ -1,4 +1,4 @@
-"""What `opt-tool` offers, as text: passes with their options, dialects, versions."""
+"""The passes with their options, the dialects and the versions of `opt-tool`, as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .universe import UNIVERSE
 
 
 def help_text() -> str:
-    """Return the text of --help: the tool's options, then every pass and named pipeline of ours with its own."""
+    """Return the text of --help: the tool's options, then each pass and named pipeline with its options."""
     passes = map(pass_doc, (UNIVERSE.all_passes[name]() for name in sorted(UNIVERSE.all_passes)))
     own = "\n".join(_help(doc.name, doc.summary, doc.options) for doc in passes)
     named = "\n".join(_pipeline_help(name) for name in PIPELINES)
@@ -27,7 +27,7 @@ def help_text() -> str:
 
 
 def passes_text() -> str:
-    """Return the text of --list-passes: named pipelines with their passes, our passes, and xDSL's by name."""
+    """Return the text of --list-passes: named pipelines with their passes, our passes, and xDSL's."""
     pipelines = (f"  {name}\n{_wrapped(str(Pipeline.parse(name)), 6)}\n" for name in PIPELINES)
     names = sorted(UNIVERSE.all_passes)
     width = max(map(len, names), default=0)
@@ -43,7 +43,7 @@ def dialects_text() -> str:
 
 
 def version_text() -> str:
-    """Return the text of --version: what to write into a bug report."""
+    """Return the text of --version, for bug reports."""
     python = ".".join(map(str, sys.version_info[:3]))
     return f"opt-tool (shardwright {version('shardwright')}), xDSL {version('xdsl')}, Python {python}\n"
 

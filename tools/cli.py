@@ -1,9 +1,8 @@
 """
 `shardwright`: plan, run and check training steps from a command line.
 
-Results go to standard output, progress and errors to standard error. Every failure is one message that says what
-was wrong and what to do, and exit code 1. Libraries are imported by the command that needs them, so that `--help`
-answers at once.
+Results go to standard output, progress and errors to standard error. Every failure is one message with the problem and
+its remedy, and exit code 1. Each command imports only the libraries that it needs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from .cli_arguments import TOOL, parse_arguments
 from .diagnostics import Diagnostic, DiagnosticError
 
 _MOST_CHARACTERS = 4096
-"""The most characters of an argument: as many as a path may have."""
+"""The maximum length of an argument: the maximum length of a path."""
 
 PACKAGE = (__package__ or "").split(".", maxsplit=1)[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, that of the process by default, and return its exit code."""
+    """Run a command line, by default the arguments of the process, and return its exit code."""
     if arguments is None:
         with kept_to_the_end():
             return main(sys.argv[1:])
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = resolve_name(f"{__package__}.{options.handler}")
         return command(options)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python would complain at exit.
+        # The reader of the output has closed it; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
@@ -49,16 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(words: Sequence[str]) -> None:
-    """Refuse words that are no path and no value of any option; messages that repeat them stay short."""
+    """Raise DiagnosticError for words that cannot be a path or a value, so that messages that quote them stay short."""
     for number, word in enumerate(words, 1):
         if len(word) > _MOST_CHARACTERS or "\0" in word:
-            what = "has a null character" if "\0" in word else f"has {len(word)} characters"
-            hint = f"at most {_MOST_CHARACTERS} are taken; what is longer goes into a file"
-            raise DiagnosticError(Diagnostic(f"argument {number}, {word[:20]!r}, {what}", TOOL, hint=hint))
+            problem = "has a null character" if "\0" in word else f"has {len(word)} characters"
+            hint = f"an argument has at most {_MOST_CHARACTERS} characters; put longer text into a file"
+            raise DiagnosticError(Diagnostic(f"argument {number}, {word[:20]!r}, {problem}", TOOL, hint=hint))
 
 
 def diagnostic_of(error: Exception) -> Diagnostic:
-    """The text of an error for the user: those of this package and of the system explain themselves."""
+    """Return the message of an error for the user; errors of this package and of the system explain themselves."""
     if isinstance(error, DiagnosticError):
         return error.diagnostic
     if type(error).__module__.split(".", maxsplit=1)[0] == PACKAGE:

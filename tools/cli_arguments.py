@@ -1,4 +1,4 @@
-"""The command line of `shardwright`: its commands, their options, and which function runs each."""
+"""The command line of `shardwright`: its commands, their options, and the function that runs each command."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _Add = Callable[..., object]
 
 
 def command_line(*words: object) -> str:
-    """A command of this tool as a shell reads it, for messages that recommend one."""
+    """Return a command of this tool as shell text, for messages that recommend it."""
     return shlex.join((TOOL, *map(str, words)))
 
 
 def tool_error(message: str, hint: str = "") -> DiagnosticError:
-    """Return the error of a command whose message is this, and whose hint says what to do."""
+    """Return the error of a command with a message, and a hint about what to do."""
     return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
 
 
@@ -43,19 +43,19 @@ def mesh_of(text: str) -> Mesh:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
+    """Parse a command line; `handler` of the result runs the command. DiagnosticError describes an invalid line."""
     parser = _parser()
     options, unknown = parser.parse_known_args([_present(word) for word in arguments])
     parser.prog = f"{TOOL} {arguments[0]}"
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if (why := _refusal(options)) is not None:
-        parser.error(why)
+    if (problem := _refusal(options)) is not None:
+        parser.error(problem)
     return options
 
 
 def _present(word: str) -> str:
-    """Return a word with the present name of a flag, and warn of a former one."""
+    """Return a word with the present name of a flag, and warn about a former one."""
     flag, equals, value = word.partition("=")
     if flag not in _FORMER:
         return word
@@ -81,10 +81,10 @@ def plan_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def refuse_for_planned(options: argparse.Namespace, target: str, *also: str, besides: str = "") -> None:
-    """Refuse planning options, and the options `also`, for a target with a plan; the command obeys `besides`."""
+    """Refuse planning options, and the options `also`, for a target with a plan; the command accepts `besides`."""
     asked = [name for name in differing(plan_arguments(options)) if name != besides]
     if given := [*(name for name in also if getattr(options, name) not in (None, False)), *asked]:
-        message = f"{target} is planned already, and {', '.join(map(_flag, given))} would be about planning it"
+        message = f"{target} is already a plan, but {', '.join(map(_flag, given))} would change the planning"
         hint = f"leave {'it' if len(given) == 1 else 'them'} out, or name the step instead"
         raise tool_error(message, hint)
 
@@ -116,7 +116,7 @@ def _import_options(add: _Add) -> None:
     _of_plans(add, "import")
     _reduce_dtype(add)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, to put at the head of the file")
-    add("--coverage", metavar="FILE", help="where to write which ops have no rule, as JSON")
+    add("--coverage", metavar="FILE", help="where to write the ops that have no rule, as JSON")
 
 
 def _plan_options(add: _Add) -> None:
@@ -128,42 +128,48 @@ def _plan_options(add: _Add) -> None:
 
 
 def _replan_options(add: _Add) -> None:
-    add("plan", metavar="DIR", help="what `plan` wrote")
+    add("plan", metavar="DIR", help="the folder that `plan` wrote")
     add("--cluster", required=True, metavar="FILE", help=f"{_CLUSTER}, with the devices available now")
     add("--out", required=True, metavar="DIR", help="where to write the new plan")
-    kept = "the old ranks that are left, as 0,1,3, in the order of the new ones; by default those that move least"
+    kept = (
+        "the old ranks that remain, such as 0,1,3, in the order of the new ones; by default the ranks that move least"
+    )
     add("--remaining", type=_ranks, metavar="RANKS", help=kept)
 
 
 def _run_options(add: _Add) -> None:
-    add("target", metavar="DIR|STEP", help=f"what `plan` wrote, or what to plan: {_STEP}")
-    add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
-    add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
+    add("target", metavar="DIR|STEP", help=f"the folder that `plan` wrote, or a step to plan: {_STEP}")
+    add("--nproc-per-node", type=_positive, metavar="N", help="number of processes (the number of ranks of the plan)")
+    add("--steps", type=_positive, default=5, metavar="K", help="number of training steps (%(default)s)")
     _of_plans(add, "run")
-    add("--seed", type=int, default=0, help="of the weights and of random numbers in steps (%(default)s)")
-    overlap_help = "measure how much communication is beside computation, and write it there, for simulate --measured"
+    add("--seed", type=int, default=0, help="seed of the weights and of random numbers in steps (%(default)s)")
+    overlap_help = "measure the overlap of communication and computation into FILE, for simulate --measured"
     add("--overlap", metavar="FILE", help=overlap_help)
-    add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
-    add("--save-every", type=_positive, metavar="N", help="write one after every N steps too")
-    add("--keep", type=_positive, metavar="M", help="how many of the newest checkpoints are kept (2)")
-    resume_help = "resume from the newest checkpoint of FOLDER, if there is any, of whatever plan, until step K"
+    add("--save", metavar="FOLDER", help="write checkpoints into FOLDER, the last one at the end")
+    add("--save-every", type=_positive, metavar="N", help="also write a checkpoint after every N steps")
+    add("--keep", type=_positive, metavar="M", help="number of newest checkpoints to keep (2)")
+    resume_help = "resume until step K from the newest checkpoint in FOLDER, of any plan, if there is one"
     add("--resume", action="store_true", help=resume_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
     add("--profile", action="store_true", help="measure this machine first and plan for that")
 
 
 def _explain_options(add: _Add) -> None:
-    add("plan", metavar="DIR", help="what `plan` wrote")
+    add("plan", metavar="DIR", help="the folder that `plan` wrote")
     value_help = (
-        "a parameter, optimizer state or batch item as in pins (h.0.mlp.up.weight, batch.0), a glob of such, or the "
-        "result of an op (h.0.mlp.up.addmm): what was decided on it, and the step with the best alternatives"
+        "a parameter, optimizer state or batch item as in pins (h.0.mlp.up.weight, batch.0), a glob of such names, or "
+        "the result of an op (h.0.mlp.up.addmm): print its placement, and the step time with the best alternatives"
     )
     add("value", nargs="?", metavar="VALUE|OP", help=value_help)
     add("--json", action="store_true", help="print JSON")
 
 
 def _simulate_options(add: _Add) -> None:
-    add("target", metavar="DIR|FILE|STEP", help=f"what `plan` wrote, an IR file with all decisions, or a step: {_STEP}")
+    add(
+        "target",
+        metavar="DIR|FILE|STEP",
+        help=f"the folder of a plan, an IR file with all decisions, or a step: {_STEP}",
+    )
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, in place of the plan's")
     set_help = "override a field of the cluster, as link.node.bandwidth=25GB/s; repeatable"
     add("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE", help=set_help)
@@ -171,8 +177,8 @@ def _simulate_options(add: _Add) -> None:
     add("--sweep", metavar="FIELD=FROM..TO:COUNT", help=sweep_help)
     add("--plot", metavar="FILE", help="where to write a picture of the step, or of the sweep")
     add("--replan", action="store_true", help="search again for the changed cluster, at every value of a sweep")
-    add("--trace", metavar="FILE", help="where to write a trace for Perfetto, of measured steps too")
-    measured_help = "what run --overlap or step.profile() has measured, to show beside what is predicted"
+    add("--trace", metavar="FILE", help="where to write a trace for Perfetto, including measured steps")
+    measured_help = "the measurements of run --overlap or step.profile(), to compare with the prediction"
     add("--measured", metavar="FILE", help=measured_help)
     _of_plans(add, "simulate")
 
@@ -184,43 +190,43 @@ def _check_options(add: _Add) -> None:
     add("--backend", choices=("gloo", "interpreter"), default="gloo", help=backend_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, put on the mesh; by default a generic one")
     _of_plans(add, "check")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="of all floating-point data (%(default)s)")
-    add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
-    add("--optimizer", choices=("sgd", "adamw"), help="used in place of the step's own")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="dtype of all floats (%(default)s)")
+    add("--steps", type=_positive, default=5, metavar="K", help="number of training steps (%(default)s)")
+    add("--optimizer", choices=("sgd", "adamw"), help="the optimizer that replaces the step's own")
 
 
 def _profile_options(add: _Add) -> None:
     add("-o", "--output", default="-", metavar="FILE", help="where to write the cluster file (standard output)")
-    add("--nproc-per-node", type=_positive, metavar="N", help="how many processes to start here; not under torchrun")
-    add("--mesh", metavar="MESH", help="the axes of the ranks, as node=2,gpu=4; by default gpu=N")
-    add("--seconds", type=float, default=60.0, metavar="S", help="about how long to measure (%(default)s)")
-    add("--resume", action="store_true", help="resume from what an earlier run to the same FILE measured")
+    add("--nproc-per-node", type=_positive, metavar="N", help="number of processes to start here; not under torchrun")
+    add("--mesh", metavar="MESH", help="the axes of the ranks, such as node=2,gpu=4; by default gpu=N")
+    add("--seconds", type=float, default=60.0, metavar="S", help="approximate seconds to measure (%(default)s)")
+    add("--resume", action="store_true", help="resume from the measurements of an earlier run to the same FILE")
     ops_help = "also measure the ops of a plan, or of a step planned here, in their local shapes; repeatable"
     add("--ops-of", action="append", default=[], metavar="DIR|STEP", help=ops_help)
-    add("--cluster", metavar="FILE", help=f"{_CLUSTER}, that the times of --ops-of are added to; by default the plan's")
+    add("--cluster", metavar="FILE", help=f"{_CLUSTER}, which receives the times of --ops-of; by default the plan's")
 
 
 def _check_rule_options(add: _Add) -> None:
     add("op", metavar="OP", help="mylib::op or mylib::op.overload")
-    add("rule", metavar="RULE", help="as '([b, k], [k, n]) -> ([b, n]) reduction={k} linear={0, 1}'")
-    modules_help = "what defines the op; repeatable"
+    add("rule", metavar="RULE", help="such as '([b, k], [k, n]) -> ([b, n]) reduction={k} linear={0, 1}'")
+    modules_help = "a module to import, which defines the op; repeatable"
     add("--import", dest="modules", action="append", default=[], metavar="MODULE", help=modules_help)
-    sample_help = "operands to try, as '6x4, 4x5' or '6x5, 6:int64<5'; repeatable. By default some are made"
+    sample_help = "operands to try, such as '6x4, 4x5' or '6x5, 6:int64<5'; repeatable; by default they are generated"
     add("--sample", dest="samples", action="append", default=[], metavar="OPERANDS", help=sample_help)
 
 
 def _theory_options(add: _Add) -> None:
-    add("op", metavar="OP", help="an op as mm, sum.dim_IntList or aten.relu; or 'collectives'")
-    shapes_help = "shapes of operands, as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'; by default some are made up"
+    add("op", metavar="OP", help="an op such as mm, sum.dim_IntList or aten.relu; or 'collectives'")
+    shapes_help = "shapes of operands, such as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'; by default generated"
     add("shapes", nargs="?", metavar="SHAPES", help=shapes_help)
     add("--mesh", default="2", metavar="MESH", help="sizes as 2x2, or named axes as dp=2,tp=2 (one axis of 2)")
-    argument_help = "an argument that is not a tensor, as dim=[0]; repeatable"
+    argument_help = "an argument that is not a tensor, such as dim=[0]; repeatable"
     add("--argument", dest="arguments", action="append", default=[], metavar="NAME=VALUE", help=argument_help)
     add("--all", action="store_true", help="also print triples that the paper lacks: partial sums and slices")
 
 
 def _of_plans(add: _Add, command: str) -> None:
-    """Add the flags of a command about the plan; where one is left out, the options lack its name."""
+    """Add a command's options of the plan; the parsed result lacks the name of an option that the user left out."""
     for name, option in taken_by(command).items():
         usual, keywords = option.default, dict(option.values.flag)
         flag = _flag(f"no_{name}" if usual is True else name)
@@ -233,7 +239,7 @@ def _of_plans(add: _Add, command: str) -> None:
 
 
 def _reduce_dtype(add: _Add) -> None:
-    reduce_help = "in mixed precision, in which dtype gradients are reduced over devices; by default the search decides"
+    reduce_help = "dtype in which gradients are reduced over devices in mixed precision; by default the search decides"
     add("--reduce-dtype", choices=_REDUCE_DTYPES, help=reduce_help)
 
 
@@ -251,7 +257,7 @@ def _ranks(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"takes numbers of ranks, as 0,1,3, not '{text[:80]}'") from None
+        raise argparse.ArgumentTypeError(f"takes rank numbers, such as 0,1,3, not '{text[:80]}'") from None
 
 
 _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
@@ -266,4 +272,4 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "theory": ("cli_theory:theory_command", "Print the Hoare triples of an op or of collectives", _theory_options),
     "profile": ("cli_profile:profile_command", "Measure a cluster and write its file", _profile_options),
 }
-"""Command -> its function, a line about it, and what adds its options."""
+"""Command -> the function that runs it, a one-line summary, and the function that adds its options."""

@@ -24,7 +24,7 @@ MOST_RANKS = 64
 
 
 def check_command(options: Namespace) -> int:
-    """Check one plan and say how far it is from one device; 1 if too far."""
+    """Check one plan and print its errors against one device; return 1 if they exceed the tolerance."""
     case = CheckCase(
         step=options.step,
         mesh=_mesh(options.mesh),
@@ -47,7 +47,7 @@ def check_command(options: Namespace) -> int:
 
 
 def check_rule_command(options: Namespace) -> int:
-    """Check a sharding rule against its op; 1 where a signature refutes it."""
+    """Check a sharding rule against its op; return 1 if a signature refutes it."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     for module in options.modules:
@@ -69,7 +69,7 @@ def check_rule_command(options: Namespace) -> int:
 def _mesh(text: str) -> Mesh:
     mesh = mesh_of(text)
     if mesh.device_count > MOST_RANKS:
-        message = f"--mesh {text} has {mesh.device_count} devices; {MOST_RANKS} are the most to check at once"
+        message = f"--mesh {text} has {mesh.device_count} devices; a check runs at most {MOST_RANKS}"
         raise tool_error(message)
     return mesh
 
@@ -83,16 +83,16 @@ def _print(result: CheckResult) -> None:
     parts: list[Table | str] = [table]
     if not any(worst.kind == "parameter" for worst in result.errors):
         parts.append(
-            "parameters were not compared: in float32 AdamW makes steps out of the noise of zero gradients"
+            "parameters were not compared, because in float32 AdamW amplifies the noise of zero gradients to full steps"
             " (--dtype float64 compares them)"
         )
     if result.own:
         own = ", ".join(f"{kind} {error:.2g}" for kind, error in result.own.items())
-        parts.append(f"rounding changes a run on one device by {own}; so much is allowed")
+        parts.append(f"rounding alone changes a run on one device by {own}, which is therefore allowed")
     if not result.passed and case.dtype is torch.float32:
         parts.append(
-            "in float32 rounding may turn a ReLU or a max-pool at a tie the other way: --dtype float64 tells"
-            " that from a wrong plan"
+            "in float32 rounding may switch a ReLU or a max-pool at a tie; --dtype float64 distinguishes this from a"
+            " wrong plan"
         )
     verdict = "agrees with" if result.passed else "DIFFERS from"
     print_report(*parts, f"{verdict} one device over {case.steps} steps (tolerance {result.tolerance:g})")

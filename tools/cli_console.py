@@ -1,4 +1,4 @@
-"""What the commands of `shardwright` share: progress on a terminal, and numbers for people."""
+"""Shared output of the commands of `shardwright`: progress on a terminal, and numbers as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..passes.planning.summary import Tried
 @contextmanager
 def working(what: str) -> Generator[Callable[[str], None], None, None]:
     """
-    Show on standard error what is being done and for how long; nothing where that is no terminal.
+    Show on standard error the work in progress and its duration, if standard error is a terminal.
 
     Yields:
         A function to call with the name of every phase.
@@ -38,7 +38,7 @@ def working(what: str) -> Generator[Callable[[str], None], None, None]:
 
 @contextmanager
 def plan_progress(phase: Callable[[str], None]) -> Generator[None, None, None]:
-    """Pass on what a search over plans logs, a line for each candidate, as the name of a phase."""
+    """Pass the log messages of a search over plans, one line per candidate, to `phase`."""
     logger = logging.getLogger("shardwright.plan")
     handler, level = _Phases(phase), logger.level
     logger.addHandler(handler)
@@ -60,7 +60,7 @@ class _Phases(logging.Handler):
 
 
 def process_began() -> float:
-    """When this process began, by `time.time()`: since then its user waits."""
+    """Return the start time of this process, by `time.time()`; the user's wait began then."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         ran = time.clock_gettime(time.CLOCK_BOOTTIME) - float(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -74,10 +74,10 @@ _IMPORTED = time.perf_counter()
 
 def print_report(*parts: Table | str, stderr: bool = False) -> None:
     """
-    Print tables and lines to standard output: as they look best on a terminal, elsewhere a line a row, for `grep`.
+    Print tables and lines to standard output: formatted on a terminal, otherwise one line per row, for `grep`.
 
     Args:
-        stderr: to standard error instead.
+        stderr: whether to print to standard error instead.
     """
     is_terminal = Console(stderr=stderr).is_terminal
     console = _Console(stderr=stderr, width=None if is_terminal else _WIDE, markup=False, emoji=False)
@@ -94,7 +94,7 @@ def print_report(*parts: Table | str, stderr: bool = False) -> None:
 
 
 class _Console(Console):
-    """A console for which names of the user's are neither markup nor codes of the terminal."""
+    """A console that prints the user's names verbatim, without interpreting markup or terminal codes."""
 
     def render_str(self, text: str, **settings: Any) -> Text:
         return super().render_str(_printable(text), **settings)
@@ -105,7 +105,7 @@ def _printable(text: str) -> str:
 
 
 _WIDE = 10_000
-"""Columns of what no terminal shows: no line wraps."""
+"""The width of output to files and pipes, large enough that lines do not wrap."""
 
 
 def rows_table(title: str, rows: Mapping[str, str]) -> Table:

@@ -1,4 +1,4 @@
-"""`shardwright explain`: why a plan is as it is, and what another decision would cost."""
+"""`shardwright explain`: the reasons for a plan, and the cost of alternatives."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from .plan_folder import WHOLE, read_report
 from .why_not import difference, why_not
 
 NEAREST = 3
-"""So many names are offered in place of an unknown one."""
+"""The number of names that are suggested for an unknown one."""
 
 FASTER = 1e-4
-"""An alternative that is faster by less than this part is as fast."""
+"""The relative difference below which an alternative does not count as faster."""
 
 CHANGED = 1e-3
-"""Where the plan's step, made again, differs by more than this part, a remark says so."""
+"""The relative difference between the written and the rebuilt plan's step time above which a remark is printed."""
 
 
 def explain_command(options: Namespace) -> int:
-    """Say why a plan was chosen or, of a value or op, what was decided and what else could have been."""
+    """Print why a plan was chosen or, for a value or op, its decision and the alternatives."""
     folder = Path(options.plan)
     report = _report(folder)
     if options.value is None:
@@ -59,21 +59,21 @@ def explain_command(options: Namespace) -> int:
 
 @dataclass(frozen=True)
 class Shown:
-    """An answer, for people and for machines."""
+    """An answer as text, and as a record for JSON."""
 
     parts: list[Table | str]
     record: Mapping[str, object]
 
 
 def _report(folder: Path) -> PlanReport:
-    """`plan.json` of a plan that a search over plans made; DiagnosticError where there is none."""
+    """Return the `plan.json` of a plan that a search over plans made; DiagnosticError if there is none."""
     path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
     again = f"plan again: {_again(report, folder)}"
     if "chosen_candidate" not in report:
         raise tool_error(f"{path} was written by an older version, without the data that explain needs", again)
     if report["chosen_candidate"] is None:
-        what = "nothing else was tried: it was not made by search-plan"
-        raise tool_error(f"{folder}: {what}", f"{again}, without --pipeline, --algorithm and a preset for --pins")
+        reason = "it was not made by search-plan, so there are no alternatives to compare"
+        raise tool_error(f"{folder}: {reason}", f"{again}, without --pipeline, --algorithm and a preset for --pins")
     read_report(folder, *WHOLE)
     if report["chosen"] not in [each["name"] for each in report["candidates"]]:
         raise tool_error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", again)
@@ -83,17 +83,16 @@ def _report(folder: Path) -> PlanReport:
 
 
 def _again(report: PlanReport, folder: Path) -> str:
-    """The command that makes a plan again."""
+    """Return the command that writes the plan again."""
     return command_line("plan", report.get("step") or "STEP", "--cluster", "FILE", "--out", folder)
 
 
 def _whole_plan(report: PlanReport) -> Shown:
-    """Why the plan was chosen."""
     facts = {**plan_rows(report), "of candidates": str(len(report["candidates"]))}
     plan = rows_table(f"{report['name']} on {report['cluster']}", facts)
     kinds = Table("why not", "best of its kind", "step", "exposed", "peak", "because", title="other kinds of plans")
-    found = why_not(report)
-    for each in found:
+    reasons = why_not(report)
+    for each in reasons:
         best = each.best or Tried("-", each.why)
         kinds.add_row(each.kind, best.name, *figures(best), each.why)
     record = {
@@ -105,15 +104,15 @@ def _whole_plan(report: PlanReport) -> Shown:
         "bound": report["bound_s"],
         "gap": report["gap"],
         "candidates": len(report["candidates"]),
-        "why_not": [each.as_dict() for each in found],
+        "why_not": [each.as_dict() for each in reasons],
     }
-    hint = "what another decision would cost: shardwright explain DIR VALUE, for a parameter or the result of an op"
-    names = [report["chosen"], *(each.best.name for each in found if each.best is not None)]
+    hint = "cost of another decision: shardwright explain DIR VALUE, for a parameter or the result of an op"
+    names = [report["chosen"], *(each.best.name for each in reasons if each.best is not None)]
     return Shown([plan, kinds, *legend_tables(names), hint], record)
 
 
 def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
-    """What was decided on a value or op, and what else could have been."""
+    """Return the decision on a value or op, and its alternatives."""
     path = folder / UNDECIDED
     if not path.exists():
         hint = f"plan again: {_again(report, folder)}"
@@ -124,7 +123,7 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
         cluster = cluster_of_module(module)
         try:
             record = report["chosen_candidate"]
-            assert record is not None, "a plan that was not searched for is refused before"
+            assert record is not None, "_report refuses plans without a search"
             chosen = Chosen.read(record, cluster.mesh.name)
             if chosen.pins and not is_pinned(module):
                 add_pins(module, chosen.pins)
@@ -133,7 +132,7 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
         except NoSuchDecision as error:
             raise tool_error(str(error), _nearest(name, error.known)) from error
         except (KeyError, TypeError, ValueError, PassFailedException, Refused) as error:
-            hint = "plan again: it may be of another version"
+            hint = "plan again, because the plan may have been written by another version"
             raise tool_error(f"the plan of {folder} cannot be reproduced: {error}", hint) from error
 
 
@@ -144,7 +143,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _one_decision(found: Alternatives, report: PlanReport, name: str) -> Shown:
-    """What was decided on a value or op, and the steps with the few best of its alternatives."""
+    """Return the decision on a value or op, and the steps with its best alternatives."""
     parts: list[Table | str] = [_decided(found, f"{name} in {report['chosen']}")]
     if found.others:
         parts.append(_others(found))
@@ -159,7 +158,7 @@ def _one_decision(found: Alternatives, report: PlanReport, name: str) -> Shown:
 
 
 def _decided(found: Alternatives, title: str) -> Table:
-    """What was decided: the home of values, or how the operands and results of ops are spread."""
+    """Return a table of the decision: the home of values, or the shardings of an op's operands and results."""
     if not isinstance(found.decided[0].state, Signature):
         table = Table("value", "home", "working copy", title=title)
         for each in found.decided:
@@ -184,7 +183,7 @@ def _copy(each: Decided) -> str:
 
 
 def _sides(each: Decided) -> Iterator[tuple[str, str]]:
-    """The operands and results of an op with their shardings."""
+    """Yield the operands and results of an op with their shardings."""
     assert isinstance(each.state, Signature)
     for value, sharding in zip(each.operands, each.state.operands, strict=True):
         yield f"takes {value}", str(sharding)
@@ -193,12 +192,11 @@ def _sides(each: Decided) -> Iterator[tuple[str, str]]:
 
 
 def _others(found: Alternatives) -> Table:
-    """The alternatives, the fastest first."""
     title = f"instead, all else free to adapt (the plan: {seconds_text(found.seconds)})"
     table = Table("alternative", "step", "difference", "exposed", "peak", title=title)
     for each in found.others:
         if each.seconds is None or each.exposed is None or each.peak_bytes is None:
-            table.add_row(Text(str(each.state)), "-", f"cannot be: {each.why_none}", "-", "-")
+            table.add_row(Text(str(each.state)), "-", f"infeasible: {each.why_none}", "-", "-")
             continue
         peak = bytes_text(each.peak_bytes) + ("" if each.fits else ", does not fit")
         by = difference(each.seconds - found.seconds, found.seconds)
@@ -207,20 +205,20 @@ def _others(found: Alternatives) -> Table:
 
 
 def _remarks(found: Alternatives, report: PlanReport) -> list[str]:
-    """What a reader should not have to find out by comparing numbers."""
+    """Return remarks about facts that a reader would otherwise have to derive from the numbers."""
     remarks: list[str] = []
     best = found.others[0] if found.others else None
     if best is None:
-        remarks.append("there is no alternative: its rule, its shape or a pin leaves no other")
+        remarks.append("there is no alternative: the rule, the shape or a pin allows no other choice")
     elif best.fits and best.seconds is not None and best.seconds < found.seconds * (1.0 - FASTER):
         by = difference(best.seconds - found.seconds, found.seconds)
-        remarks.append(f"the plan is not the fastest that was found: with {best.state} the step is {by}")
+        remarks.append(f"an alternative is faster than the plan: with {best.state} the step is {by}")
     if found.count > (shown := len(found.others)) + 1:
-        remarks.append(f"of {found.count} alternatives the {shown} are shown that the search's objective prefers")
+        remarks.append(f"the {shown} of {found.count} alternatives that the search's objective prefers are shown")
     planned = report["predicted_step_s"]
     if abs(found.seconds - planned) > CHANGED * planned:
         again, was = seconds_text(found.seconds), seconds_text(planned)
-        remarks.append(f"made again the plan takes {again}, {was} when it was written: by another version?")
+        remarks.append(f"the rebuilt plan takes {again}, but {was} when it was written, perhaps by another version")
     return remarks
 
 

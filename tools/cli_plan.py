@@ -48,10 +48,10 @@ from .cli_console import (
 )
 
 MOST_ROWS = 8
-"""How many of the largest parameters and of the best candidates are listed."""
+"""The number of largest parameters and of best candidates that are listed."""
 
 _MOST_PROCESSES = 8
-"""Candidates are tried a few at a time."""
+"""The maximum number of processes that try candidates in parallel."""
 
 
 def import_command(options: Namespace) -> int:
@@ -70,7 +70,7 @@ def import_command(options: Namespace) -> int:
 
 
 def plan_command(options: Namespace) -> int:
-    """Plan a step, write what came of it and say what it is."""
+    """Plan a step, write its files, and print a summary."""
     with collector_paused():
         return _plan(options)
 
@@ -95,34 +95,34 @@ def _plan(options: Namespace) -> int:
 
 
 def planned(options: Namespace, cluster: Cluster) -> CompiledStep:
-    """Plan the step that a command line names, showing progress."""
+    """Plan the step that a command line names, and show progress."""
     spec = getattr(options, "step", None) or options.target
     with working(f"planning {spec}") as phase, plan_progress(phase):
         arguments = {"processes": side_processes(), **_plan_arguments(options)}
         most = arguments.pop("measure", 1)
-        asked = PlanOptions(**arguments)
+        plan_options = PlanOptions(**arguments)
         step = _step(options, spec)
         name = spec.rpartition(":")[2]
         if most > 1:
-            found = compile_finalists(step, cluster, asked, most, name=name, step_spec=spec, observe=phase)
-            phase(f"running {len(found)} plans on {found[0].report['ranks']} processes")
-            return measured_here(found, spec)
-        return compile_step(step, cluster, asked, name=name, step_spec=spec, observe=phase)
+            finalists = compile_finalists(step, cluster, plan_options, most, name=name, step_spec=spec, observe=phase)
+            phase(f"running {len(finalists)} plans on {finalists[0].report['ranks']} processes")
+            return measured_here(finalists, spec)
+        return compile_step(step, cluster, plan_options, name=name, step_spec=spec, observe=phase)
 
 
 def side_processes() -> int:
-    """In how many processes of this machine planning works side by side."""
+    """Return the number of processes of this machine that plan in parallel."""
     return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
 def _step(options: Namespace, spec: str) -> TrainingStep:
-    """The step that a command line names, with the options for it."""
+    """Return the step that a command line names, with the options for it."""
     step, dtype = find_step(spec), getattr(options, "reduce_dtype", None)
     return step if dtype is None else replace(step, reduce_dtype=dtype)
 
 
 def measured_table(measured: Sequence[MeasuredReport]) -> Table:
-    """The plans that were run."""
+    """Return a table of the plans that were run."""
     table = Table("plan", "predicted step", "measured step", title="the plans that were run")
     for each in measured:
         table.add_row(each["plan"], seconds_text(each["predicted_step_s"]), seconds_text(each["measured_step_s"]))
@@ -130,7 +130,7 @@ def measured_table(measured: Sequence[MeasuredReport]) -> Table:
 
 
 def _plan_arguments(options: Namespace) -> dict[str, Any]:
-    """Return the options of the plan that a command line has, its dtype as torch's."""
+    """Return the plan options of a command line, with the dtype as torch's."""
     arguments = plan_arguments(options)
     return {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
 
@@ -144,7 +144,7 @@ def write_text(text: str, output: str) -> None:
 
 
 def summary(report: PlanReport) -> Table:
-    """What a plan is expected to take."""
+    """Return a table of the predicted time, memory and traffic of a plan."""
     mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
     rows = {
         **plan_rows(report),
@@ -157,7 +157,7 @@ def summary(report: PlanReport) -> Table:
 
 
 def alternatives(report: PlanReport, next_best: Sequence[Tried]) -> Table:
-    """Return the table of the candidates that came next; all are in `plan.json`."""
+    """Return a table of the next best candidates and why they lost; all candidates are in `plan.json`."""
     title = f"of {len(report['candidates'])} candidates"
     table = Table("next best", "step", "exposed", "peak", "why not", title=title)
     for candidate in next_best:
@@ -166,7 +166,7 @@ def alternatives(report: PlanReport, next_best: Sequence[Tried]) -> Table:
 
 
 def placements(compiled: CompiledStep) -> Table:
-    """How the largest parameters are spread; those that differ in a number of their names alone are one row."""
+    """Return a table of the largest parameters' shardings; names that differ only in numbers share a row."""
     func = find_function(compiled.module)
     alike: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
     for argument, roles in zip(func.body.block.args, argument_attributes(func), strict=True):

@@ -1,4 +1,4 @@
-"""`shardwright profile`: measure the ranks of a job, and write the cluster file that fits them."""
+"""`shardwright profile`: measures the ranks of a job, and writes a cluster file with the fitted numbers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from .cli_console import print_report
 from .diagnostics import DiagnosticError
 
 AXIS = "gpu"
-"""The axis of a mesh that nobody names."""
+"""The default name of the mesh's axis."""
 
 _MOST_LISTED = 5
-"""How many missing measurements are named; the file names all."""
+"""The number of missing measurements that a message names; the file names all."""
 
 _WRITE_SECONDS = 15.0
-"""Between two writings of what a torchrun job has found so far: its rank 0 may be the one that is lost."""
+"""Seconds between writes of intermediate results in a torchrun job, because its rank 0 may be lost."""
 
 
 def profile_command(options: Namespace) -> int:
-    """Measure, write the cluster file, and say how well it fits."""
+    """Measure, write the cluster file, and print the quality of the fits."""
     path = None if options.output == "-" else Path(options.output)
     if path is not None:
         _check_writable(path)
@@ -63,7 +63,7 @@ def profile_command(options: Namespace) -> int:
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse an output that cannot be written, before anything is measured."""
+    """Raise DiagnosticError if the output cannot be written, before anything is measured."""
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
@@ -74,12 +74,11 @@ def _check_writable(path: Path) -> None:
 
 
 def progress_file(path: Path) -> Path:
-    """Where what has been measured so far is kept, beside the output."""
+    """Return the path of the intermediate measurements, next to the output."""
     return path.with_name(f"{path.name}.progress.json")
 
 
 def _spawn(options: Namespace, path: Path | None) -> int:
-    """Measure processes of this machine."""
     ranks: int = options.nproc_per_node
     request, output = _asked(options, ranks, "cpu")
     with tempfile.TemporaryDirectory(prefix="shardwright-profile-") as folder:
@@ -93,13 +92,13 @@ def _spawn(options: Namespace, path: Path | None) -> int:
 
 
 def _spawned(request: ProfileRequest) -> Journal:
-    """What each process of this machine does."""
+    """Measure in one process of this machine."""
     with _bar(dist.get_rank() == 0) as bar:
         return profile_here(request, bar)
 
 
 def _join(options: Namespace, path: Path | None) -> int:
-    """Measure the ranks of the job that torchrun made this process for."""
+    """Measure the ranks of this process's torchrun job."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
     store, rank, world = next(rendezvous("env://", timeout=UNWATCHED))
@@ -125,13 +124,13 @@ def _ended(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _leave(error: BaseException, rank: int, output: Output, request: ProfileRequest, path: Path | None) -> NoReturn:
-    """End a rank of a job that failed: rank 0 writes what there is, one that failed itself says how."""
+    """End a rank of a failed job: rank 0 writes partial results, and a rank that failed itself prints its error."""
     details = reason(error)
     if rank == 0 and request.progress is not None and not isinstance(error, ProfileError):
         _say(_partial(output, request.progress, path, details))
     elif not is_lost_peer(error) and (rank == 0 or not isinstance(error, ProfileError | SystemExit)):
         _say(tool_error(f"rank {rank}: {details}"))
-    # Threads that wait for a rank that is gone could not be ended otherwise.
+    # Threads that wait for a lost rank can only be ended this way.
     os._exit(1)
 
 
@@ -140,8 +139,8 @@ def _say(error: DiagnosticError) -> None:
 
 
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest, Output]:
-    """What a command line asks to be measured on so many ranks, and what becomes of it."""
-    # Not in the processes that are started here: they take the ops as they are given.
+    """Return the requested measurements on `ranks` ranks, and the output that turns them into a cluster."""
+    # Imported here, because processes started by this one receive their ops and do not need these modules.
     from ..api.calibration.job_profile import job_profile
     from ..api.calibration.op_samples import ops_of_plans
 
@@ -151,8 +150,8 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
         base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
             raise tool_error(
-                f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}",
-                "measure that many ranks",
+                f"the plan is for {base.mesh.device_count} ranks, but the job has {ranks}",
+                "measure as many ranks as the plan has",
             )
         request = ProfileRequest(
             mesh,
@@ -172,13 +171,15 @@ def _mesh(text: str | None, ranks: int) -> Mesh:
         return Mesh.of(**{AXIS: ranks})
     mesh = mesh_of(text)
     if mesh.device_count != ranks:
-        raise tool_error(f"--mesh {text} has {mesh.device_count} ranks, the job {ranks}", "sizes must multiply to that")
+        raise tool_error(
+            f"--mesh {text} has {mesh.device_count} ranks, but the job has {ranks}", "the sizes must multiply to that"
+        )
     return mesh
 
 
 @dataclass
 class _Bar:
-    """Shows the progress of a profile, and under torchrun writes intermediate results from time to time."""
+    """A progress bar of a profile, which under torchrun also writes intermediate results periodically."""
 
     progress: Progress
     task: int
@@ -187,11 +188,11 @@ class _Bar:
     written: float = 0.0
 
     def at(self, done: float, what: str) -> None:
-        """The part of the work that is done, and what comes next."""
+        """Show the finished fraction of the work, and the next measurement."""
         self.progress.update(self.task, completed=done, description=what[:60])  # pyright: ignore[reportArgumentType]
 
     def saved(self, journal: Journal) -> None:
-        """Write the cluster file, if it is time and there is enough for one."""
+        """Write the cluster file if the last write is long ago and the measurements suffice."""
         if self.output is None or self.path is None or time.monotonic() - self.written < _WRITE_SECONDS:
             return
         try:
@@ -210,7 +211,7 @@ def _bar(shown: bool) -> Generator[_Bar, None, None]:
 
 
 def _partial(output: Output, progress: Path, path: Path | None, why: str) -> DiagnosticError:
-    """Write what there is of a profile that ended early; the error that says what is missing."""
+    """Write the partial results of a profile that ended early, and return the error that names the missing ones."""
     if not progress.exists():
         return tool_error(f"{why}; nothing was measured yet")
     try:
@@ -220,14 +221,13 @@ def _partial(output: Output, progress: Path, path: Path | None, why: str) -> Dia
         return tool_error(f"{why}; {error}")
     missing = [what for what, reason in profile.missing.items() if reason == why]
     listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
-    where = f"{path} is of what was measured before" if path is not None else "nothing was written"
+    where = f"{path} has the measurements before that" if path is not None else "nothing was written"
     hint = "continue with the same command and --resume" if path is not None else "name a file with -o to resume from"
     what = f"{len(missing)} measurements are missing: {listed}" if missing else "only rounds are missing"
     return tool_error(f"{why}; {where}; {what}", hint)
 
 
 def _finish(output: Output, journal: Journal, path: Path | None) -> int:
-    """Write a complete profile and show its fits."""
     if path is None:
         profile = output.profile(journal)
         sys.stdout.write(cluster_toml(profile.cluster))
@@ -239,7 +239,6 @@ def _finish(output: Output, journal: Journal, path: Path | None) -> int:
 
 
 def _table(profile: Profile) -> Table:
-    """What was fitted, and how well."""
     table = Table("fitted", "numbers, and relative errors: the middle one and the largest", title=profile.cluster.name)
     for fit in profile.fits:
         table.add_row(fit.what, fit_text(fit))

@@ -1,4 +1,4 @@
-"""`shardwright replan`: a plan for other devices, from an existing one."""
+"""`shardwright replan`: derives a plan for other devices from an existing plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .plan_folder import read_report
 
 
 def replan_command(options: Namespace) -> int:
-    """Plan again, write the new plan, and say what has to be moved."""
+    """Plan again, write the new plan, and print the state that has to move."""
     with collector_paused():
         return _replan(options)
 
@@ -35,39 +35,39 @@ def _replan(options: Namespace) -> int:
     again = command_line("plan", report["step"] or "STEP", "--cluster", options.cluster, "--out", options.out)
     if report.get("chosen_candidate") is None or not (folder / UNDECIDED).exists():
         raise tool_error(
-            f"{folder} was not written by a search over plans, or by an older version", f"plan again: {again}"
+            f"{folder} has no plan of a search, or was written by an older version", f"plan again: {again}"
         )
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")
         undecided, old = load_module(str(folder / UNDECIDED)), _record(folder, report)
         if old.cluster.mesh.device_count != report["ranks"]:
-            details = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
+            details = f"plan.json has {report['ranks']} ranks, but step.mlir has {old.cluster.mesh.device_count}"
             raise tool_error(f"the files in {folder} belong to different plans: {details}", f"plan again: {again}")
         phase("planning")
         try:
-            found = replan(undecided, old, cluster, options.remaining, processes=side_processes())
+            replanned = replan(undecided, old, cluster, options.remaining, processes=side_processes())
         except OtherStepError as error:
             details = f"the files in {folder} belong to different plans: {error}"
             raise tool_error(details, f"plan again: {again}") from error
         except ValueError as error:
             raise tool_error(str(error), "list with --remaining each old rank that remains, once") from error
-    written = found.step.save(options.out, process_began())
-    tables = [summary(found.step.report), moved(found.state), *legend_tables([found.step.report["chosen"]])]
+    written = replanned.step.save(options.out, process_began())
+    tables = [summary(replanned.step.report), moved(replanned.state), *legend_tables([replanned.step.report["chosen"]])]
     print_report(*tables, f"{written}/program.py is the new program")
     return 0
 
 
 def _record(folder: Path, report: PlanReport) -> PlanRecord:
-    """What there is to know of the old plan; of a `step.mlir` that was changed since, by reading all of it."""
+    """Return the record of the old plan; if `step.mlir` was edited since, derive it from the edited IR."""
     try:
-        found = PlanRecord.read(folder / RECORD, plan_digest(folder))
+        record = PlanRecord.read(folder / RECORD, plan_digest(folder))
     except (OSError, ValueError):
-        found = PlanRecord.of(load_module(str(folder / PLANNED)), report)
-    return replace(found, name=report["name"], step=report["step"], candidate=report["chosen_candidate"])
+        record = PlanRecord.of(load_module(str(folder / PLANNED)), report)
+    return replace(record, name=report["name"], step=report["step"], candidate=report["chosen_candidate"])
 
 
 def moved(found: Transition) -> Table:
-    """What has to be moved."""
+    """Return a table of the state that has to move."""
     rows = {
         "of the step, once": bytes_text(found.state),
         "on a rank that needs it": bytes_text(found.moves.kept),

@@ -20,11 +20,11 @@ from .plan_folder import read_report
 PROFILE_SECONDS = 10.0
 
 MOST_RANKS = 1024
-"""Processes of one machine; `plan.json` is a file that anybody may have written."""
+"""The maximum number of processes on one machine; a damaged `plan.json` may name any number of ranks."""
 
 
 def run_command(options: Namespace) -> int:
-    """Run what `plan` wrote, or plan a step and run it; the exit code is that of the job."""
+    """Run the plan in a folder, or plan a step and run it; return the exit code of the job."""
     saving = _saving(options)
     if options.overlap is not None and not (folder := Path(options.overlap).absolute().parent).is_dir():
         raise tool_error(f"--overlap {options.overlap} cannot be written: there is no folder {folder}")
@@ -37,7 +37,7 @@ def run_command(options: Namespace) -> int:
 
 
 def _saving(options: Namespace) -> list[str]:
-    """The checkpoint options of the program, once they are known to be possible: planning may take long."""
+    """Return the program's checkpoint options, after checking that they can work, because planning may take long."""
     names = ("save", "save_every", "keep", "resume")
     if not any(getattr(options, name) for name in names):
         return []
@@ -53,12 +53,11 @@ def _saving(options: Namespace) -> list[str]:
 
 
 def _cluster(options: Namespace) -> Cluster:
-    """The cluster to plan for."""
     if options.cluster:
         return find_cluster(options.cluster)
     if options.nproc_per_node is None:
         raise tool_error(
-            f"{options.target} is not a folder, so it is planned first, but the number of processes is missing",
+            f"{options.target} is not the folder of a plan, and planning it as a step needs the number of processes",
             "give --nproc-per-node N or --cluster FILE",
         )
     if not options.profile:
@@ -85,13 +84,13 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     arguments += ["--overlap", os.path.abspath(options.overlap)] if options.overlap is not None else []
     failed = run_ranks_of(ranks, str(_program(folder)), arguments)
     if options.overlap is not None and not failed and (Path(options.target) / "step.mlir").is_file():
-        beside = command_line("simulate", options.target, "--measured", options.overlap)
-        print(f"beside what is predicted: {beside}")
+        comparison = command_line("simulate", options.target, "--measured", options.overlap)
+        print(f"comparison with the prediction: {comparison}")
     return failed
 
 
 def _program(folder: Path) -> Path:
-    """The program of a plan, by a path that no command takes for an option; each rank reads it by itself."""
+    """Return the absolute path of a plan's program, which no command takes for an option; each rank reads the file."""
     path = folder.absolute() / "program.py"
     try:
         read_text(path)

@@ -1,4 +1,4 @@
-"""`shardwright simulate`: how long a step takes and why, on this cluster or on one with other numbers."""
+"""`shardwright simulate`: the predicted time of a step and its breakdown, also for changed numbers of the cluster."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from .simulation_tables import Point, points_table, tables
 
 
 def simulate_command(options: Namespace) -> int:
-    """Simulate a step, or many with one number of the cluster swept, and say what comes of it."""
+    """Simulate a step, or a sweep over a number of the cluster, and print the results."""
     target = _target(options)
     module = target.planned
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
     if options.measured is not None and (options.sweep is not None or options.replan):
-        raise tool_error("--measured is of one step: leave out --sweep and --replan")
+        raise tool_error("--measured compares one step; leave out --sweep and --replan")
     if options.sweep is not None and options.trace is not None:
-        raise tool_error("--trace is of one step: leave out --sweep")
+        raise tool_error("--trace shows one step; leave out --sweep")
     if options.sweep is not None:
         points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
@@ -70,12 +70,12 @@ def simulate_command(options: Namespace) -> int:
 @dataclass(frozen=True)
 class _Target:
     """
-    What is simulated.
+    The step to simulate.
 
     Args:
         planned: the planned step.
-        undecided: the step before any decision, from which it is planned again; None where only the planned step is
-            there, whose decisions have to be undone for that.
+        undecided: the step before any decision, for planning again, or None if it is unknown; then planning again first
+            undoes the decisions of `planned`.
     """
 
     planned: ModuleOp
@@ -83,7 +83,7 @@ class _Target:
 
 
 def _target(options: Namespace) -> _Target:
-    """The IR of a plan's folder, of an IR file, or of a step that is planned first."""
+    """Return the IR of a plan's folder, of an IR file, or of a step that is planned first."""
     path = Path(options.target)
     if _is_planned(path):
         if not options.replan:
@@ -93,17 +93,17 @@ def _target(options: Namespace) -> _Target:
             undecided = _undecided(path) if options.replan else None
             return _Target(load_module(str(file)), undecided)
     if options.cluster is None:
-        message = f"{options.target} is neither a plan nor an IR file, so it is planned first: the cluster is missing"
+        message = f"{options.target} is neither a plan nor an IR file, and planning it as a step needs a cluster"
         raise tool_error(message, "give --cluster FILE")
     from .cli_plan import planned
 
     cluster = _changed(find_cluster(options.cluster), options.changes if options.replan else [])
-    found = planned(options, cluster)
-    return _Target(found.module, found.undecided)
+    compiled = planned(options, cluster)
+    return _Target(compiled.module, compiled.undecided)
 
 
 def _undecided(folder: Path) -> ModuleOp | None:
-    """The step of a plan's folder before any decision; None where it is missing, or its planned step was edited."""
+    """Return the step of a folder before any decision, or None if it is missing or the planned step was edited."""
     if not (folder / UNDECIDED).exists():
         return None
     try:
@@ -114,7 +114,7 @@ def _undecided(folder: Path) -> ModuleOp | None:
 
 
 def _is_planned(target: Path) -> bool:
-    """Whether a target is the folder of a plan or an IR file, and no step that is yet to be planned."""
+    """Return whether a target is the folder of a plan or an IR file, and not a step that must be planned."""
     return target.is_dir() or target.suffix == ".mlir"
 
 
@@ -126,14 +126,14 @@ def _own_cluster(module: ModuleOp) -> Cluster:
 
 
 def _given(options: Namespace, own: Cluster) -> Cluster:
-    """The cluster that is asked for, on the mesh of the module; a step that was planned first has it."""
+    """Return the requested cluster on the mesh of the module; a step that was just planned already has it."""
     if options.cluster is None or not _is_planned(Path(options.target)):
         return own
-    found = find_cluster(options.cluster)
-    if (sizes := found.mesh.spatial) != own.mesh.spatial:
+    requested = find_cluster(options.cluster)
+    if (sizes := requested.mesh.spatial) != own.mesh.spatial:
         wanted, has = (", ".join(f"{axis.name}={axis.size}" for axis in axes) for axes in (own.mesh.spatial, sizes))
-        raise tool_error(f"{options.target} is planned for the mesh {wanted}, {options.cluster} has {has}")
-    return replace(found, name=own.name, mesh=own.mesh)
+        raise tool_error(f"{options.target} is planned for the mesh {wanted}, but {options.cluster} has {has}")
+    return replace(requested, name=own.name, mesh=own.mesh)
 
 
 def _changed(cluster: Cluster, changes: Sequence[str]) -> Cluster:
@@ -153,33 +153,33 @@ def _sweep(text: str, cluster: Cluster) -> Sweep:
 
 
 def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
-    """A point for every value; one that no plan fits has no simulation."""
-    found: list[Point] = []
+    """Return a point for every value; it has an error in the place of a simulation if planning fails."""
+    points: list[Point] = []
     with working(f"sweeping {sweep.path}") as phase:
         for value in sweep.values:
             phase(f"{value:.4g}")
-            there = changed(cluster, sweep.path, value)
+            new_cluster = changed(cluster, sweep.path, value)
             try:
-                planned = _replanned(target, there, options) if options.replan else target.planned
+                planned = _replanned(target, new_cluster, options) if options.replan else target.planned
             except DiagnosticException as error:
-                found.append(Point(value, None, str(error)))
+                points.append(Point(value, None, str(error)))
             else:
-                found.append(Point(value, _simulated(planned, there)))
-    return found
+                points.append(Point(value, _simulated(planned, new_cluster)))
+    return points
 
 
 def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleOp:
-    """Plan the target for another cluster by the usual passes; its pins are obeyed, unless the options have pins."""
+    """Plan the target for another cluster by the usual passes; pins of the options replace the pins of the target."""
     from ..api.compile import PlanOptions
 
     asked = PlanOptions(**plan_arguments(options))
     if asked.algorithm is None:
-        # Sweeps plan again and again, on the mesh that there is.
+        # Sweeps plan many times, so they search only on the existing mesh.
         asked = replace(asked, algorithm="fixed" if asked.pins else "eliminate")
     module = (target.undecided if target.undecided is not None else target.planned).clone()
     for op in module.walk():
         if isinstance(op, FragmentOp | TransferOp) or parts_of(op):
-            reason = "is of a loop over parts of the batch, or of a pipeline"
+            reason = "belongs to a loop over micro-batches or to a pipeline"
             raise tool_error(f"--replan: {describe(op)} {reason}, so the step cannot be planned again; keep the plan")
     add_cluster(module, cluster)
     if asked.pins is not None:
@@ -193,22 +193,19 @@ def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleO
 
 
 def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
-    found = simulate_module(module, cluster)
-    if len(found) != 1:
-        raise tool_error(f"the module has {len(found)} step functions, expected one")
-    return found[0]
+    simulations = simulate_module(module, cluster)
+    if len(simulations) != 1:
+        raise tool_error(f"the module has {len(simulations)} step functions, expected one")
+    return simulations[0]
 
 
 def _measured(path: str) -> MeasuredSteps:
-    """What `run --overlap` wrote."""
     try:
         return MeasuredSteps.parse(read_text(path))
     except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         again = command_line("run", "DIR", "--overlap", path)
-        raise tool_error(
-            f"--measured {path} does not hold measured steps: {reason}", f"write one with: {again}"
-        ) from error
+        raise tool_error(f"--measured {path} has no measured steps: {reason}", f"write one with: {again}") from error
 
 
 def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
@@ -217,7 +214,7 @@ def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[
     try:
         return list(measured_tables(simulation, measured))
     except NotThisStepError as error:
-        raise tool_error(f"--measured {path} is not of this step: {error}") from error
+        raise tool_error(f"--measured {path} belongs to another step: {error}") from error
 
 
 def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:
@@ -225,6 +222,6 @@ def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: P
     from ..passes.analysis.simulation.trace import trace
     from .measured_tables import with_measured
 
-    made = trace(simulation)
-    made = made if measured is None else with_measured(made, simulation, measured)
-    write_atomically(path, json.dumps(made) + "\n")
+    content = trace(simulation)
+    content = content if measured is None else with_measured(content, simulation, measured)
+    write_atomically(path, json.dumps(content) + "\n")

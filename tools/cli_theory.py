@@ -24,7 +24,7 @@ COLLECTIVES = "collectives"
 _PREFIX = re.compile(r"aten(\.|::)")
 _SHAPE = re.compile(r"scalar|\d+(x\d+)*")
 _DIM = 16
-"""The least size of dims in made-up operands."""
+"""The least size of dims in generated operands, on one device."""
 
 Shape = tuple[int, ...]
 
@@ -63,7 +63,7 @@ def _find_op(name: str) -> OpSpec:
     near += [other for other in similar if other not in near]
     hint = f"the nearest names are {', '.join(near[:5])}" if near else f"or '{COLLECTIVES}' for the collectives"
     raise tool_error(
-        f"the op table has no '{name}'; expected the name of an ATen overload, as mm or sum.dim_IntList", hint
+        f"the op table has no '{name}'; expected the name of an ATen overload, such as mm or sum.dim_IntList", hint
     )
 
 
@@ -71,9 +71,9 @@ def _arguments(given: Sequence[str]) -> dict[str, Plain]:
     """Read arguments like `dim=[0]`; a value that is not a Python literal is a string."""
     arguments: dict[str, Plain] = {}
     for item in given:
-        name, found, text = item.partition("=")
-        if not found:
-            raise tool_error(f"--argument {item} is not of the form name=value, as dim=[0]")
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise tool_error(f"--argument {item} is not of the form name=value, such as dim=[0]")
         try:
             arguments[name] = literal_eval(text)
         except (ValueError, SyntaxError):
@@ -82,7 +82,7 @@ def _arguments(given: Sequence[str]) -> dict[str, Plain]:
 
 
 def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, Plain]) -> Rule:
-    """Return the sharding rule of an op on operands with these shapes, or on made-up operands."""
+    """Return the sharding rule of an op on operands with these shapes, or on generated operands."""
     if shapes is None:
         operands, results = _made_up(spec, mesh), None
     else:
@@ -94,7 +94,7 @@ def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, 
         if results is None:
             results = _results_of_notation(spec, operands) or _results(spec, names, operands, arguments)
         return spec.bind(OpInstance(spec.name, tuple(operands), tuple(results), names, arguments))
-    # Torch and the rules raise these for shapes and arguments that do not fit the op.
+    # Torch and the rules raise these for shapes and arguments that the op does not accept.
     except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         text = str(error).strip().split("\n", maxsplit=1)[0]
         listed = ", ".join("x".join(map(str, shape)) or "scalar" for shape in operands) or "none"
@@ -118,7 +118,7 @@ def _shapes(text: str) -> list[Shape]:
     for item in items:
         if _SHAPE.fullmatch(item) is None:
             raise tool_error(
-                f"'{item}' is not a shape; expected shapes as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'"
+                f"'{item}' is not a shape; expected shapes such as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'"
             )
     return [() if item == "scalar" else tuple(map(int, item.split("x"))) for item in items]
 
@@ -148,11 +148,11 @@ def _results(
     base, _, overload = spec.name.partition(".")
     packet = getattr(torch.ops.aten, base, None)
     if packet is None or not hasattr(packet, overload or "default"):
-        raise ValueError("torch has no such op; give the shapes of its results too, as '6x4, 4x5 -> 6x5'")
+        raise ValueError("torch has no such op; also give the shapes of its results, such as '6x4, 4x5 -> 6x5'")
     keywords: dict[str, object] = dict(arguments)
     for name in dict.fromkeys(names):
         tensors = [torch.empty(s, device="meta") for n, s in zip(names, operands, strict=True) if n == name]
         keywords[name] = tensors if f"*{name}" in spec.operands else tensors[0]
-    made = getattr(packet, overload or "default")(**keywords)
-    listed = cast("Sequence[object]", made if isinstance(made, tuple | list) else (made,))
+    results = getattr(packet, overload or "default")(**keywords)
+    listed = cast("Sequence[object]", results if isinstance(results, tuple | list) else (results,))
     return [tuple(tensor.shape) for tensor in listed if isinstance(tensor, torch.Tensor)]

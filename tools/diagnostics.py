@@ -1,4 +1,4 @@
-"""One message about one place: what is wrong, the line of the file, and what to do about it."""
+"""Diagnostics: messages about one place in a file, with its source line and a hint."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from xdsl.utils.lexer import Input
 from ..ir.plain import did_you_mean
 
 MOST_COLUMNS = 160
-"""Longer source lines are cut around the place that a message is about."""
+"""The maximum width of a shown source line; longer lines are cut around the place of the message."""
 
 
 MOST_CHARACTERS = 2000
-"""Longer messages, which quote a long name or attribute, are cut in their middle."""
+"""The maximum length of a message; longer messages, which quote a long name or attribute, are cut in their middle."""
 
 MOST_NOTES = 10
 
@@ -27,8 +27,8 @@ class Diagnostic:
     """
     An error as `file:line:col: error: message`, the source line with a caret under it, notes and a hint.
 
-    `line` and `col` count from 1; 0 stands for the file, or the command line where `file` is the tool's name.
-    `width` is the number of columns underlined.
+    `line` and `col` count from 1; 0 stands for the whole file, or for the command line if `file` is the tool's name.
+    `width` is the number of underlined columns.
     """
 
     message: str
@@ -42,7 +42,7 @@ class Diagnostic:
 
     @property
     def place(self) -> str:
-        """`file:line:col`, as far as it is known."""
+        """`file:line:col`, or only the file if the line is unknown."""
         return f"{self.file}:{self.line}:{self.col}" if self.line else self.file
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Diagnostic:
         shown = self.source[first : first + MOST_COLUMNS]
         column = self.col - 1 - first
         yield "  " + "".join(char if char.isprintable() or char == "\t" else "?" for char in shown)
-        # Tabs stay tabs, so that the caret stands under its character however wide they are.
+        # Tabs stay tabs, so that the caret is under its character for any tab width.
         yield (
             "  "
             + "".join("\t" if char == "\t" else " " for char in shown[:column].ljust(column))
@@ -68,7 +68,7 @@ class Diagnostic:
 
 @dataclass
 class DiagnosticError(Exception):
-    """Ends what was being done with one diagnostic."""
+    """An exception that ends the current command with one diagnostic."""
 
     diagnostic: Diagnostic
 
@@ -77,10 +77,10 @@ class DiagnosticError(Exception):
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser of a command line whose errors are diagnostics."""
+    """A command-line parser whose errors are diagnostics."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
+        """Raise the error of an invalid command line."""
         if (match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)) is not None:
             message += did_you_mean(match[1], re.findall(r"[\w-]+", match[2]))
         raise DiagnosticError(Diagnostic(message, self.prog.split()[0], hint=f"{self.prog} --help lists the options"))
@@ -89,7 +89,7 @@ class ToolParser(argparse.ArgumentParser):
 def located(
     source: Input[str], start: int, end: int, message: str, *, hint: str = "", notes: tuple[str, ...] = ()
 ) -> Diagnostic:
-    """Return the diagnostic about `source[start:end]`, of which the first line is shown."""
+    """Return the diagnostic about `source[start:end]`, which shows the first of its lines."""
     first = source.get_start_of_line(start)
     line = source.content[first : source.get_end_of_line(start)]
     number = source.content.count("\n", 0, first) + 1

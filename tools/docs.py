@@ -27,7 +27,7 @@ NOTICE = "<!-- Written by `make docs` from the code; change it there. -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages into the folder named by the one argument, `docs` if there is none."""
+    """Write the pages into the folder named by the one argument, by default `docs`."""
     (folder,) = (sys.argv[1:] if arguments is None else arguments) or ("docs",)
     for name, text in pages().items():
         (Path(folder) / name).write_text(text)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def pages() -> dict[str, str]:
-    """Map each generated page's name to its text. ValueError names a pass whose docstring lacks a part."""
+    """Return the text of each generated page by its name; ValueError if the docstring of a pass lacks a part."""
     return {
         "passes.md": passes_page(pass_doc(load()) for load in UNIVERSE.all_passes.values()),
         "dialects.md": dialects_page(load() for load in UNIVERSE.all_dialects.values()),
@@ -45,19 +45,19 @@ def pages() -> dict[str, str]:
 
 
 def options_page() -> str:
-    """Return the Markdown page of the options of plans: their values, the ways that obey them, what excludes what."""
+    """Return the Markdown page of the options of plans: their values, the ways that obey them, and conflicts."""
     intro = (
         "The options of `PlanOptions`, of `parallelize` and, by their flags, of the command line. A plan is made in one"
-        " of four ways, and two options of which none obeys both exclude each other: the pair is refused by name."
+        " of four ways. Two options exclude each other if no way obeys both; an error names the pair."
     )
     samples = {"algorithm": ("auto", "eliminate"), "ratios": ("even", "0.7,0.3")}
     ways = {(name, value): ways_of(name, value) for name in OPTIONS for value in samples.get(name, ("",))}
-    said = {each: _code("=".join(filter(None, each))) for each in ways}
+    said = {key: _code("=".join(filter(None, key))) for key in ways}
     rows: list[tuple[str, ...]] = []
-    for each, obeyed in ways.items():
+    for key, obeyed in ways.items():
         excluded = (said[other] for other in ways if not obeyed & ways[other])
         by = ("yes" if way in obeyed else "" for way in WAYS)
-        rows.append((said[each], OPTIONS[each[0]].values.text, *by, ", ".join(excluded)))
+        rows.append((said[key], OPTIONS[key[0]].values.text, *by, ", ".join(excluded)))
     return _page("Options of a plan", [intro, _table(("option", "values", *WAYS.values(), "excludes"), rows)])
 
 
@@ -132,7 +132,7 @@ def _dialect_section(dialect: Dialect) -> str:
 
 
 def _introduction(dialect: Dialect) -> str:
-    """Return the docstring of the dialect's own module, or of the one that defines its first op."""
+    """Return the docstring of the dialect's own module, or of the module that defines its first op."""
     homes = [f"{__package__.rpartition('.')[0]}.dialects.{dialect.name}" if __package__ else ""]
     homes += [definition.__module__ for definition in (*dialect.operations, *dialect.attributes)]
     documented = (inspect.getdoc(sys.modules[home]) for home in homes if home in sys.modules)
@@ -140,7 +140,7 @@ def _introduction(dialect: Dialect) -> str:
 
 
 def _row(op: type[IRDLOperation]) -> OpSpec | None:
-    """Return the row of the op table from which the op was made; None for an op written by hand."""
+    """Return the op's row in the op table, or None for an op that is written by hand."""
     dialect, _, overload = op.name.partition(".")
     return op_table().get(overload) if dialect == "aten" else None
 
@@ -177,7 +177,7 @@ def _attribute_section(attribute: type[Attribute]) -> str:
 
 
 def _own_doc(definition: type[Operation] | type[Attribute]) -> str:
-    """Return the class's docstring as Markdown; an inherited one would describe another class."""
+    """Return the class's own docstring as Markdown; an inherited one would describe another class."""
     return inspect.cleandoc(definition.__dict__.get("__doc__") or "")
 
 
@@ -195,17 +195,17 @@ def _named(parts: Iterable[tuple[str, object]]) -> Iterator[str]:
 
 
 def not_supported_page(rows: Mapping[str, Sequence[Refusal]]) -> str:
-    """Return the Markdown page of what is refused, by section, each with what to do in its place."""
+    """Return the Markdown page of unsupported uses, by section, each with an alternative."""
     intro = (
-        "What a step of `parallelize` refuses, and what to do in its place. Each ends in an error that names what was"
-        " found and says this; for each there is a script in `tests/support/feature_*.py` that meets the error, beside"
-        " those of what works."
+        "Uses that a step of `parallelize` refuses, and their alternatives. Each use raises an error that names it and"
+        " its alternative. A script in `tests/support/feature_*.py` triggers each error; other scripts there show"
+        " supported uses."
     )
     unseen = (
-        "## What no error tells",
-        "Python that forward runs beside tensors (prints, lists that it appends to, hooks that keep activations) runs"
-        " while planning and never again. Tensors that were taken from the module before `parallelize`, as by"
-        " `list(model.parameters())` or an optimizer of one's own, stay as they were then.",
+        "## Differences without an error",
+        "Python side effects of forward (prints, lists that it appends to, hooks that keep activations) happen while"
+        " planning and never again. Tensors that were taken from the module before `parallelize`, by"
+        " `list(model.parameters())` or by a separate optimizer for example, keep their old values.",
     )
     sections = (part for section in rows.items() for part in _refusals(*section))
     return _page("What is not supported", [intro, *sections, *unseen])
@@ -216,7 +216,7 @@ def _refusals(section: str, rows: Sequence[Refusal]) -> tuple[str, str]:
 
 
 def _way(text: str) -> str:
-    """Return plain words, as in errors, so that Markdown shows them as they are."""
+    """Escape plain words, as in errors, so that Markdown shows them verbatim."""
     return text if "`" in text else text.replace("_", r"\_").replace("*", r"\*")
 
 

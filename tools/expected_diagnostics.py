@@ -1,11 +1,11 @@
 """
-`--verify-diagnostics`: errors that a file expects, in the syntax of `mlir-opt`.
+`--verify-diagnostics`: checks the errors that a file expects, in the syntax of `mlir-opt`.
 
     // expected-error@+1 {{is not registered}}
     %y = arith.adi %x, %x : i32
 
-The text in braces is part of the message. `@+1`, `@-2` count lines from the comment's own, which is meant
-without `@`; `@below` and `@above` mean the nearest line without an expectation; `@unknown` no line at all.
+The text in braces is part of the message. Without `@` the expectation refers to its own line. `@+1` and `@-2` count
+lines from there; `@below` and `@above` mean the nearest line without an expectation; `@unknown` means no line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXPECTATION = re.compile(
 
 @dataclass(frozen=True)
 class Expectation:
-    """A message of `kind` with `text` in it about `line` (0: none), written at the line `written`."""
+    """An expected message of `kind` that contains `text`, about `line` (0 for none), in a comment on line `written`."""
 
     kind: str
     text: str
@@ -35,9 +35,9 @@ class Expectation:
 
 def unmet(source: str, file: str, produced: Sequence[Diagnostic]) -> list[Diagnostic]:
     """
-    Return what differs between the expectations in `source` and the diagnostics that it produced.
+    Return the differences between the expectations in `source` and the diagnostics that it produced.
 
-    Every error must be expected and every expectation met, each once; the notes and the hint of an error may
+    Every error must be expected, and every expectation must be met exactly once. The notes and the hint of an error may
     be expected too, as notes.
     """
     open_ones = list(expectations(source))
@@ -65,14 +65,14 @@ def unmet(source: str, file: str, produced: Sequence[Diagnostic]) -> list[Diagno
 def expectations(source: str) -> Iterator[Expectation]:
     """Yield every expectation in the comments of `source`."""
     lines = source.split("\n")
-    found = {number: match for number, line in enumerate(lines, 1) if (match := _EXPECTATION.search(line))}
-    for number, match in found.items():
-        line = _target(match["line"], number, found)
+    matches = {number: match for number, line in enumerate(lines, 1) if (match := _EXPECTATION.search(line))}
+    for number, match in matches.items():
+        line = _target(match["line"], number, matches)
         yield Expectation(match["kind"], match["text"], line, number, match.start() + 1)
 
 
 def _target(word: str | None, here: int, found: dict[int, re.Match[str]]) -> int:
-    """Return the line that an expectation on line `here` refers to, 0 for none."""
+    """Return the line that an expectation on line `here` refers to, or 0 for none."""
     if word in ("above", "below"):
         step = 1 if word == "below" else -1
         while here in found:
@@ -82,7 +82,7 @@ def _target(word: str | None, here: int, found: dict[int, re.Match[str]]) -> int
 
 
 def _meet(open_ones: list[Expectation], kind: str, line: int, text: str) -> bool:
-    """Remove the first expectation that a message meets, and say whether there was one."""
+    """Remove the first expectation that a message meets, and return whether there was one."""
     for each in open_ones:
         if (each.kind, each.line) == (kind, line) and each.text in text:
             open_ones.remove(each)

@@ -1,4 +1,4 @@
-"""Turning exceptions of parsing, verifying and passes into messages for the user."""
+"""Conversion of exceptions in parsing, verification and passes to messages for the user."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .diagnostics import Diagnostic, located
 
 def parse_diagnostic(error: Exception, source: Input[str], parser: IRParser | None, ctx: Context) -> Diagnostic:
     """
-    Return what `error`, raised while reading `source`, means to the person who wrote it.
+    Return the diagnostic about `error`, which was raised while reading `source`.
 
-    The parser reports most faults as ParseError, but a malformed file can make it raise anything; the place
-    is then how far it had come.
+    The parser reports most faults as ParseError, but a malformed file can make it raise any exception; the place of the
+    diagnostic is then the parser's position.
     """
     if not isinstance(error, ParseError):
         return _unexpected(error, source, parser.pos if parser else 0)
@@ -43,7 +43,7 @@ def invalid_input(fault: Fault, source: Input[str], spans: Mapping[Operation, Sp
 
 
 def pass_diagnostic(error: PassError, source: Input[str], spans: Mapping[Operation, Span]) -> Diagnostic:
-    """Return the diagnostic about a pass that did not succeed: which pass, at which op, and why."""
+    """Return the diagnostic about a pass that failed, with the pass, the op and the reason."""
     first, *rest = str(error).strip().splitlines()
     op = error.op or op_in_flight(error)
     if op is None:
@@ -61,7 +61,7 @@ def about_op(
     notes: tuple[str, ...] = (),
     hint: str = "",
 ) -> Diagnostic:
-    """Return the diagnostic about `op`, at its place in the file or, if a pass made it, its parent's."""
+    """Return the diagnostic about `op`, at its place in the file, or at its parent's if a pass made the op."""
     around: Operation | None = op
     while around is not None and around not in spans:
         around = around.parent_op()
@@ -75,27 +75,27 @@ def about_op(
 
 def op_in_flight(error: BaseException) -> Operation | None:
     """
-    Return the op that was being worked on when `error` was raised, None if the traceback does not show one.
+    Return the op that was being processed when `error` was raised, or None if the traceback does not show one.
 
-    Patterns and verifiers call it `op` or `self`; xDSL's own exceptions do not carry it, nor does a crash.
+    Patterns and verifiers call it `op` or `self`. xDSL's own exceptions do not carry it, and neither do crashes.
     """
     while error.__cause__ is not None:
         error = error.__cause__
-    found: Operation | None = None
+    innermost: Operation | None = None
     trace = error.__traceback__
     while trace is not None:
         values = trace.tb_frame.f_locals
         candidates = (values.get(name) for name in ("op", "self"))
         here = next((each for each in candidates if isinstance(each, Operation)), None)
-        # The module is what every pass works on: naming it says nothing.
+        # Skip the module: every pass works on it, so naming it does not help.
         if here is not None and here.parent is not None:
-            found = here
+            innermost = here
         trace = trace.tb_next
-    return found
+    return innermost
 
 
 def _first_line(op: Operation) -> str:
-    # An op that does not verify may not print either.
+    # Printing may fail for an invalid op.
     try:
         return str(op).partition("\n")[0]
     except Exception:
@@ -103,30 +103,30 @@ def _first_line(op: Operation) -> str:
 
 
 def _unexpected(error: Exception, source: Input[str], start: int) -> Diagnostic:
-    """Return the diagnostic about anything but a ParseError, raised when the parser had come to `start`."""
+    """Return the diagnostic about an exception other than ParseError, raised with the parser at `start`."""
     match error:
         case RecursionError():
             message, hint = "nested too deeply to be read", ""
         case MemoryError():
-            message, hint = "takes more memory to be read than there is", ""
+            message, hint = "reading it takes more memory than is available", ""
         case ArithmeticError() | struct.error():
             message, hint = f"a number here is out of the range of its type: {error}", ""
         case DiagnosticException() | ValueError():
             message, hint = sentence(str(error)), ""
         case _:
             message = f"cannot be read here ({type(error).__name__}: {error})"
-            hint = "the parser gave up at this place; --debug-traceback shows what it was doing"
+            hint = "the parser failed at this place; --debug-traceback shows where"
     return located(source, start, start + 1, message, hint=hint)
 
 
 def _blamed(error: ParseError, message: str) -> tuple[int, int]:
-    """Return the part of the source that is to blame: not always where xDSL noticed."""
+    """Return the part of the source that caused an error, which xDSL may report at a later place."""
     span: Span[str] | Span[bytes] = error.span
     if isinstance(error, MultipleSpansParseError) and span.start >= len(span.input.content.rstrip()):
-        # A block that is missing is noticed at the end of the region, but it is its use that is wrong.
+        # A missing block is reported at the end of the region, but the mistake is its use.
         span = error.refs[0][0]
     elif unregistered := _UNREGISTERED.search(message):
-        # An unknown name is noticed one token too late.
+        # An unknown name is reported one token too late.
         name = unregistered["name"]
         start = str(span.input.content).rfind(name, 0, span.end)
         return max(start, 0), start + len(name)
@@ -143,7 +143,7 @@ def _undefined_values(source: Input[str], parser: IRParser) -> Diagnostic:
 
 
 def _cut_off(source: Input[str]) -> Diagnostic:
-    """Return the diagnostic about a text that ends in the middle of something."""
+    """Return the diagnostic about a text that ends in the middle of an operation."""
     last = len(source.content.rstrip())
     hint = "is the file cut off?"
     if (opener := unclosed_bracket(source.content)) is not None:
@@ -153,7 +153,7 @@ def _cut_off(source: Input[str]) -> Diagnostic:
 
 
 def unclosed_bracket(text: str) -> int | None:
-    """Return the position of the innermost bracket left open at the end of `text`, None if all are closed."""
+    """Return the position of the innermost bracket that is open at the end of `text`, or None."""
     open_ones: list[int] = []
     for match in _BRACKETS.finditer(text):
         bracket = match[0]
@@ -178,7 +178,7 @@ def _unregistered_hint(match: re.Match[str], ctx: Context) -> str:
         return nearest(name, [each.name for each in definitions if each.name.startswith(f"{dialect}.")])
     close = nearest(dialect, ctx.registered_dialect_names)
     unknown = f"there is no dialect '{dialect}'" if rest else "an op is written dialect.name"
-    return " ".join(filter(None, [f"{unknown};", close, "--allow-unregistered-dialect reads it as it stands"]))
+    return " ".join(filter(None, [f"{unknown};", close, "--allow-unregistered-dialect accepts unknown names"]))
 
 
 _BRACKETS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|[(){}\[\]]')
@@ -201,6 +201,6 @@ _HINTS: list[tuple[re.Pattern[str], Callable[[re.Match[str], Context], str]]] = 
 _PASS_HINTS = {
     "failed": "",
     "crashed": "this is a fault of the pass and not of the file; --debug-traceback shows where",
-    "unsound": "this is a fault of the pass; --print-ir-before-all shows what it was given",
-    "invalid": "this is a fault of the pass; --print-ir-before-all shows what it was given",
+    "unsound": "this is a fault of the pass; --print-ir-before-all shows its input",
+    "invalid": "this is a fault of the pass; --print-ir-before-all shows its input",
 }

@@ -20,10 +20,10 @@ from .opt_arguments import TOOL
 @dataclass
 class IRDumps:
     """
-    Writes the IR to `out` before and after the passes asked for, as mlir-opt's `--mlir-print-ir-*` do.
+    A writer of the IR to `out` before and after selected passes, as mlir-opt's `--mlir-print-ir-*` options.
 
-    `before` and `after` name single passes. With `only_changes` the IR after a pass is written only where the
-    pass changed it: after every pass, if no other option says after which.
+    `before` and `after` name single passes. With `only_changes` the IR after a pass is written only if the pass changed
+    it; this applies to every pass unless another option selects passes.
     """
 
     out: TextIO
@@ -36,14 +36,14 @@ class IRDumps:
     _given: str = field(default="", init=False)
 
     def on_before(self, each: ModulePass, module: ModuleOp) -> None:
-        """Write the IR that `each` is given."""
+        """Write the IR before `each`."""
         if self.only_changes:
             self._given = self.to_text(module)
         if self.before_all or each.name in self.before:
             self._write(f"Before {each}", self.to_text(module))
 
     def on_after(self, each: ModulePass, module: ModuleOp) -> None:
-        """Write the IR that `each` left."""
+        """Write the IR after `each`."""
         if not self._wants_after(each.name):
             return
         text = self.to_text(module)
@@ -51,7 +51,7 @@ class IRDumps:
             self._write(f"After {each}", text)
 
     def on_failure(self, pass_name: str, module: ModuleOp) -> None:
-        """Write the IR that a failed pass left, in the generic form: its own may not be printable."""
+        """Write the IR after a failed pass, in the generic form, because its custom form may not be printable."""
         if not self._wants_after(pass_name):
             return
         try:
@@ -70,13 +70,13 @@ class IRDumps:
 
 @dataclass
 class NumericsCheck:
-    """Runs the module before and after every pass on the same random inputs, and compares what comes out."""
+    """A check that runs the module before and after every pass on the same random inputs and compares the results."""
 
     seed: int
     _given: ModuleOp | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        # Runs on torch, which no other use of the tool may wait for.
+        # This check needs torch, whose import must not delay other uses of the tool.
         try:
             self._check = import_module("..lowering.interpreter.verify_numerics", __package__).check_pass
         except ImportError as error:
@@ -84,18 +84,18 @@ class NumericsCheck:
             raise DiagnosticError(Diagnostic(message, TOOL)) from error
 
     def on_before(self, each: ModulePass, module: ModuleOp) -> None:
-        """Keep the module that `each` is given."""
+        """Keep the module before `each`."""
         self._given = module.clone()
 
     def on_after(self, each: ModulePass, module: ModuleOp) -> None:
-        """Compare it with the module that `each` left. PassError says where the two differ."""
+        """Compare the module before `each` with the module after it; PassError if the results differ."""
         try:
             self._check(self._given, module, each.name, self.seed)
         except PassError:
             raise
         except (DiagnosticException, RuntimeError, MemoryError, ValueError, OverflowError) as error:
             details = str(error).strip() or type(error).__name__
-            # Ops and types that are not run, and sizes that torch refuses, are the input's.
+            # An op or type without an implementation, or a size that torch rejects, is not a fault of the pass.
             if isinstance(error, DiagnosticException) and not isinstance(error.__cause__ or error, VerifyException):
                 raise PassError(each.name, "unsound", details) from error
             first = details.partition("\n")[0]
@@ -107,7 +107,7 @@ class NumericsCheck:
 
 
 def timing_report(seconds: Mapping[str, float], total: float) -> str:
-    """Return the table that `--mlir-timing` prints: the seconds of each step and of what is no step."""
+    """Return the table that `--mlir-timing` prints: the seconds of each step, and the rest."""
     rule = f"===-{'':-<73}-==="
     steps = {**seconds, "Rest": total - sum(seconds.values())}
     rows = "".join(f"{_timing_row(taken, total)}  {name}\n" for name, taken in steps.items())

@@ -1,4 +1,4 @@
-"""IR files as modules; errors in them are reported as by `opt-tool`."""
+"""Reading of IR files as modules, with errors reported as by `opt-tool`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .universe import UNIVERSE
 
 
 def full_context() -> Context:
-    """A context that knows xDSL's dialects and ours."""
+    """Return a context with xDSL's dialects and ours."""
     ctx = Context()
     for name, load in {**get_all_dialects(), **UNIVERSE.all_dialects}.items():
         ctx.register_dialect(name, load)
@@ -23,7 +23,7 @@ def full_context() -> Context:
 
 
 def read(ctx: Context, source: Input[str]) -> ReadModule:
-    """A module that verifies, and where its ops stand; DiagnosticError says what is wrong with the text."""
+    """Return the verified module in a text, with the spans of its ops; a DiagnosticError describes an invalid text."""
     try:
         return read_module(ctx, source)
     except TextError as error:
@@ -33,5 +33,5 @@ def read(ctx: Context, source: Input[str]) -> ReadModule:
 
 
 def load_module(path: str) -> ModuleOp:
-    """The module in a file, verified; DiagnosticError says what is wrong with it."""
+    """Return the verified module in a file; a DiagnosticError describes an invalid file."""
     return read(full_context(), read_source(path)).module

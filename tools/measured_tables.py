@@ -1,4 +1,4 @@
-"""What ranks measured of a step beside what is predicted, as tables for a terminal and as a part of a trace."""
+"""Comparison of measured and predicted steps, as tables for a terminal and as a part of a trace."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ from ..passes.analysis.simulation.trace import Event, class_name, from_to
 from .simulation_tables import numbered
 
 MOST_ROWS = 12
-"""How many of the longest collectives are listed."""
+"""The number of longest collectives that are listed."""
 
 
 class NotThisStepError(ValueError):
-    """What was measured is not of the step that is simulated; the message says why."""
+    """An error that reports measurements of another step than the simulated one, with the difference."""
 
 
 def pairs_of(simulation: Simulation, measured: MeasuredSteps) -> list[PredictedVsMeasured]:
     """
-    Of each stage the measured rank that computes longest, beside its class; of the step of median length.
+    Return, for each stage, the measured rank that computes longest with its simulated class, in the step of median
+    length.
 
     Raises:
-        NotThisStepError: it is of other ranks, or sends something else.
+        NotThisStepError: the measurements have other ranks, or other collectives or transfers.
     """
     ranks = sorted(rank.rank for rank in measured.middle)
     predicted = sorted(rank for each in simulation.classes for rank in each.ranks)
     if ranks != predicted:
-        raise NotThisStepError(f"it is of {len(ranks)} ranks, and the step of {len(predicted)}")
-    found = [beside(simulation, rank) for rank in busiest(measured.middle).values()]
-    pairs = [each for each in found if each is not None]
+        raise NotThisStepError(f"it has {len(ranks)} ranks, but the step has {len(predicted)}")
+    compared = [beside(simulation, rank) for rank in busiest(measured.middle).values()]
+    pairs = [each for each in compared if each is not None]
     if apart := next((each for each in pairs if each.apart), None):
         channel, rank = apart.apart[0], apart.rank
         sent = sum(each.channel == channel for each in rank.traffic)
         planned = sum(run.channel.name == channel for run in simulation.traffic(apart.number))
         raise NotThisStepError(
-            f"rank {rank.rank} sent {sent} messages over {channel!r}, and the step has {planned}, or others; "
-            "measure the plan that is simulated"
+            f"rank {rank.rank} sent {sent} messages over {channel!r}, which differ from the {planned} of the step; "
+            "measure the simulated plan"
         )
     return pairs
 
 
 def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator[Table]:
     """
-    The overlap of predicted and measured step, and the collectives that take longest.
+    Yield tables of the overlap in the predicted and measured steps, and of the longest collectives.
 
     Raises:
-        NotThisStepError: as `pairs_of`.
+        NotThisStepError: as in `pairs_of`.
     """
     pairs = pairs_of(simulation, measured)
     yield _overlaps(simulation, measured, pairs)
@@ -66,7 +67,7 @@ def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator
 def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[PredictedVsMeasured]) -> Table:
     seconds = seconds_text(simulation.seconds), seconds_text(step_seconds(measured.middle))
     steps = f"the median of {len(measured.steps)}" if len(measured.steps) > 1 else "one step"
-    title = f"communication beside computation: predicted step {seconds[0]}, measured {seconds[1]} ({steps})"
+    title = f"overlap of communication and computation: predicted step {seconds[0]}, measured {seconds[1]} ({steps})"
     table = Table(*COLUMNS[:3], "", *COLUMNS[3:], title=title)
     for pair in pairs:
         by_side = {"predicted": overlaps(simulation, pair.number), "measured": pair.rank.overlaps}
@@ -80,8 +81,8 @@ def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[P
 
 
 def _traffic(simulation: Simulation, pair: PredictedVsMeasured) -> Table:
-    """The seconds under way of equal collectives together, those first that were measured longest."""
-    title = f"what takes rank {pair.rank.rank} longest to send and receive"
+    """Return a table of the total seconds in flight of equal collectives, the longest measured ones first."""
+    title = f"longest collectives and transfers of rank {pair.rank.rank}"
     table = Table("collective or transfer", "over", "count", "predicted", "measured", title=title)
     rows: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for run, each in pair.pairs:
@@ -96,14 +97,16 @@ def _traffic(simulation: Simulation, pair: PredictedVsMeasured) -> Table:
 
 
 def with_measured(trace: Mapping[str, Any], simulation: Simulation, measured: MeasuredSteps) -> dict[str, Any]:
-    """A trace of the simulated step, with a process more for each measured rank."""
+    """Return a trace of the simulated step, with an additional process for each measured rank."""
     events: list[Event] = []
     first = max((event["tid"] for event in trace["traceEvents"]), default=0) + 1
     for rank in measured.middle:
         found = beside(simulation, rank)
-        made = list(_process(found.rank if found is not None else rank, len(simulation.classes) + rank.rank, first))
-        first = max(event["tid"] for event in made) + 1
-        events += made
+        rank_events = list(
+            _process(found.rank if found is not None else rank, len(simulation.classes) + rank.rank, first)
+        )
+        first = max(event["tid"] for event in rank_events) + 1
+        events += rank_events
     named = [event for event in events if event["ph"] == "M"]
     slices = [event for event in (*trace["traceEvents"], *events) if event["ph"] != "M"]
     ordered = sorted(slices, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
@@ -129,7 +132,7 @@ def _process(rank: MeasuredRank, number: int, first: int) -> Iterator[Event]:
     over: dict[str, float] = {}
     for each in rank.traffic:
         end = each.end or each.start
-        # A channel carries one thing at a time, in the order in which it was started.
+        # A channel carries one message at a time, in start order.
         start = max(each.start, over.get(each.channel, 0.0))
         over[each.channel] = max(end, start)
         told = {"started in": each.where, "bytes": each.bytes, "phase": each.phase}

@@ -1,4 +1,4 @@
-"""The command line of `opt-tool`, after that of mlir-opt."""
+"""The command line of `opt-tool`, modelled on mlir-opt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] 
 
 @dataclass(frozen=True)
 class OptToolOptions:
-    """What the command line asks for; each field is the option of that name."""
+    """The parsed command line; each field is the option of that name."""
 
     input: str
     output: str
@@ -36,7 +36,7 @@ class OptToolOptions:
     allow_unregistered_dialect: bool
     debug_traceback: bool
     show: str
-    """What to print instead of running: "help", "passes", "dialects", "version", or "" to run."""
+    """The text to print instead of running: "help", "passes", "dialects", "version", or "" to run."""
 
 
 # Switch -> default, help. Each may be given alone or as --switch=true, --switch=false, as LLVM's tools allow.
@@ -46,12 +46,12 @@ _SWITCHES: dict[str, tuple[bool, str]] = {
     "print-ir-after-change": (False, "print the IR to stderr after every pass that changed it"),
     "mlir-timing": (False, "print the time of every pass to stderr"),
     "mlir-print-op-generic": (False, "print every op in the generic form"),
-    "mlir-print-debuginfo": (True, "print locations; without them names of the model are lost"),
+    "mlir-print-debuginfo": (True, "print locations, which contain the names of the model"),
     "verify-each": (True, "verify the IR after every pass"),
     "verify-diagnostics": (False, "check errors against // expected-error@+1 {{text}} comments"),
     "verify-numerics": (False, "run the IR before and after every pass on random inputs and compare"),
     "split-input-file": (False, "treat the parts between // ----- lines as separate files"),
-    "allow-unregistered-dialect": (False, "read ops and attributes of unknown dialects as they stand"),
+    "allow-unregistered-dialect": (False, "accept ops and attributes of unknown dialects"),
     "debug-traceback": (False, "show the Python traceback of an error"),
 }
 _SHOWS = {
@@ -69,9 +69,9 @@ _SHOW_FLAGS = {
 
 
 def parse_arguments(arguments: Sequence[str]) -> OptToolOptions:
-    """Return what a command line asks for. DiagnosticError says what is wrong with it."""
+    """Return the options of a command line; a DiagnosticError describes an invalid one."""
     parser = _parser()
-    # A bare switch would take a file's name for its value.
+    # Otherwise a bare switch would take the following file name as its value.
     words = [f"{each}=true" if each.removeprefix("--") in _SWITCHES else each for each in arguments]
     given, unknown = parser.parse_known_args(words)
     if unknown:
@@ -83,7 +83,7 @@ def parse_arguments(arguments: Sequence[str]) -> OptToolOptions:
 
 
 def options_text() -> str:
-    """Return the part of --help that is about the options of the tool itself."""
+    """Return the part of --help about the options of the tool itself."""
     return _parser().format_help()
 
 
@@ -91,7 +91,7 @@ def _parser() -> ToolParser:
     parser = ToolParser(
         prog=TOOL,
         usage=_USAGE,
-        description="Run passes on IR and print what they make of it. A switch alone means =true.",
+        description="Run passes on IR and print the resulting IR. A switch alone means =true.",
         add_help=False,
         allow_abbrev=False,
     )
@@ -112,7 +112,7 @@ def _parser() -> ToolParser:
     for name, (default, text) in _SWITCHES.items():
         text += " (the default)" if default else ""
         add(f"--{name}", type=_switch, default=default, metavar="BOOL", help=text)
-    seed_help = "where the random inputs of --verify-numerics start (default 0)"
+    seed_help = "seed of the random inputs of --verify-numerics (default 0)"
     add("--verify-numerics-seed", type=int, default=0, metavar="N", help=seed_help)
     for name, flags in _SHOW_FLAGS.items():
         add(*flags, action="store_const", const=name, default="", dest="show", help=_SHOWS[name])

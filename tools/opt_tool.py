@@ -1,9 +1,9 @@
 """
-`opt-tool`: run passes on an IR file, as `mlir-opt` does.
+`opt-tool`: runs passes on an IR file, as `mlir-opt` does.
 
-Only the resulting IR goes to standard output (or to `-o`, atomically); dumps, times and errors go to
-standard error. Every failure is one message that says where and what to do, and exit code 1. Nothing here
-imports torch: a small file is answered in a fifth of a second.
+Only the resulting IR goes to standard output (or to `-o`, atomically); dumps, times and errors go to standard error.
+Every failure is one message with the place and the remedy, and exit code 1. This module does not import torch, so that
+a small file takes a fifth of a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .universe import UNIVERSE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool on a command line, that of the process by default, and return its exit code."""
+    """Run the tool on a command line, by default the arguments of the process, and return its exit code."""
     if arguments is None:
         with kept_to_the_end(), collector_paused():
             return main(sys.argv[1:])
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DiagnosticError as error:
         _report(error, error.diagnostic, "--debug-traceback" in words)
     except BrokenPipeError:
-        # Whoever read the output has seen enough, as in `opt-tool ... | head`; Python would complain at exit.
+        # The reader of the output has closed it, as in `opt-tool ... | head`; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
@@ -83,7 +83,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _passes(options: OptToolOptions) -> tuple[ModulePass, ...]:
-    """Return the passes to run, after checking that those whose IR is to be printed are among them."""
+    """Return the passes to run, after checking that they include the passes of the --print-ir options."""
     try:
         passes = parse_pipeline(options.pass_pipeline)
     except PipelineError as error:
@@ -106,13 +106,13 @@ def _context(options: OptToolOptions) -> Context:
 
 @dataclass
 class _ToolRun:
-    """One call of the tool: the passes, and what became of the parts of the file so far."""
+    """One run of the tool: its passes, and the failures and times in the parts of the file so far."""
 
     options: OptToolOptions
     passes: Sequence[ModulePass]
     failures: int = 0
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """How long each step took, by name, all parts of the file together."""
+    """The total time of each step over all parts of the file, by name."""
 
     def __post_init__(self) -> None:
         options = self.options
@@ -136,7 +136,7 @@ class _ToolRun:
         self.observers = [self.dumps, *check]
 
     def chunk(self, source: Input[str]) -> str:
-        """Return what the passes make of one part of the file; empty, with a failure counted, if it fails."""
+        """Return the IR that the passes produce from one part of the file; if it fails, count that and return ""."""
         text, errors = "", list[Diagnostic]()
         try:
             text = "" if is_blank(source) else self._compiled(source)
@@ -156,9 +156,9 @@ class _ToolRun:
 
     def _compiled(self, source: Input[str]) -> str:
         start = perf_counter()
-        found = read(self.ctx, source)
+        parsed = read(self.ctx, source)
         self.count("Parser", start)
-        module, spans = found.module, found.spans
+        module, spans = parsed.module, parsed.spans
         try:
             taken = run_passes(
                 self.ctx,

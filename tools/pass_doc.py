@@ -1,14 +1,14 @@
 """
 The parts of a pass's docstring.
 
-A pass documents itself in four parts, of which the IR is tested and all become docs/passes.md:
+The docstring of a pass has four parts. The IR in it is tested, and all parts become docs/passes.md:
 
     One sentence. Further paragraphs may follow.
 
-    Requires: what must hold of the module before.
-    Ensures: what holds after.
+    Requires: conditions on the module before the pass.
+    Ensures: properties of the module after the pass.
 
-    Pipeline: `my-pass{option=2}`      (only where the pass without options is not what the example shows)
+    Pipeline: `my-pass{option=2}`      (only if the example uses options)
 
     Before:
     ```mlir
@@ -20,7 +20,7 @@ A pass documents itself in four parts, of which the IR is tested and all become 
     ...
     ```
 
-    Source: the paper and section, or whose idea it is.
+    Source: the paper and section, or the origin of the idea.
 """
 
 import ast
@@ -56,7 +56,7 @@ class PassDoc:
 
 
 def pass_doc(pass_class: type[ModulePass]) -> PassDoc:
-    """Take the docstring of `pass_class` apart. ValueError names the pass and the part that is missing."""
+    """Return the parts of the docstring of `pass_class`; ValueError names the pass and the missing part."""
     parts = _split(inspect.cleandoc(pass_class.__dict__.get("__doc__") or ""))
     missing = [part for part in _PARTS if not parts.get(part)]
     if missing:
@@ -80,7 +80,7 @@ def pass_doc(pass_class: type[ModulePass]) -> PassDoc:
 
 
 def _split(text: str) -> dict[str, str]:
-    """Map each part's name to its text; the opening prose has the name ''."""
+    """Return the text of each part by its name; the opening prose has the name ''."""
     parts: dict[str, list[str]] = {"": []}
     part, in_fence = "", False
     for line in text.splitlines():
@@ -111,14 +111,14 @@ def option_docs(pass_class: type[ModulePass | NamedPipeline]) -> tuple[tuple[Pas
 
 
 def _field_docstrings(pass_class: type[ModulePass | NamedPipeline]) -> dict[str, str]:
-    """Map each field to the string that stands under it in the source, which Python itself throws away."""
+    """Return the docstring under each field by the field's name, from the source, because Python does not keep it."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(pass_class))).body
     assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(inspect.cleandoc(text).split())
+                docstrings[name] = " ".join(inspect.cleandoc(text).split())
             case _:
                 pass
-    return found
+    return docstrings

@@ -1,4 +1,4 @@
-"""Reading what `shardwright plan` wrote, which a user may have edited since."""
+"""Reading of the files that `shardwright plan` wrote, with checks because a user may have edited them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _REPORT: dict[str, Shape] = {
     "peak?": {"bytes": NUMBER, "at": str, "roles": {"*": NUMBER}, "*": object},
     "*": object,
 }
-"""What `plan.json` holds, of what is read again."""
+"""The entries of `plan.json` that are read again."""
 
 WHOLE = tuple(name.removesuffix("?") for name in _REPORT if name != "*")
-"""The entries of a plan that a search over plans made."""
+"""The entries that the `plan.json` of a search over plans must have."""
 
 
 def read_report(folder: Path, *needed: str) -> PlanReport:
-    """`plan.json` of a plan, with its mesh and the entries that are needed; DiagnosticError where there is none."""
+    """Return the `plan.json` of a plan, with its mesh and the needed entries; DiagnosticError if it is not valid."""
     path = folder / "plan.json"
     try:
         report = json.loads(read_text(path), parse_constant=_no_number)

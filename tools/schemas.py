@@ -1,4 +1,4 @@
-"""Write `ir/ops/schemas.txt`: what arguments the installed torch's ops take that the op table has."""
+"""Write `ir/ops/schemas.txt`: the arguments of the op table's ops in the installed torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..ir.ops.table import op_table
 
 
 def main() -> int:
-    """Write the file; tests/unit/ir/test_schema.py says when that is due."""
+    """Write the file; tests/unit/ir/test_schema.py fails if it is out of date."""
     SCHEMAS.write_text(schemas_text(), encoding="utf-8")
     return 0
 
 
 def schemas_text() -> str:
-    """The schemas of all ops of torch that the table has, sorted by name, without their results."""
+    """Return the schemas of all torch ops in the op table, sorted by name, without their results."""
     lines = (_line(name) for name, spec in sorted(op_table().items()) if spec.arguments is None)
     return "".join(f"{line}\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Plots of simulated steps: the timeline of every stream, and a step's time over a swept number."""
+"""Plots of simulated steps: the timeline of every stream, and the step time over a swept number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS = {
 
 
 def plot_timeline(simulation: Simulation, path: Path) -> None:
-    """Write what the streams of each class of ranks do, over milliseconds."""
+    """Plot the activity of the streams of each class of ranks over time, in milliseconds."""
     rows = [row for each in simulation.classes for row in _rows(simulation, each)]
     figure, axes = _figure(1.2 + 0.32 * len(rows))
     seen: dict[str, None] = {}
@@ -39,7 +39,7 @@ def plot_timeline(simulation: Simulation, path: Path) -> None:
 
 
 def _rows(simulation: Simulation, each: RankClass) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
-    """The streams of a class, each with its bars: kind, start, end."""
+    """Yield the streams of a class, each with its bars: kind, start, end."""
     computed = [(category(run.op), run.start, run.end) for run in simulation.ops(each.number)]
     yield f"{class_name(each)}: {COMPUTE}", list(_joined(computed))
     channels: dict[str, list[tuple[str, float, float]]] = {}
@@ -49,7 +49,7 @@ def _rows(simulation: Simulation, each: RankClass) -> Iterator[tuple[str, list[t
 
 
 def _joined(bars: Sequence[tuple[str, float, float]]) -> Iterator[tuple[str, float, float]]:
-    """Bars of one kind that follow at once are one: a file with a bar for each op would be large."""
+    """Join consecutive bars of the same kind, because a file with a bar for each op would be large."""
     pending: tuple[str, float, float] | None = None
     for kind, start, end in bars:
         if pending is not None and pending[0] == kind and start <= pending[2]:
@@ -63,12 +63,12 @@ def _joined(bars: Sequence[tuple[str, float, float]]) -> Iterator[tuple[str, flo
 
 
 def plot_points(what: str, points: Sequence[Point], path: Path) -> None:
-    """Write the time of a step, and its part of computing, over the values of a sweep, both axes logarithmic."""
+    """Plot the step time and its compute time over the values of a sweep, with logarithmic axes."""
     shown = [(point.value, point.simulation) for point in points if point.simulation is not None]
     values = [value for value, _ in shown]
-    busiest = [max(found.compute_seconds(each.number) for each in found.classes) for _, found in shown]
+    busiest = [max(simulation.compute_seconds(each.number) for each in simulation.classes) for _, simulation in shown]
     figure, axes = _figure(4.0)
-    axes.plot(values, [found.seconds for _, found in shown], marker="o", label="step")
+    axes.plot(values, [simulation.seconds for _, simulation in shown], marker="o", label="step")
     axes.plot(values, busiest, marker=".", linestyle="--", label="of it compute")
     axes.set_xscale("log")
     axes.set_yscale("log")

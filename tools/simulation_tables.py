@@ -18,12 +18,12 @@ from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
 
 MOST_ROWS = 8
-"""How many of the longest ops and collectives are listed."""
+"""The number of longest ops and collectives that are listed."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A value of a sweep: what comes of it, or why there is nothing."""
+    """A value of a sweep, with its simulation or the error that prevented it."""
 
     value: float
     simulation: Simulation | None
@@ -31,7 +31,7 @@ class Point:
 
 
 def tables(simulation: Simulation) -> Iterator[Table]:
-    """The step, its ranks, what of their communication is hidden, what it waits for, and what its time consists of."""
+    """Yield tables of the step's ranks, their overlap of communication, their longest waits, and the critical path."""
     yield _ranks(simulation)
     if (overlap := _overlap(simulation)).row_count:
         yield overlap
@@ -60,17 +60,17 @@ def _ranks(simulation: Simulation) -> Table:
 
 
 def _overlap(simulation: Simulation) -> Table:
-    """How much communication runs beside computation, on the ranks of each stage that compute longest."""
-    table = Table(*COLUMNS, title="communication beside computation")
+    """Return a table of the overlap of communication, on the ranks of each stage that compute longest."""
+    table = Table(*COLUMNS, title="overlap of communication and computation")
     for stage in dict.fromkeys(each.stage for each in simulation.classes):
         ranks = simulation.busiest(stage)
-        for (phase, channel), found in overlaps(simulation, ranks.number).items():
-            table.add_row(class_name(ranks), phase, channel, *cells(found))
+        for (phase, channel), overlap in overlaps(simulation, ranks.number).items():
+            table.add_row(class_name(ranks), phase, channel, *cells(overlap))
     return table
 
 
 def _waits(simulation: Simulation) -> Table:
-    """What the ranks that wait longest wait for."""
+    """Return a table of the longest waits, on the ranks that wait longest."""
     waiting = max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
     table = Table("collective or transfer", "kind", "waited for", title=f"{class_name(waiting)} wait for")
     by_op: dict[tuple[str, str], float] = {}
@@ -83,7 +83,7 @@ def _waits(simulation: Simulation) -> Table:
 
 
 def _path(simulation: Simulation) -> Table:
-    """The ops and collectives that the step's time consists of."""
+    """Return a table of the ops and collectives on the critical path."""
     path = seconds_by_op(simulation, critical_path(simulation))
     table = Table("op", "seconds", "of the step", title=f"the critical path: {len(path)} ops and collectives")
     rows: dict[str, float] = {}
@@ -95,20 +95,20 @@ def _path(simulation: Simulation) -> Table:
 
 
 def numbered(op: Operation) -> str:
-    """The name of an op; those of layers that differ in their number alone have one."""
+    """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
     return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
 
 
 def points_table(what: str, points: Sequence[Point]) -> Table:
-    """The points of a sweep."""
+    """Return a table of the points of a sweep."""
     path = what.partition("=")[0]
     table = Table(path, "step", "compute", "waiting", title=f"sweep of {path}")
     for point in points:
         if point.simulation is None:
             table.add_row(f"{point.value:.4g}", point.problem.splitlines()[0], "", "")
             continue
-        found = point.simulation
-        busiest = max(found.classes, key=lambda each: found.compute_seconds(each.number)).number
-        times = (found.seconds, found.compute_seconds(busiest), found.exposed_seconds(busiest))
+        simulation = point.simulation
+        busiest = max(simulation.classes, key=lambda each: simulation.compute_seconds(each.number)).number
+        times = (simulation.seconds, simulation.compute_seconds(busiest), simulation.exposed_seconds(busiest))
         table.add_row(f"{point.value:.4g}", *map(seconds_text, times))
     return table

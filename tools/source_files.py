@@ -1,4 +1,4 @@
-"""IR files in and out: read with errors that say where, split at `// -----`, written atomically."""
+"""IR files: reading with located errors, splitting at `// -----`, and atomic writing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLANK = re.compile(r"(?:\s|//[^\n]*)*")
 
 
 def read_source(path: str) -> Input[str]:
-    """Return the text of the file at `path`, of standard input for `-`. DiagnosticError if there is none."""
+    """Return the text of the file at `path`, or of standard input for `-`; DiagnosticError if it cannot be read."""
     name = "<stdin>" if path == "-" else path
     try:
         data = sys.stdin.buffer.read() if path == "-" else read_file(path)
@@ -36,7 +36,7 @@ def read_source(path: str) -> Input[str]:
 
 
 def split_source(source: Input[str]) -> list[Input[str]]:
-    """Return the parts between `// -----` lines, each padded so that its lines count as in the file."""
+    """Return the parts between `// -----` lines, padded so that their line numbers are the file's."""
     text, start = source.content, 0
     pieces: list[Input[str]] = []
     for mark in [*_SEPARATOR_LINE.finditer(text), None]:
@@ -47,15 +47,15 @@ def split_source(source: Input[str]) -> list[Input[str]]:
 
 
 def is_blank(source: Input[str]) -> bool:
-    """Say whether there is nothing but blanks and comments."""
+    """Return whether a text has only blanks and comments."""
     return _BLANK.fullmatch(source.content) is not None
 
 
 def write_output(text: str, path: str) -> None:
     """
-    Write `text` to the file at `path`, to standard output for `-`.
+    Write `text` to the file at `path`, or to standard output for `-`.
 
-    A file is written atomically: if writing fails, the old one stays. DiagnosticError then.
+    The file is written atomically: if writing fails, the old file stays and a DiagnosticError is raised.
     """
     if path == "-":
         sys.stdout.write(text)
@@ -65,5 +65,5 @@ def write_output(text: str, path: str) -> None:
         write_atomically(Path(path), text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        hint = "give -o the path of a file in a folder that exists and can be written"
+        hint = "give -o the path of a file in an existing, writable folder"
         raise DiagnosticError(Diagnostic(f"cannot write: {reason}", path, hint=hint)) from error

@@ -1,4 +1,4 @@
-"""Why a plan is not of another kind: of each kind that people ask for, the best candidate and why it lost."""
+"""The best candidate for each kind of plan that users ask about, and why it lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: dict[str, Callable[[Family, dict[str, int]], bool]] = {
     "the cluster's own mesh": lambda family, own: family["mesh"] == own,
     "shares by speed": lambda family, _: family["balanced"],
 }
-"""What people ask for, and which candidates are of that kind, for the mesh of the cluster."""
+"""The kinds of plans that users ask about, with a test of a candidate's family, given the mesh of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class WhyNot:
     The best candidate of a kind.
 
     Args:
-        best: None where none was tried.
-        why: it is not the plan; that it is where it is.
-        slower: seconds by which its step is longer, at the least where that is an estimate; None where not known.
+        best: the candidate, or None if none was tried.
+        why: the reason why it is not the plan, or a note that it is the plan.
+        slower: the extra seconds of its step, a lower bound if the step is an estimate, or None if unknown.
     """
 
     kind: str
@@ -41,52 +41,51 @@ class WhyNot:
     slower: float | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """All of it, for JSON."""
-        found = {"kind": self.kind, "why": self.why, "slower": self.slower}
-        return {**found, "best": self.best.as_dict() if self.best is not None else None}
+        """Return all fields, for JSON."""
+        fields = {"kind": self.kind, "why": self.why, "slower": self.slower}
+        return {**fields, "best": self.best.as_dict() if self.best is not None else None}
 
 
 def why_not(report: PlanReport) -> list[WhyNot]:
-    """For each kind of plan the best candidate, by what `plan.json` holds."""
-    # What was first judged by less than its program has a second entry.
+    """Return the best candidate for each kind of plan, from the contents of `plan.json`."""
+    # A candidate that was first estimated and later simulated has two entries; the last one counts.
     tried = list({each["name"]: Tried.from_dict(each) for each in report["candidates"]}.values())
     chosen = report["chosen_candidate"]
     own = chosen["own_mesh"] if chosen is not None else {}
     plan = next(each for each in tried if each.name == report["chosen"])
-    found: list[WhyNot] = []
+    reasons: list[WhyNot] = []
     for kind, belongs in KINDS.items():
         members = [each for each in tried if each.family is not None and belongs(each.family, own)]
-        found.append(_best(kind, members, tried, plan))
-    return found
+        reasons.append(_best(kind, members, tried, plan))
+    return reasons
 
 
 def _order(given: Tried) -> tuple[int, float]:
-    """What may be fastest comes first, then what does not fit, then what cannot be."""
+    """Return a sort key: possible plans by step time, then plans that exceed memory, then infeasible ones."""
     if given.step is None:
         return 2, 0.0
     return int(given.fits is False), given.step
 
 
 def _best(kind: str, members: list[Tried], tried: Sequence[Tried], plan: Tried) -> WhyNot:
-    """The best candidate of a kind; one that came to the same as another counts as that."""
+    """Return the best candidate of a kind; one with the same strategy as another candidate counts as that one."""
     if not members:
         return WhyNot(kind, None, "not tried")
     firsts = {candidate.same_as or candidate.name for candidate in members}
     alike = [candidate for candidate in tried if firsts & {candidate.name, candidate.same_as}]
     best = plan if plan in members else min(alike, key=_order)
     if best == plan:
-        return WhyNot(kind, best, "it is the plan" if plan in members else "comes to the same as the plan", 0.0)
+        return WhyNot(kind, best, "it is the plan" if plan in members else "is the same as the plan", 0.0)
     if best.step is None:
-        return WhyNot(kind, best, f"cannot be: {best.why}")
+        return WhyNot(kind, best, f"infeasible: {best.why}")
     slower = best.step - plan.step if plan.step is not None else None
     return WhyNot(kind, best, _reason(best, slower, plan.step or best.step), slower)
 
 
 def _reason(lost: Tried, slower: float | None, step: float) -> str:
-    """Why a candidate with a step lost."""
     if lost.fits is False:
         missing = (lost.peak_bytes or 0) - (lost.memory_bytes or 0.0)
-        return f"does not fit: needs {bytes_text(missing)} more than there is"
+        return f"does not fit: needs {bytes_text(missing)} more memory"
     if slower is None:
         return lost.why
     by = difference(slower, step)
@@ -98,7 +97,7 @@ def _reason(lost: Tried, slower: float | None, step: float) -> str:
 
 
 def difference(seconds: float, step: float) -> str:
-    """How much longer or shorter than a step another one is: `slower by 0.1 ms (6.3%)`."""
+    """Return the difference of a step from another one as text: `slower by 0.1 ms (6.3%)`."""
     if abs(seconds) < 1e-6 * step:
         return "as fast"
     return f"{'slower' if seconds > 0 else 'faster'} by {seconds_text(abs(seconds))} ({abs(seconds) / step:.1%})"

@@ -1,1 +1,1 @@
-"""The ops and clusters that are measured, so that predictions fit the machines of a job."""
+"""Measurement of ops and clusters, so that predictions fit the machines of a job."""

@@ -28,34 +28,34 @@ from .job_profile import job_profile
 from .local_cluster import generic_cluster
 
 AUTO = "auto"
-"""What stands for the ranks of the job, in place of a cluster's name."""
+"""The value of `cluster` that stands for the ranks of the job."""
 
 SECONDS = 20.0
-"""About how long a job is measured for."""
+"""The approximate duration of the measurement."""
 
 LOG = logging.getLogger("shardwright")
 
 
 def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
     """
-    The cluster that this job runs on; every rank must call this.
+    Return the cluster that this job runs on; every rank must call this.
 
-    Args:
-        mesh: of its ranks; by default hosts by ranks of each.
-
-    It is measured at the first job on these hosts with these devices, and kept with the user's cache
+    The cluster is measured by the first job on these hosts with these devices and stored in the user's cache
     (``~/.cache/shardwright/clusters``, or below ``$XDG_CACHE_HOME``); delete the file to measure again.
 
+    Args:
+        mesh: the mesh of the job's ranks; by default hosts by ranks of each host.
+
     Raises:
-        PlanError: too little could be measured.
+        PlanError: the measurement is not sufficient for a cluster.
     """
     if world_size() == 1:
         return generic_cluster(1)
     mesh = mesh or _mesh()
     path = cluster_path((str(mesh), *_about(device)))
-    known = from_rank_0(_kept(path) if dist.get_rank() == 0 else None, patient="plan")
-    if known is not None:
-        return known
+    stored = from_rank_0(_kept(path) if dist.get_rank() == 0 else None, patient="plan")
+    if stored is not None:
+        return stored
     if dist.get_rank() == 0:
         LOG.warning(
             "measuring the %d ranks of this job for about %.0f s; the result is stored in %s",
@@ -68,18 +68,18 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
         profile = output.profile(profile_rank(request, device))
     except ProfileError as error:
         raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error
-    found = from_rank_0(profile.cluster, patient="plan")
+    cluster = from_rank_0(profile.cluster, patient="plan")
     if dist.get_rank() == 0:
         _keep(path, profile_text(profile))
-    return found
+    return cluster
 
 
 def mesh_of(given: DeviceMesh) -> Mesh:
     """
-    The mesh of torch's.
+    Return the mesh of a DeviceMesh.
 
     Raises:
-        PlanError: it does not have all ranks of the job in their order.
+        PlanError: the DeviceMesh does not have all ranks of the job in order.
     """
     ranks = given.mesh.flatten().tolist()
     if ranks != list(range(world_size())):
@@ -92,19 +92,19 @@ def mesh_of(given: DeviceMesh) -> Mesh:
 
 
 def cluster_path(about: tuple[object, ...]) -> Path:
-    """Where the cluster of a job on such ranks is kept."""
+    """Return the path of the stored cluster for a job with these properties."""
     name = hashlib.blake2b(repr(about).encode(), digest_size=6).hexdigest()
     return user_folder() / "clusters" / f"auto-{name}.toml"
 
 
 def _about(device: torch.device) -> tuple[object, ...]:
-    """What a measurement holds for: hosts, devices and processes of each, the backend and the version of torch."""
+    """Return the conditions of a measurement: backend, torch version, CPU count, and hosts, devices and threads."""
     ranks = of_all_ranks((socket.gethostname(), device_name(device), torch.get_num_threads()))
     return backend_of(device), torch.__version__, os.cpu_count(), *ranks
 
 
 def _mesh() -> Mesh:
-    """Hosts by ranks of each, where all have as many."""
+    """Return a mesh of hosts by ranks of each host if their numbers are equal, otherwise a mesh of one axis."""
     world, local = world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
     if world == local or world % local or local == 1:
         return Mesh.of(gpu=world)
@@ -112,7 +112,7 @@ def _mesh() -> Mesh:
 
 
 def _kept(path: Path) -> Cluster | None:
-    """What was measured before; None where there is none that can be read."""
+    """Return the cluster of an earlier measurement, or None if no file can be read."""
     try:
         return load_cluster(path)
     except (OSError, ValueError):
@@ -120,7 +120,7 @@ def _kept(path: Path) -> Cluster | None:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write the file, if that is allowed: without it the next job measures again."""
+    """Write the file if possible; otherwise the next job measures again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)

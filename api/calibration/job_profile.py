@@ -1,4 +1,4 @@
-"""What a profile of the ranks of a job measures: the network, ops of every family, and the ops of a reference step."""
+"""The measurements of a job's profile: the network, ops of every family, and the ops of a reference step."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .op_families import dtypes_of, family_samples
 from .op_samples import rehearsal_of, samples_of_plan
 
 GENERIC = "local-4"
-"""The shipped cluster of processes on one machine that nobody has measured."""
+"""The shipped cluster of processes on one machine, with assumed and not measured numbers."""
 
 _LAYERS = GPT2Config(layers=2, width=256, heads=4, vocabulary=256, positions=128)
 _ROWS, _LENGTH = 4, 128
-"""Of each rank."""
+"""The rows and the sequence length of the reference batch on each rank."""
 
 
 def job_profile(
     mesh: Mesh, device: str, seconds: float, name: str, *, resume: bool = False
 ) -> tuple[ProfileRequest, Output]:
     """
-    Return what to measure on all ranks of a mesh, and the cluster that becomes of it.
+    Return the request to measure all ranks of a mesh, and the output that turns measurements into a cluster.
 
     Args:
         device: the type of the ranks' devices, `cpu` or `cuda`.
-        seconds: about how long to measure.
-        name: of the cluster.
+        seconds: approximate duration of the measurement.
+        name: name of the cluster.
     """
     samples = family_samples(dtypes_of(device), quick=seconds < QUICK_SECONDS)
     in_step, rehearsals = _reference(mesh) if device == "cpu" else ((), ())
@@ -40,7 +40,7 @@ def job_profile(
 
 
 def _reference(mesh: Mesh) -> tuple[tuple[OpSample, ...], tuple[Rehearsal, ...]]:
-    """Return the ops of a small transformer's step by data parallelism, and its plan to time them in."""
+    """Return the ops of a small transformer's data-parallel step, and its plan for timing them in context."""
     cluster = on_mesh(find_cluster(GENERIC), mesh)
     step = gpt2_step(_LAYERS, batch=_ROWS * mesh.device_count, length=_LENGTH)
     module = compile_step(step, cluster, PlanOptions("fixed", "dp"), name="reference").module

@@ -1,4 +1,4 @@
-"""Clusters of processes on this machine: the generic one at any size, or what was measured."""
+"""Clusters of processes on this machine: a generic cluster of any size, or a measured one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ AXIS = "gpu"
 
 
 def generic_cluster(ranks: int) -> Cluster:
-    """A machine of `ranks` processes that nobody has measured."""
+    """Return a cluster of `ranks` processes on one machine, with assumed and not measured numbers."""
     return on_mesh(find_cluster(GENERIC), Mesh.of(**{AXIS: ranks}), name=f"local-{ranks}")
 
 
 def measured_cluster(ranks: int, seconds: float) -> Cluster:
-    """This machine with `ranks` processes, measured for about `seconds`; RankError if one of them fails."""
+    """Return this machine with `ranks` processes, measured for about `seconds`; RankError if a process fails."""
     request, output = job_profile(Mesh.of(**{AXIS: ranks}), "cpu", seconds, f"local-{ranks}")
     journal, *_ = run_ranks(profile_here, ranks, request, timeout=120 + 10 * seconds)
     return output.profile(journal).cluster

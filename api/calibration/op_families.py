@@ -29,11 +29,10 @@ class _Series:
     An op at several sizes.
 
     Args:
-        op: its name with its attributes; `$f` is the floating-point type.
-        types: operands and results as shapes, `${m}x512` with sizes by letter; `:i64<9` after one that is of integers
-            below 9.
+        op: the name of the op with its attributes; `$f` is the floating-point type.
+        types: operands and results as shapes such as `${m}x512`, with sizes by letter; `:i64<9` marks integers below 9.
         sizes: one dict per member, ascending.
-        family: whose rate it measures, where that is not the op's own.
+        family: the family whose rate it measures, if it is not the op's own.
     """
 
     op: str
@@ -43,13 +42,13 @@ class _Series:
 
 
 def _rising(**values: int | Sequence[int]) -> tuple[dict[str, int], ...]:
-    """Sizes by letter: the n-th value of each, or its one value throughout."""
+    """Return sizes by letter, one dict per member: the i-th value of each sequence, and each constant."""
     count = max(len(value) for value in values.values() if not isinstance(value, int))
     return tuple({k: v if isinstance(v, int) else v[i] for k, v in values.items()} for i in range(count))
 
 
 _NUMBERS = tuple(4**i for i in range(4, 13))
-"""256 to 16 Mi elements: from what lies in the nearest cache to what lies in none."""
+"""256 to 16 Mi elements: from tensors that fit in the L1 cache to tensors larger than all caches."""
 
 _EVERY_OTHER = _NUMBERS[::2]
 _ROWS = (4, 16, 64, 256, 1024, 4096, 16384)
@@ -78,7 +77,7 @@ _SERIES = (
     _Series("gelu_backward", "$n, $n -> $n", _rising(n=_NUMBERS[1::2])),
     _Series('gelu {approximate = "tanh"}', "$n -> $n", _rising(n=_NUMBERS[2:7:2])),
     _Series("exp", "$n -> $n", _rising(n=_NUMBERS[2:7:2])),
-    # What resharding and accumulation move on one device.
+    # The copies that resharding and accumulation make on one device.
     _Series("clone", "$n -> $n", _rising(n=_EVERY_OTHER), COPY),
     _Series("cat {dim = 1 : i64}", "${m}x512, ${m}x512 -> ${m}x1024", _rising(m=_ROWS[:-1])),
     _Series("full {size = [$n], fill_value = 1.0 : f64, dtype = $f}", "-> $n", _rising(n=_EVERY_OTHER)),
@@ -138,24 +137,24 @@ _SERIES = (
 
 
 def dtypes_of(device: str) -> tuple[str, ...]:
-    """The floating-point types to measure on a type of device (`cpu`, `cuda`)."""
+    """Return the floating-point types to measure on a type of device (`cpu`, `cuda`)."""
     return ("float32", "bfloat16") if device == "cuda" else ("float32",)
 
 
 def family_samples(dtypes: Sequence[str], *, quick: bool = False) -> tuple[OpSample, ...]:
     """
-    Ops of every family, each at several sizes.
+    Return ops of every family, each at several sizes.
 
     Args:
         dtypes: torch's names of the floating-point types to measure.
-        quick: every other size only, counted from the largest.
+        quick: whether to skip every second size, counted from the largest.
     """
-    made: dict[str, OpSample] = {}
+    samples: dict[str, OpSample] = {}
     for dtype in dtypes:
         for series in _SERIES:
             sizes = series.sizes[::-2][::-1] if quick else series.sizes
-            made |= {sample.work.key: sample for sample in _samples(series, sizes, dtype)}
-    return tuple(made.values())
+            samples |= {sample.work.key: sample for sample in _samples(series, sizes, dtype)}
+    return tuple(samples.values())
 
 
 def _samples(series: _Series, sizes: Sequence[dict[str, int]], dtype: str) -> Iterator[OpSample]:
@@ -170,17 +169,16 @@ def _samples(series: _Series, sizes: Sequence[dict[str, int]], dtype: str) -> It
         text = _module(op, [_type(each, element) for each in operands], [_type(each, element) for each in results])
         module = parse_module(context, text)
         module.verify()
-        found = next(each for each in module.walk() if isinstance(each, ComputeOp))
-        work = work_of(found, _ONE_RANK, 0)
+        op_found = next(each for each in module.walk() if isinstance(each, ComputeOp))
+        work = work_of(op_found, _ONE_RANK, 0)
         if series.family:
             work = replace(work, family=series.family)
         highs = [int(each.partition("<")[2] or 2) for each in operands]
-        if (sample := sample_of(found, _ONE_RANK, 0, work, highs)) is not None:
+        if (sample := sample_of(op_found, _ONE_RANK, 0, work, highs)) is not None:
             yield sample
 
 
 def _module(op: str, operands: Sequence[str], results: Sequence[str]) -> str:
-    """The text of a function of one op."""
     name, _, attributes = op.partition(" ")
     full = name if name.startswith("train.") else f"aten.{name}"
     ins, outs = ", ".join(operands), ", ".join(results)
@@ -191,6 +189,5 @@ def _module(op: str, operands: Sequence[str], results: Sequence[str]) -> str:
 
 
 def _type(text: str, element: str) -> str:
-    """A tensor type from a shape, perhaps with an element type of its own."""
     shape, _, other = text.partition(":")
     return f"tensor<{'' if shape == 'scalar' else shape + 'x'}{other.partition('<')[0] or element}>"

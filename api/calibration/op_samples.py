@@ -1,4 +1,4 @@
-"""Ops to measure, from IR: what each does on one rank, and Python of its call there."""
+"""Ops to measure, from IR: the work of each op on one rank, and the Python text of its call there."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from ..steps import find_step
 
 
 class PlanFileError(ValueError):
-    """A plan that cannot be read or is for another cluster; the message names it."""
+    """An error that reports a plan that cannot be read or belongs to another cluster; the message names it."""
 
 
 @dataclass(frozen=True)
 class PlannedOps:
-    """The ops of plans, equal ones once, the plans to time them in, and the cluster that they are for."""
+    """The distinct ops of plans, the plans that provide context for timing them, and their cluster."""
 
     samples: tuple[OpSample, ...]
     rehearsals: tuple[Rehearsal, ...]
@@ -53,29 +53,29 @@ class PlannedOps:
 
 def ops_of_plans(plans: Sequence[str], cluster: str | None) -> PlannedOps:
     """
-    What there is to measure of plans.
+    Return the ops of plans that need to be measured.
 
     Args:
         plans: folders that `shardwright plan` wrote, or steps, which are planned here.
-        cluster: a cluster file, or the name of a shipped one; None is that of the first plan, which must be a folder.
+        cluster: a cluster file, or the name of a shipped one; by default the cluster of the first plan, a folder.
 
     Raises:
-        PlanFileError: a folder that is no plan, plans of other meshes than the cluster's, or no cluster for a step.
+        PlanFileError: a folder contains no plan, a plan does not match the cluster, or a step has no cluster.
     """
-    given = find_cluster(cluster) if cluster is not None else None
-    found: dict[str, OpSample] = {}
+    target = find_cluster(cluster) if cluster is not None else None
+    samples: dict[str, OpSample] = {}
     rehearsals: list[Rehearsal] = []
     for plan in plans:
-        module = _plan(plan, given)
-        on = cluster_of_module(module)
-        given = on if given is None else given
-        if on.mesh.device_count != given.mesh.device_count:
-            counts = f"{on.mesh.device_count} ranks, the cluster {given.name} has {given.mesh.device_count}"
+        module = _plan(plan, target)
+        made_for = cluster_of_module(module)
+        target = made_for if target is None else target
+        if made_for.mesh.device_count != target.mesh.device_count:
+            counts = f"{made_for.mesh.device_count} ranks, but the cluster {target.name} has {target.mesh.device_count}"
             raise PlanFileError(f"{plan} is planned for {counts}")
-        found |= {sample.work.key: sample for sample in samples_of_plan(module)}
+        samples |= {sample.work.key: sample for sample in samples_of_plan(module)}
         rehearsals.append(rehearsal_of(module, plan))
-    assert given is not None, "there is at least one plan"
-    return PlannedOps(tuple(found.values()), tuple(rehearsals), given)
+    assert target is not None, "there is at least one plan"
+    return PlannedOps(tuple(samples.values()), tuple(rehearsals), target)
 
 
 def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
@@ -83,7 +83,7 @@ def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
     if not Path(plan).is_dir():
         if cluster is None:
             raise PlanFileError(
-                f"{plan} is not a folder, so it is planned first, but no cluster is given to plan it for"
+                f"{plan} is not the folder of a plan, and planning it as a step needs a cluster; give a cluster"
             )
         return compile_step(find_step(plan), cluster, name=plan).module
     context = Context()
@@ -96,8 +96,8 @@ def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
 
 
 def samples_of_plan(module: ModuleOp) -> tuple[OpSample, ...]:
-    """The ops of a planned step with the local shapes of every rank, equal ones once."""
-    found: dict[str, OpSample] = {}
+    """Return the distinct ops of a planned step, with the local shapes of every rank."""
+    samples: dict[str, OpSample] = {}
     seen: set[tuple[object, ...]] = set()
     for view, cluster in step_views(module):
         for op in view.func.walk():
@@ -105,12 +105,12 @@ def samples_of_plan(module: ModuleOp) -> tuple[OpSample, ...]:
                 continue
             seen.add(use)
             for sample in _by_rank(op, cluster.mesh):
-                found.setdefault(sample.work.key, sample)
-    return tuple(found.values())
+                samples.setdefault(sample.work.key, sample)
+    return tuple(samples.values())
 
 
 def rehearsal_of(module: ModuleOp, name: str) -> Rehearsal:
-    """The program of a lowered step with a clock, and what its ops are called on every rank."""
+    """Return the program of a lowered step with timers, and the keys of its ops on every rank."""
     ticks: dict[Operation, int] = {}
     text = emit_python(module, name=name, step_spec=None, versions={}, ticks=ticks)
     grids = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
@@ -125,14 +125,14 @@ def rehearsal_of(module: ModuleOp, name: str) -> Rehearsal:
 
 
 def _key(op: Operation, mesh: Mesh, rank: int) -> str:
-    """The name of what an op does on `rank` for measured times; empty where nothing is measured."""
+    """Return the key under which the time of an op on `rank` is stored, or "" for an op that is not measured."""
     if isinstance(op, ComputeOp):
         return work_of(op, mesh, rank).key
     return slice_work(op, mesh).key if isinstance(op, SliceOp) else ""
 
 
 def _by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[OpSample]:
-    """The op on the ranks on which it does something; those with equal parts do the same."""
+    """Yield the op's samples on the ranks with work, one for each distinct amount of work."""
     done: set[OpWork] = set()
     for rank in range(mesh.device_count):
         work = work_of(op, mesh, rank)
@@ -143,16 +143,16 @@ def _by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[OpSample]:
 
 
 def work_of(op: ComputeOp, mesh: Mesh, rank: int) -> OpWork:
-    """What the op does on `rank`, with its key; without a signature it runs replicated."""
+    """Return the work of an op on `rank`, with its key; an op without a signature is replicated."""
     return op_work(op, signature_of(op), mesh, rank)
 
 
 def sample_of(op: ComputeOp, mesh: Mesh, rank: int, work: OpWork, highs: Sequence[int] = ()) -> OpSample | None:
     """
-    An op with its part on `rank`; None where that is empty, for then nothing is called.
+    Return the op with its part on `rank`, or None if the part is empty, since then nothing is called.
 
     Args:
-        highs: of each operand, what its integers are below; by default what the op's rule says.
+        highs: the exclusive upper bound of the integers in each operand; by default the bounds of the op's rule.
     """
     shapes = local_shapes(op, mesh, rank)
     if any(math.prod(shape) == 0 for shape in shapes):
@@ -164,10 +164,11 @@ def sample_of(op: ComputeOp, mesh: Mesh, rank: int, work: OpWork, highs: Sequenc
 
 def _highs(op: ComputeOp) -> list[int]:
     """
-    Of each operand, what its integers are below: what looks something up takes all that there is to find.
+    Return the exclusive upper bound of the integers in each operand.
 
-    Others are 0 or 1, which are places of any dim but the smallest: not every kernel looks whether they are inside.
+    An operand that indexes another takes all of its indices. All others are 0 or 1, which index any dim of at least
+    two; some kernels do not check their indices.
     """
     rule = op.rule()
-    found = {operand: rule.sizes[factor] for factor, operand in rule.indexed.items()}
-    return [found.get(operand, 2) for operand in range(len(op.args))]
+    bounds = {operand: rule.sizes[factor] for factor, operand in rule.indexed.items()}
+    return [bounds.get(operand, 2) for operand in range(len(op.args))]

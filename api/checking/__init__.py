@@ -1,1 +1,1 @@
-"""Checking that a plan trains as one device does, against eager PyTorch."""
+"""Checks that a plan trains as one device does, by comparison with eager PyTorch."""

@@ -1,4 +1,4 @@
-"""The result of a check, and its allowance in float32: by how much rounding alone changes the run of one device."""
+"""The result of a check, and its float32 allowance: the change that rounding alone makes to a run on one device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .comparison import StepValues, Worst, largest, measure
 from .reference import EagerRun
 
 _DRAWS = 8
-"""Runs whose weights are rounded otherwise."""
+"""The number of runs with differently rounded weights."""
 
 
 def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:
@@ -39,31 +39,30 @@ def _is_adamw(case: CheckCase) -> bool:
 
 def own_error(case: CheckCase, seed: int) -> Mapping[str, float]:
     """
-    Return the largest change of each kind among runs on one device whose weights begin one unit in the last place off.
+    Return, by kind, the largest change among runs on one device with initial weights one unit in the last place off.
 
-    Sums in another order, which a plan has, are rounded as differently at least. The mapping is empty if a repeated run
-    gives another result, for then the changes are not those of rounding.
+    A plan sums in another order, which changes results at least as much. The mapping is empty if a repeated run gives
+    another result, because then the changes are not only caused by rounding.
     """
     first = _values(case, seed)
     if any(worst.error for worst in _worst(_values(case, seed), first).values()):
         return {}
-    found = (_worst(_values(case, seed, draw), first).values() for draw in range(1, _DRAWS + 1))
-    return {kind: each.error for kind, each in largest(worst for run in found for worst in run).items()}
+    runs = (_worst(_values(case, seed, draw), first).values() for draw in range(1, _DRAWS + 1))
+    return {kind: each.error for kind, each in largest(worst for run in runs for worst in run).items()}
 
 
 def _values(case: CheckCase, seed: int, draw: int = 0) -> list[StepValues]:
-    """Train on one device and return the values of each step; with a draw, from weights rounded otherwise."""
-    run, found = EagerRun(case.training_step(), case.dtype, seed), list[StepValues]()
+    """Train on one device and return the values of each step; a nonzero `draw` perturbs the initial weights."""
+    run, values = EagerRun(case.training_step(), case.dtype, seed), list[StepValues]()
     generator = torch.Generator().manual_seed(draw)
     for weight in run.model.parameters() if draw else ():
         units = torch.randint(-1, 2, weight.shape, generator=generator)
         weight.detach().mul_(1 + units * torch.finfo(weight.dtype).eps)
     for number, batch in enumerate(case.batches(), 1):
-        found.append({key: value.clone() for key, value in run.step(batch, case.factor(number)).items()})
-    return found
+        values.append({key: value.clone() for key, value in run.step(batch, case.factor(number)).items()})
+    return values
 
 
 def _worst(found: list[StepValues], expected: list[StepValues]) -> dict[str, Worst]:
-    """Return the largest error of each kind in all steps."""
     pairs = enumerate(zip(found, expected, strict=True), 1)
     return largest(worst for number, (one, other) in pairs for worst in measure(one, other, number).values())

@@ -1,4 +1,4 @@
-"""The plans that are checked: a case, its IR and program, and what a comparison of it comes to."""
+"""The cases of a check: a plan to check, its IR and program, and the result of its comparison."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class CheckCase:
     One plan to check.
 
     Args:
-        step: what `find_step` takes, or a function that makes the training step (and can be pickled).
-        mesh: what the plan is for.
-        pins: a pin file, the name of a preset, or pins as TOML text; None leaves all to the search.
-        dtype: what every floating-point parameter, buffer and batch item becomes.
-        optimizer: ``sgd`` (with momentum) or ``adamw``; None is the step's own.
-        cluster: whose devices and links are put on `mesh`; None is a generic one.
-        algorithm: of the search; None as in `PlanOptions`.
-        pipeline: a pass pipeline in place of the usual one.
+        step: a name for `find_step`, or a function that makes the training step (and can be pickled).
+        mesh: the mesh of the plan.
+        pins: a pin file, the name of a preset, or pins as TOML text; by default the search decides everything.
+        dtype: the dtype of every floating-point parameter, buffer and batch item.
+        optimizer: ``sgd`` (with momentum) or ``adamw``; by default the step's own.
+        cluster: the cluster whose devices and links are arranged as `mesh`; by default a generic one.
+        algorithm: the algorithm of the search; by default ``fixed`` with pins and ``eliminate`` without.
+        pipeline: a pass pipeline that replaces the usual one.
         ratios, keep_activations: as in `PlanOptions`.
         compile: whether the computation between collectives is compiled.
-        schedule: by step, what its learning rates are multiplied by; after the last, and where there is none, 1.
+        schedule: the factors of the learning rates, by step; 1 for later steps.
     """
 
     step: str | Callable[[], TrainingStep]
@@ -70,17 +70,17 @@ class CheckCase:
         return self.step if isinstance(self.step, str) else getattr(self.step, "__name__", "step")
 
     def training_step(self) -> TrainingStep:
-        """The step with the optimizer that was asked for."""
+        """Return the step with the requested optimizer."""
         with drawn_alike():
             step = find_step(self.step) if isinstance(self.step, str) else self.step()
         return with_optimizer(step, self.optimizer)
 
     def factor(self, number: int) -> float:
-        """What the learning rates of step `number`, counted from 1, are multiplied by."""
+        """Return the factor of the learning rates in step `number`, counted from 1."""
         return self.schedule[number - 1] if number <= len(self.schedule) else 1.0
 
     def batches(self) -> Iterator[Batch]:
-        """The batch of every step."""
+        """Return the batch of every step."""
         example = self.training_step().batch
         return (vary_batch(example, number, self.dtype) for number in range(self.steps))
 
@@ -96,12 +96,12 @@ class CheckCase:
 @dataclass(frozen=True)
 class CheckResult:
     """
-    How far a plan is from one device.
+    The comparison of a plan with one device.
 
     Args:
         errors: the largest error of every kind of value that was compared.
-        message: empty, or what went wrong before there was anything to compare.
-        tolerance: the error that is allowed.
+        message: the error that prevented the comparison, or an empty string.
+        tolerance: the allowed error.
         own: by kind, the change of a run on one device by rounding alone, which is allowed if it is larger.
     """
 
@@ -129,12 +129,12 @@ class CheckResult:
 
 
 def imported(case: CheckCase) -> ModuleOp:
-    """The IR of a case's step, before any cluster; a copy of what cases with the same capture share."""
+    """Return the IR of a case's step, before any cluster is added; a copy, because cases with one capture share it."""
     return _imported(*capture_key(case)).clone()
 
 
 def capture_key(case: CheckCase) -> tuple[str | Callable[[], TrainingStep], torch.dtype, str | None]:
-    """What the IR of a case's step depends on."""
+    """Return the properties of a case that determine the IR of its step."""
     return case.step, case.dtype, case.optimizer
 
 
@@ -146,9 +146,9 @@ def _imported(step: str | Callable[[], TrainingStep], dtype: torch.dtype, optimi
 
 def plan_case(case: CheckCase, module: ModuleOp) -> str:
     """
-    Run the passes of a case on its imported step, which is changed; what was run.
+    Run the passes of a case on its imported step, which is modified, and return the pipeline as text.
 
-    By default the batch is not divided, and the mesh is the one to be checked.
+    The default passes do not divide the batch, and use the mesh of the case.
     """
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)
@@ -165,6 +165,6 @@ def _options(case: CheckCase) -> PlanOptions:
 
 
 def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
-    """Plan a case on its imported step, which is changed."""
+    """Plan a case on its imported step, which is modified."""
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     return lower(module, cluster, _options(case), name=case.name, step_spec=None, seconds={})

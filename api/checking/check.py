@@ -1,11 +1,11 @@
 """
-Checking that a plan trains as one device does: losses, gradients and all state, step by step.
+Checks that a plan trains as one device does: they compare losses, gradients and all state, step by step.
 
-`check_on_ranks` runs lowered programs on local gloo processes, `check_interpreted` runs the IR for all ranks
-in this process; both compare with eager PyTorch by the measure of `comparison`. Every step has another batch.
+`check_on_ranks` runs lowered programs on local gloo processes, and `check_interpreted` runs the IR for all ranks in
+this process. Both compare with eager PyTorch by the measure of `comparison`. Every step has another batch.
 
-In float32 the parameters and buffers of AdamW are not compared: it divides a gradient by its own size, and so
-makes a full step out of the noise of a gradient that should be zero.
+In float32 the parameters and buffers of AdamW are not compared: AdamW divides a gradient by its own size, and so turns
+the noise of a gradient that should be zero into a full step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_interpreted(case: CheckCase, tolerance: float | None = None) -> CheckR
     Run the IR of a case for all ranks in this process, after any pipeline of passes.
 
     Raises:
-        CaptureError, PassError: there is no plan.
+        CaptureError, PassError: the case cannot be planned.
     """
     from .interpreted import InterpretedRun
 
@@ -44,14 +44,14 @@ def check_on_ranks(
     """
     Run the programs of all cases, one after the other, in one launch of `world_size` gloo processes.
 
-    A case that cannot be planned is a result with a message.
+    The result of a case that cannot be planned has a message.
 
     Args:
-        tolerance: by default that of the case's dtype.
+        tolerance: the allowed error; by default the tolerance of the case's dtype.
         timeout: seconds for all cases together.
 
     Raises:
-        ValueError: a case whose mesh has another number of devices.
+        ValueError: the mesh of a case has another number of devices.
         RankError: a rank failed while running; the message names the case.
     """
     from ...runtime.spawn import run_ranks
@@ -60,8 +60,8 @@ def check_on_ranks(
     for case in cases:
         if case.mesh.device_count != world_size:
             raise ValueError(f"{case}: its mesh has {case.mesh.device_count} devices, expected {world_size}")
-    found = run_ranks(check_all, world_size, tuple(cases), timeout=timeout)[0]
+    outcomes = run_ranks(check_all, world_size, tuple(cases), timeout=timeout)[0]
     return [
-        CheckResult(case, message=each) if isinstance(each, str) else result_of(case, each, tolerance)
-        for case, each in zip(cases, found, strict=True)
+        CheckResult(case, message=outcome) if isinstance(outcome, str) else result_of(case, outcome, tolerance)
+        for case, outcome in zip(cases, outcomes, strict=True)
     ]

@@ -1,9 +1,9 @@
 """
-How far two runs of a training step are apart.
+The difference between two runs of a training step.
 
-The error of a tensor is ``|found - expected| / max(|expected|, 1e-3 * |all expected of its kind|)`` in the
-2-norm: some gradients (that of an attention's key bias) are zero but for noise, and no relative error of
-noise is small.
+The error of a tensor is ``|found - expected| / max(|expected|, 1e-3 * |all expected of its kind|)`` in the 2-norm. The
+second term is needed because some gradients (such as the gradient of an attention's key bias) are zero except for
+noise, and the relative error of noise is never small.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 StepValues = Mapping[tuple[str, str], torch.Tensor]
-"""What one step computes, by kind (loss, gradient, parameter, buffer, or a state's name) and name."""
+"""The results of one step, by kind (loss, gradient, parameter, buffer, or a state's name) and name."""
 
 FLOOR = 1e-3
-"""No tensor counts as smaller than this share of all of its kind together."""
+"""The least norm of a tensor in the error, relative to the norm of all tensors of its kind together."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Worst:
 
     Args:
         error: by the module's measure; infinite for a tensor that is missing, misshapen or not finite.
-        name: the tensor that has it.
+        name: the tensor with this error.
         step: the step, counted from 1.
     """
 
@@ -38,32 +38,32 @@ class Worst:
 
 
 Place = tuple[tuple[int, int], ...]
-"""The part of a tensor that a rank has: of each dim, where it starts and stops."""
+"""The part of a tensor that a rank has: its start and stop in each dim."""
 
 
 def assemble(expected: torch.Tensor, parts: Sequence[tuple[Place, torch.Tensor]]) -> torch.Tensor | None:
     """
-    The full tensor, from the parts that the ranks have.
+    Return the full tensor, from the parts that the ranks have, or None if the shape of a part does not match its place.
 
-    Of several copies of a part the one farthest from `expected` is taken, so that copies that drift apart are
-    seen. What no rank has is NaN; None where a part is not of the shape of its place.
+    If a part has several copies, the copy farthest from `expected` is taken, so that diverging copies are detected.
+    Elements that no rank has are NaN.
     """
     whole = torch.full(expected.shape, float("nan"), dtype=torch.float64)
-    taken: dict[Place, torch.Tensor] = {}
+    chosen: dict[Place, torch.Tensor] = {}
     for place, part in parts:
         if part.shape != torch.Size(stop - start for start, stop in place):
             return None
         region = tuple(slice(start, stop) for start, stop in place)
-        if place in taken and torch.equal(part, taken[place]):
+        if place in chosen and torch.equal(part, chosen[place]):
             continue
-        if place not in taken or _distance(part, expected[region]) > _distance(whole[region], expected[region]):
-            taken[place] = part
+        if place not in chosen or _distance(part, expected[region]) > _distance(whole[region], expected[region]):
+            chosen[place] = part
             whole[region] = part
     return whole.to(parts[0][1].dtype)
 
 
 def measure(found: Mapping[tuple[str, str], torch.Tensor | None], expected: StepValues, step: int) -> dict[str, Worst]:
-    """The largest error of each kind in `expected` after step number `step`."""
+    """Return the largest error of each kind in `expected` after step number `step`."""
     squares: dict[str, float] = {}
     for (kind, _), value in expected.items():
         squares[kind] = squares.get(kind, 0.0) + _norm(value) ** 2
@@ -75,7 +75,7 @@ def measure(found: Mapping[tuple[str, str], torch.Tensor | None], expected: Step
 
 
 def largest(errors: Iterable[Worst]) -> dict[str, Worst]:
-    """The largest error of each kind, the first of equals."""
+    """Return the largest error of each kind, the first of equals."""
     worst: dict[str, Worst] = {}
     for each in errors:
         if each.kind not in worst or each.error > worst[each.kind].error:

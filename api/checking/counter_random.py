@@ -1,4 +1,4 @@
-"""Eager PyTorch that draws the random numbers of a plan, so that a model with dropout can be compared with one."""
+"""Eager PyTorch with the random numbers of a plan, to compare models with dropout."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ...runtime import counter_random as drawing
 @contextmanager
 def counter_random(seed: int = 0, step: int = 0) -> Generator[None, None, None]:
     """
-    Inside, PyTorch's random ops draw what they draw in a plan: of `seed`, in its training step number `step`.
+    Make PyTorch's random ops draw the same numbers as a plan with this seed, in its training step number `step`.
 
-    Run the model and its loss in it, in train mode, as the training step does; backward and update draw nothing. Every
-    op takes the next stream, so the context is for one forward pass::
+    Run the model and its loss inside the context, in train mode, as the training step does; backward and update draw
+    nothing. Every op takes the next stream, so use one context for one forward pass::
 
         with shardwright.counter_random(seed=0, step=number):
             loss = loss_function(model(inputs), labels)
         loss.backward()
 
     Args:
-        seed: that a program is started with.
-        step: counted from 0.
+        seed: the seed that the program is started with.
+        step: the number of the step, counted from 0.
 
     Raises:
-        RuntimeError: an op draws random numbers that cannot be drawn shard by shard; capture refuses it too.
+        RuntimeError: an op draws random numbers that cannot be drawn shard by shard; capture rejects it too.
     """
     with _Drawing(torch.tensor(step_seed(seed, step))):
         yield
 
 
 class _Drawing(TorchDispatchMode):
-    """Gives every random op the next stream of a seed."""
+    """A dispatch mode that gives every random op the next stream of a seed."""
 
     def __init__(self, seed: torch.Tensor) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class _Drawing(TorchDispatchMode):
         function, place = getattr(drawing, draw.function), {"stream": next(self._streams)}
         if draw.function == "random_dropout":
             return function(seed=self._seed, **draw_arguments(draw, given, args[0].dtype, ()), **place)
-        # What torch draws says in which dtype, shape and memory the result is to be.
+        # Torch's own draw provides the dtype, shape and memory of the result.
         result = func(*args, **kwargs)
         arguments = draw_arguments(draw, given, result.dtype, result.shape)
         return result.copy_(function(seed=self._seed, **arguments, **place, device=result.device))
 
 
 def _refuse_other_draws(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise RuntimeError for an op that draws and is not in the table; fused attention draws if it drops out."""
+    """Raise RuntimeError for an op that draws but is not in `DRAWS`; fused attention draws only for dropout."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return
     if arguments_by_name(func, args, kwargs).get("dropout_p") != 0:

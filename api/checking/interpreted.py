@@ -1,4 +1,4 @@
-"""A run of a planned step by the interpreter: all ranks in this process, values fed back after every step."""
+"""A run of a planned step by the interpreter: all ranks in this process, with results fed back after every step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .comparison import StepValues
 
 class InterpretedRun:
     """
-    A run of a step function, as `EagerRun` is one of a model.
+    A run of a planned step function in the interpreter, with the same interface as `EagerRun`.
 
     Args:
-        model: whose parameters and buffers it begins with, in the step's dtype.
-        seed: of the random numbers of its steps.
+        model: the model with the initial parameters and buffers, in the step's dtype.
+        seed: seed of the random numbers of the steps.
         explicit: whether every change of sharding must be an op, as after `insert-resharding`.
     """
 
@@ -41,7 +41,7 @@ class InterpretedRun:
         ]
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
-        """Train one step, its learning rates multiplied by a factor."""
+        """Train one step, with the learning rates multiplied by `factor`."""
         items = batch_items(batch)
         for index, roles in enumerate(self._arguments):
             if train.BATCH in roles:
@@ -54,18 +54,18 @@ class InterpretedRun:
                 self._values[index] = torch.tensor(step_seed(self._seed, self._steps))
         self._steps += 1
         outputs = interpret(self._module, self._values, check_replicas=True, explicit=self._explicit)
-        found: dict[tuple[str, str], torch.Tensor] = {}
+        values: dict[tuple[str, str], torch.Tensor] = {}
         for roles, value in zip(self._results, outputs, strict=True):
             if train.LOSS in roles:
-                _agree(found.setdefault(("loss", "loss"), value), value)
+                _agree(values.setdefault(("loss", "loss"), value), value)
             elif train.METRIC in roles:
                 name = str(python_value(roles[train.METRIC]))
-                _agree(found.setdefault(("metric", name), value), value)
+                _agree(values.setdefault(("metric", name), value), value)
             elif train.GRAD in roles:
-                found["gradient", str(python_value(roles[train.GRAD]))] = value
+                values["gradient", str(python_value(roles[train.GRAD]))] = value
             else:
                 self._values[python_value(roles[train.UPDATES])] = value
-        return found | self._kept()
+        return values | self._kept()
 
     def _kept(self) -> dict[tuple[str, str], torch.Tensor]:
         kept: dict[tuple[str, str], torch.Tensor] = {}
@@ -81,13 +81,13 @@ class InterpretedRun:
 
 
 def _agree(one: torch.Tensor, other: torch.Tensor) -> None:
-    """Every stage of a pipeline gives the loss: raise ValueError where two are not the same."""
+    """Raise ValueError if two stages of a pipeline return different losses or metrics."""
     if not torch.equal(one, other):
         raise ValueError(f"one stage's loss is {one.item()}, another's {other.item()}")
 
 
 def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module) -> torch.Tensor:
-    """What an argument is before the first step; the batch comes with each step."""
+    """Return the value of an argument before the first step; the batch comes with each step."""
     if train.PARAM in roles:
         return model.get_parameter(str(python_value(roles[train.PARAM]))).detach()
     if train.BUFFER in roles:

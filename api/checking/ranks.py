@@ -1,4 +1,4 @@
-"""The work of each rank of a check: plan its share of the cases, run all of them, compare with rank 0's run."""
+"""The work of each rank in a check: plan its share of the cases, run all of them, and compare with rank 0's run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-# What capture imports when it first needs it: here, for the server that forks the ranks to import it once for all.
+# Capture imports these lazily. Importing them here lets the server that forks the ranks do it once for all ranks.
 import torch._functorch.aot_autograd  # pyright: ignore[reportUnusedImport]
 import torch._functorch.compile_utils  # pyright: ignore[reportUnusedImport]
 import torch.distributed as dist
@@ -34,13 +34,13 @@ COMPARED = {
     "buffer": "buffer",
     "state": "",
 }
-"""By role, the kind of what is compared; a state's kind is its own name."""
+"""The kind of a compared value, by its role; a state's kind is its own name."""
 
 
 def check_all(cases: Sequence[CheckCase]) -> list[str | dict[str, Worst]]:
-    """Of each case the largest errors, which rank 0 knows, or why it has no plan."""
-    found = zip(cases, _programs(cases), strict=True)
-    loaded = [_stages(text, case) if planned else text for case, (planned, text) in found]
+    """Return, for each case, the largest errors, which only rank 0 knows, or the reason why it has no plan."""
+    programs = zip(cases, _programs(cases), strict=True)
+    loaded = [_stages(text, case) if planned else text for case, (planned, text) in programs]
     connected = _communicators([each for each in loaded if not isinstance(each, str)])
     results: list[str | dict[str, Worst]] = []
     for case, program in zip(cases, loaded, strict=True):
@@ -55,20 +55,20 @@ def check_all(cases: Sequence[CheckCase]) -> list[str | dict[str, Worst]]:
 
 
 def _programs(cases: Sequence[CheckCase]) -> list[tuple[bool, str]]:
-    """The program of each case, or False and why there is none; cases of one capture share a rank."""
+    """Return the program of each case, or False and the error; one rank plans all cases of one capture."""
     captures = list(dict.fromkeys(map(capture_key, cases)))
-    mine: dict[int, tuple[bool, str]] = {}
+    planned: dict[int, tuple[bool, str]] = {}
     for index, case in enumerate(cases):
         if captures.index(capture_key(case)) % dist.get_world_size() == dist.get_rank():
-            mine[index] = program_of(case)
+            planned[index] = program_of(case)
     shares: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(shares, mine)
+    dist.all_gather_object(shares, planned)
     everything = {index: program for share in shares for index, program in share.items()}
     return [everything[index] for index in range(len(cases))]
 
 
 def program_of(case: CheckCase) -> tuple[bool, str]:
-    """The program of a case; or False, and why there is none."""
+    """Return True and the program of a case, or False and the planning error."""
     try:
         return True, compile_case(case, imported(case)).program
     except Exception as error:
@@ -82,9 +82,7 @@ def _stages(text: str, case: CheckCase) -> tuple[Stage, ...]:
 
 
 def _communicators(programs: Sequence[Sequence[Stage]]) -> Iterator[Communicator]:
-    """
-    A communicator for each program, in order; programs of one stage on the same mesh share one with all their groups.
-    """
+    """Yield a communicator for each program; programs of one stage on the same mesh share one, with all groups."""
     groups: dict[Mesh, dict[tuple[str, ...], None]] = {}
     for plan in (program[0].plan for program in programs if len(program) == 1):
         groups.setdefault(plan.mesh, {}).update(dict.fromkeys(plan.process_groups()))
@@ -98,14 +96,14 @@ def compare_case(
     case: CheckCase, executor: Executor, reference: Callable[[], TrainingRun] | None = None
 ) -> dict[str, Worst]:
     """
-    Train a case on the ranks of this job; every rank must call this.
+    Train a case on the ranks of this job, and compare its values with a reference run; every rank must call this.
 
     Args:
-        executor: of the case's program.
-        reference: what makes the run on one device; None is eager PyTorch on the device of rank 0.
+        executor: the executor of the case's program.
+        reference: a function that makes the reference run; by default eager PyTorch on the device of rank 0.
 
     Returns:
-        On rank 0 the largest error of every kind of value; nothing on the others.
+        On rank 0 the largest error of every kind of value; an empty dict on the others.
     """
     step, me, device = case.training_step(), dist.get_rank(), executor.comm.device
     executor.initialize(step.model, SEED)
@@ -134,11 +132,11 @@ def compare_case(
 
 _Key: TypeAlias = tuple[str, str]
 _Packed: TypeAlias = dict[torch.dtype, tuple[torch.Tensor, list[tuple[_Key, torch.Size]]]]
-"""By dtype the elements of all tensors, one after the other, with their keys and shapes."""
+"""The concatenated elements of all tensors of each dtype, with the keys and shapes of the tensors."""
 
 
 def _pack(tensors: Mapping[_Key, torch.Tensor]) -> _Packed:
-    """One tensor for each dtype, on the host: pickling takes as long for one of few elements as for one of many."""
+    """Concatenate the tensors of each dtype on the host, because pickling many small tensors is slow."""
     by_dtype: dict[torch.dtype, dict[_Key, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         by_dtype.setdefault(tensor.dtype, {})[key] = tensor
@@ -149,7 +147,6 @@ def _pack(tensors: Mapping[_Key, torch.Tensor]) -> _Packed:
 
 
 def _unpack(packed: _Packed) -> dict[_Key, torch.Tensor]:
-    """The tensors that were packed."""
     return {
         key: part.view(shape)
         for elements, places in packed.values()
@@ -158,7 +155,7 @@ def _unpack(packed: _Packed) -> dict[_Key, torch.Tensor]:
 
 
 def _compared_values(plan: Plan) -> dict[tuple[str, str], Value | Result]:
-    """What is compared, by kind and name: the loss, every gradient, and all that is kept between steps."""
+    """Return the values to compare, by kind and name: the loss, every gradient, and all state between steps."""
     outputs = [result for result in plan.outputs if result.updates is None]
     values: dict[tuple[str, str], Value | Result] = {}
     for value in (*outputs, *plan.inputs):
@@ -169,16 +166,15 @@ def _compared_values(plan: Plan) -> dict[tuple[str, str], Value | Result]:
 
 
 def _places(plans: Sequence[Plan]) -> dict[tuple[str, str], list[tuple[int, Place]]]:
-    """Of everything that is compared, which rank of the job has which part."""
-    found: dict[tuple[str, str], list[tuple[int, Place]]] = {}
+    places: dict[tuple[str, str], list[tuple[int, Place]]] = {}
     for plan in plans:
         for key, value in _compared_values(plan).items():
-            found.setdefault(key, []).extend(zip(plan.ranks, _parts(value, plan.mesh), strict=True))
-    return found
+            places.setdefault(key, []).extend(zip(plan.ranks, _parts(value, plan.mesh), strict=True))
+    return places
 
 
 def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a value, without the memory that it may be a view of; of a partial one all."""
+    """Return a copy of this rank's part of a value; a partial value is reduced to its full result."""
     if value.role == "loss":
         return loss
     if value.role == "metric":
@@ -188,7 +184,6 @@ def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> tor
 
 
 def _parts(value: Value | Result, mesh: Mesh) -> list[Place]:
-    """Which part of a value each rank of its mesh has."""
     if value.spread.partial:
         return [tuple((0, size) for size in value.shape)] * mesh.device_count
     ranks = range(mesh.device_count)

@@ -1,4 +1,4 @@
-"""Training on one device in eager PyTorch, which every plan must agree with."""
+"""Training on one device in eager PyTorch, the reference for every plan."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
     "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
     "adamw": partial(torch.optim.AdamW, lr=1e-3),
 }
-"""Optimizers by which a check can replace the step's own."""
+"""Optimizers that can replace the step's own in a check."""
 
 
 _FIRST_SEED = 2
-"""Of eleven tried, the one whose batches keep a VGG farthest from ties of its ReLUs and max-pools: at a tie rounding
+"""The seed, of eleven tried, whose batches keep a VGG farthest from ties of its ReLUs and max-pools: at a tie rounding
 switches a part of the gradient on or off, and float32 runs differ by a tenth."""
 
 
 class TrainingRun(Protocol):
-    """Something that trains: on one device, on ranks or interpreted."""
+    """A run of training: on one device, on ranks, or interpreted."""
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
-        """Train one step, its learning rates multiplied by a factor, and return full results."""
+        """Train one step, with the learning rates multiplied by `factor`, and return full results."""
         ...
 
 
 class EagerRun:
     """
-    A run of a training step on one device, from the weights that `seed` gives, with its random numbers.
+    A run of a training step on one device, from the weights that `seed` yields, with the random numbers of a plan.
 
     Args:
-        dtype: what every floating-point parameter and buffer becomes; None keeps each.
-        device: where it computes; weights are drawn on the CPU for each.
+        dtype: the dtype of every floating-point parameter and buffer; by default they keep their own.
+        device: the device that computes; weights are always drawn on the CPU.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class EagerRun:
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
-        """Train one step, its learning rates multiplied by a factor, and return everything that it computed."""
+        """Train one step, with the learning rates multiplied by `factor`, and return everything that it computed."""
         self._optimizer.zero_grad()
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
@@ -96,12 +96,11 @@ class EagerRun:
         return values | {("buffer", name): value for name, value in self.model.named_buffers()}
 
     def _is_skipped(self, loss: torch.Tensor) -> torch.Tensor:
-        """Whether the loss or a gradient is not finite."""
         given = [loss, *(each.grad for each in self.model.parameters() if each.grad is not None)]
         return ~torch.stack([torch.isfinite(each).all() for each in given]).all()
 
     def _clip(self) -> dict[str, torch.Tensor]:
-        """Clip the gradients as the step says; their norm, if it is known."""
+        """Clip the gradients by the step's settings, and return their norm if it is computed."""
         parameters = list(self.model.parameters())
         if self._step.clip_value is not None:
             nn.utils.clip_grad_value_(parameters, self._step.clip_value)
@@ -119,26 +118,26 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
 
 
 def _scaler(step: TrainingStep, device: torch.device) -> torch.amp.GradScaler:
-    """What scales the loss of a step, if anything does."""
+    """Return the scaler of the loss, which is disabled unless the precision is fp16-mixed."""
     settings = asdict(step.loss_scaling or LossScaling())
     return torch.amp.GradScaler(device.type, **settings, enabled=step.precision == "fp16-mixed")
 
 
 def with_optimizer(step: TrainingStep, name: str | None) -> TrainingStep:
-    """The step with one of `OPTIMIZERS`, or with its own where `name` is None."""
+    """Return the step with one of `OPTIMIZERS`, or with its own if `name` is None."""
     return step if name is None else replace(step, optimizer=OPTIMIZERS[name])
 
 
 def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     """
-    The batch of step `number`, made from an example so that the loss and the gradients change with it.
+    Return the batch of step `number`, made from an example so that the loss and the gradients change with it.
 
-    The elements of each tensor are shuffled, each tensor by itself: they keep their range, but labels no longer
-    go with inputs. Masks (booleans, and what is called so) are shuffled by rows, for a mask that hides a whole
-    row has no gradient.
+    The elements of each tensor are shuffled independently: they keep their range, but labels no longer go with inputs.
+    Masks (boolean tensors, and tensors named `...mask`) are shuffled by rows, because a mask that hides a whole row has
+    no gradient.
 
     Args:
-        dtype: what every floating-point item becomes; None keeps each.
+        dtype: the dtype of every floating-point item; by default they keep their own.
     """
     generator = torch.Generator().manual_seed(_FIRST_SEED + number)
     items = {name: _shuffled(name, item, generator, dtype) for name, item in batch_items(batch).items()}

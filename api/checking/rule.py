@@ -1,4 +1,4 @@
-"""Checking a sharding rule before it is relied on: does the op, on samples, do what the rule says?"""
+"""Checks of sharding rules before their use: each signature is run on samples and compared with the full op."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPEC = re.compile(r"(?P<shape>scalar|\d+(x\d+)*)(:(?P<dtype>\w+))?(<(?P<high>\d
 
 
 class RuleCheckError(ValueError):
-    """A rule that cannot be checked: no sample on which its op runs."""
+    """An error that reports a rule that cannot be checked, because its op runs on no sample."""
 
 
 def check_rule(
@@ -40,32 +40,32 @@ def check_rule(
     Run every signature of a rule against the op on one device, on simulated ranks.
 
     Args:
-        op, rule, linear, additive: as for `register_rule`, which this does not call.
-        samples: operands to try, as `6x4, 4x5` or `6x5, 6:int64<5` (float64 if no dtype is given; integers below 5).
-            By default some are made: each factor of another size, and all of one size.
+        op, rule, linear, additive: as in `register_rule`, which this function does not call.
+        samples: operands to try, such as `6x4, 4x5` or `6x5, 6:int64<5` (float64 without a dtype; integers below 5). By
+            default samples are generated: one with factors of different sizes, and one with equal sizes.
 
     Returns:
-        How many signatures were run, and a counterexample where one of them gave something else than one device.
+        The number of signatures that were run, and a counterexample if a result differs from the result on one device.
 
     Raises:
         ValueError: the name or the rule is malformed, or does not fit a given sample.
-        RuleCheckError: the op runs on none of the samples that were made.
+        RuleCheckError: the op runs on none of the generated samples.
     """
     target, notation = full_name(op), notation_of(rule, linear, additive)
     vouch_for(target)
     checked = 0
     for specs, domain, call in _given(target, samples) if samples else _made(target, notation):
-        found = _check(target, notation, specs, domain, call)
-        checked += found.checked
-        if not found.holds:
-            return SoundnessVerdict(checked, found.counterexample)
+        verdict = _check(target, notation, specs, domain, call)
+        checked += verdict.checked
+        if not verdict.holds:
+            return SoundnessVerdict(checked, verdict.counterexample)
     return SoundnessVerdict(checked)
 
 
 def _check(target: str, notation: Notation, specs: Sequence[Spec], domain: Domain, call: Call) -> SoundnessVerdict:
     inputs = draw(specs, domain, 1)
     results = run(call, inputs)
-    assert results is not None, "it ran on other numbers of the same domain"
+    assert results is not None, "the op already ran on other numbers of the same domain"
     attributes: Mapping[str, Attribute] = {RULE: RuleAttr(notation.text)}
     module = one_op_module(target, specs, list(map(spec_of, results)), attributes)
     try:
@@ -93,12 +93,12 @@ def _spec(match: re.Match[str]) -> Spec:
     shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
     dtype = getattr(torch, match["dtype"] or "float64", None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"'{match['dtype']}' is not a dtype of torch's, as float64 or int64")
+        raise ValueError(f"'{match['dtype']}' is not a dtype of torch, such as float64 or int64")
     return shape, dtype
 
 
 def _made(target: str, notation: Notation) -> Iterator[tuple[list[Spec], Domain, Call]]:
-    """Samples on which the op runs, with factors of different and of equal sizes."""
+    """Yield samples that the op accepts, with factors of different and of equal sizes."""
     factors = list(dict.fromkeys(f for value in notation.operands for dim in value for f in dim))
     count, last = 0, None
     for sizes in (dict(zip(factors, itertools.cycle(_SIZES), strict=False)), dict.fromkeys(factors, 6)):
@@ -112,7 +112,7 @@ def _made(target: str, notation: Notation) -> Iterator[tuple[list[Spec], Domain,
                 break
     if not count:
         reason = _refusal(*last) if last is not None else "it has no operands"
-        raise RuleCheckError(f"no sample on which {target} runs could be made ({reason}); give one, as '6x4, 4x5'")
+        raise RuleCheckError(f"{target} runs on none of the generated samples ({reason}); give one, such as '6x4, 4x5'")
 
 
 def _shape(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -126,7 +126,6 @@ def _shape(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, int]) -> tupl
 
 
 def _refusal(call: Call, specs: Sequence[Spec]) -> str:
-    """Torch's error for a call on these operands."""
     try:
         make_call(call, draw(specs, Domain("normal", 2), 0))
     except Exception as error:

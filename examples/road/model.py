@@ -1,4 +1,4 @@
-"""The training step that `step.mlir` was imported from: `shardwright import model:step -o step.mlir`."""
+"""The training step in `step.mlir`, which is the output of `shardwright import model:step -o step.mlir`."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ import shardwright as sw
 
 
 def step() -> sw.TrainingStep:
-    """A classifier of two layers."""
+    """Return the step of a classifier with two layers."""
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 10))
     batch = (torch.randn(32, 16), torch.randint(10, (32,)))
     return sw.TrainingStep(

@@ -1,3 +1,1 @@
-"""
-The table of ATen overloads: one row each, from which op classes and rules are made.
-"""
+"""The table of ATen overloads, with one row each; op classes and rules are made from the rows."""

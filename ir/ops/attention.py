@@ -1,4 +1,4 @@
-"""Fused attention, as import normalises every backend's."""
+"""Fused attention, in the normal form that import gives every backend."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def _attention(
     op: OpInstance, shapes: Sequence[Shape]
 ) -> tuple[Value, Value, Value, tuple[Value, ...], dict[str, int], frozenset[str]]:
     """
-    Queries may be split where no causal mask compares their positions with the keys'.
+    Return factors of q, k, v and the masks, with their sizes, and the factors that must stay whole.
 
-    Where r heads of queries share one of keys, they are next to each other.
+    Queries may be split unless a causal mask compares their positions with the keys'. Where r heads of queries share a
+    head of keys, they are adjacent.
     """
     (b, heads, s, e), (_, h, _, _), (_, _, t, f) = shapes[:3]
     sizes = {"b": b, "h": h, "s": s, "t": t, "e": e, "f": f}
@@ -50,11 +51,11 @@ def _attention(
 
 
 _BLOCK = 128
-"""Queries that kernels take at a time."""
+"""Queries that a kernel processes at a time."""
 
 
 def of_the_triangle(op: OpInstance) -> float:
-    """The part of the scores that is computed under a causal mask: kernels skip blocks of which nothing is left."""
+    """Return the fraction of the scores that is computed under a causal mask: kernels skip masked blocks."""
     return 0.5 + 0.5 * min(1.0, _BLOCK / max(op.operands[0][2], 1)) if op.argument("is_causal", False) else 1.0
 
 

@@ -11,32 +11,32 @@ from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
 def named(shape: Shape, prefix: str = "d") -> tuple[Value, dict[str, int]]:
-    """One factor per dim of `shape`, and their sizes."""
+    """Return one factor per dim of `shape`, and the sizes of the factors."""
     value = tuple((f"{prefix}{i}",) for i in range(len(shape)))
     return value, {dim[0]: size for dim, size in zip(value, shape, strict=True)}
 
 
 def wrapped(dims: int | Iterable[int] | None, rank: int) -> tuple[int, ...]:
-    """Dim arguments as non-negative numbers; none or an empty list means all."""
+    """Return dim arguments as non-negative numbers; all dims for None or an empty list."""
     listed = (dims,) if isinstance(dims, int) else tuple(dims or range(rank))
     return tuple(dim % rank for dim in listed) if rank else ()
 
 
 def broadcast(shape: Shape, value: Value, sizes: Mapping[str, int]) -> Value:
-    """The dims of a tensor of `shape` that broadcasts to `value`: no factor where it has one element of several."""
+    """Return the dims of a tensor of `shape` that broadcasts to `value`; a dim that is broadcast has no factor."""
     aligned = value[len(value) - len(shape) :]
     return tuple(dim if size == sizes[dim[0]] else () for dim, size in zip(aligned, shape, strict=True))
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape to which all of them broadcast."""
+    """Return the shape that results from broadcasting all shapes."""
     rank = max(map(len, shapes))
     padded = [(*(1 for _ in range(rank - len(shape))), *shape) for shape in shapes]
     return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
 def pointwise(op: OpInstance) -> Rule:
-    """Element by element with broadcasting; all results have the first one's shape."""
+    """Return the elementwise rule with broadcasting; all results have the first result's shape."""
     value, sizes = named(op.results[0])
     operands = tuple(broadcast(shape, value, sizes) for shape in op.operands)
     return Rule(operands, (value,) * len(op.results), sizes)
@@ -44,9 +44,9 @@ def pointwise(op: OpInstance) -> Rule:
 
 def along(argument: str, default: int | None = None) -> RuleFunction:
     """
-    Element by element, but for the dims that `argument` names, which must not be split (softmax, cumsum, flip).
+    Return the elementwise rule, except that the dims that `argument` names must not be split (softmax, cumsum, flip).
 
-    `default` is what it names where it is not given; None: all dims.
+    `default` stands for a missing argument; None means all dims.
     """
 
     def rule(op: OpInstance) -> Rule:
@@ -58,9 +58,7 @@ def along(argument: str, default: int | None = None) -> RuleFunction:
 
 
 def together(op: OpInstance, apart: Collection[int]) -> Rule:
-    """
-    Values of equally many dims, which go together but for those numbered `apart`, along which no value is split.
-    """
+    """Return the rule of values of equally many dims, which share factors except for the dims `apart`, never split."""
     sizes: dict[str, int] = {}
 
     def value(index: int, shape: Shape) -> Value:
@@ -74,7 +72,7 @@ def together(op: OpInstance, apart: Collection[int]) -> Rule:
 
 
 def windows(count: int) -> RuleFunction:
-    """Windows over the last `count` dims, which are not split; batch and channels go together."""
+    """Return the rule of windows over the last `count` dims, which are not split; batch and channels share factors."""
 
     def rule(op: OpInstance) -> Rule:
         rank = len(op.operands[0])
@@ -84,12 +82,12 @@ def windows(count: int) -> RuleFunction:
 
 
 def whole(op: OpInstance) -> Rule:
-    """Nothing may be split."""
+    """Return the rule under which nothing may be split."""
     return replicated_rule(op.operands, op.results)
 
 
 def linear_where_zero(rule: RuleFunction, argument: str, default: float | None = None) -> RuleFunction:
-    """`rule`, linear in the first operand where the number that `argument` puts in is zero."""
+    """Return `rule`, linear in the first operand if the number that `argument` gives is zero."""
 
     def linear(op: OpInstance) -> Rule:
         zero = op.argument(argument, default) == 0
@@ -99,23 +97,23 @@ def linear_where_zero(rule: RuleFunction, argument: str, default: float | None =
 
 
 def unsplit(rule: RuleFunction) -> RuleFunction:
-    """`rule` for ops that the runtime cannot run on a part of what they look up."""
+    """Return `rule` for ops that the runtime cannot run on a part of an indexed factor."""
 
     @wraps(rule)
     def whole_rule(op: OpInstance) -> Rule:
-        found = rule(op)
-        return replace(found, replicated=found.replicated | {*found.indexed}, indexed={})
+        original = rule(op)
+        return replace(original, replicated=original.replicated | {*original.indexed}, indexed={})
 
     return whole_rule
 
 
 def wanted_results(op: OpInstance) -> tuple[bool, ...]:
-    """Which results the `output_mask` asks for; the others are empty placeholders of no dims."""
+    """Return for each result whether `output_mask` asks for it; others are empty placeholders of no dims."""
     return tuple(op.argument("output_mask", (True,) * len(op.results)))
 
 
 def wanted_part(op: OpInstance) -> float:
-    """The part of a product's backward that is asked for: the gradient of input, weight or both."""
+    """Return the fraction of a product's backward that is asked for: the gradient of input, weight or both."""
     return sum(wanted_results(op)[:2]) / 2
 
 
@@ -136,7 +134,7 @@ def rows(
     ordered: bool = False,
     arguments: str | None = None,
 ) -> Iterator[OpSpec]:
-    """One row per name; operands and linear sets are given as words."""
+    """Yield one row per name; operands and linear sets are lists of words."""
     for name in names.split():
         yield OpSpec(
             name,

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 def biased(left: str, right: str, out: str) -> RuleFunction:
     """
-    bias + a product, the dims of its factors and of what comes out given by letters: `ik`, `kj`, `ij`.
+    Return the rule of a bias plus a product; letters give the dims of the product's factors and result: `ik`, `kj`,
+    `ij`.
 
     The bias broadcasts, and must be partial where a reduced factor is split, so that it is added once.
     """
@@ -51,13 +52,13 @@ def _points(x1: Shape, x2: Shape, out: Shape) -> tuple[Value, Value, Value, dict
 
 
 def _gradients(notation: str) -> RuleFunction:
-    """The rule of the gradients of the first two operands, of which the `output_mask` may ask for one."""
+    """Return the rule of the gradients of the first two operands; `output_mask` may ask for only one."""
     parsed = parse_rule(notation)
 
     def rule(op: OpInstance) -> Rule:
-        found = parsed.bind(op.operands, op.operands[:2])
-        results = (value if wanted else () for value, wanted in zip(found.results, wanted_results(op), strict=True))
-        return replace(found, results=tuple(results))
+        bound = parsed.bind(op.operands, op.operands[:2])
+        results = (value if wanted else () for value, wanted in zip(bound.results, wanted_results(op), strict=True))
+        return replace(bound, results=tuple(results))
 
     return rule
 
@@ -67,7 +68,7 @@ _PLACES_IN_LISTS = {"start": "operand0.start[1]", "first": "operand1.start[0]"}
 
 
 def _grouped_rows() -> Iterator[OpSpec]:
-    # Of the rows that are sorted by group a device may hold some (s), of the groups' matrices too (e).
+    # Rows are sorted by group. A device may hold some of the rows (s), and the matrices of some groups (e).
     yield from rows(
         "grouped_mm",
         "rows matrices ends",
@@ -88,7 +89,7 @@ def _grouped_rows() -> Iterator[OpSpec]:
         results=2,
         arguments="bool[2] output_mask=[True, True]",
     )
-    # The same of several lists of rows (p), each sorted by itself.
+    # Several lists of rows (p), each sorted separately.
     yield from rows(
         "grouped_bmm",
         "rows matrices ends",

@@ -1,8 +1,8 @@
 """
 The FLOPs and bytes of one use of an op, from its row and the sizes of its rule's factors.
 
-A signature shares out factors, so one count serves any signature: with the sizes of the largest part, of a rank's own,
-or of a share that is not an integer.
+A signature divides factors, so one count serves any signature: with the sizes of the largest part, of one rank's part,
+or of a fractional share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Sizes = Mapping[str, float]
 _FLOATING = ("float", "bfloat", "complex")
 
 _PLACES = frozenset({"stream", "independent", "start", "first", "part", "device", "layout", "pin_memory"})
-"""Arguments that say where numbers come from or lie; they make the work neither more nor less."""
+"""Arguments that say where numbers come from or where tensors are; they do not change the work."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class OpCounts:
     The counts of one use of an op.
 
     name       the overload
-    family     its class of cost; of all that makes views, `views`
-    dtype      that it computes in: the first floating-point one of its tensors
-    dtypes     of operands and results, by name
-    moved      of each operand and result that is read or written, its position among them, the factors that make its
-               elements, and the bytes of one, as often as they are gone over
-    above      the factors whose sizes multiply to the operations; `each` is the elements of the largest tensor
-    below      those by which they are divided
+    family     the cost class; `views` for every op that makes views
+    dtype      name of the dtype of the computation: the first floating-point dtype of the op's tensors
+    dtypes     names of the dtypes of operands and results
+    moved      for each operand and result that is read or written: its position among them, the factors of its
+               elements, and the bytes of an element times the number of passes over it
+    above      factors whose sizes multiply to the operations; `each` is the elements of the largest tensor
+    below      factors whose sizes divide that product
     times      the constant part of that product
-    operands   their dims
-    results    theirs, where they do not follow from the operands and the arguments
-    arguments  those of the op that change its work, as text
-    rule       whose factors are counted
+    operands   dims of the operands
+    results    dims of the results, if they do not follow from operands and arguments
+    arguments  arguments of the op that change its work, as text
+    rule       the rule whose factors are counted
     """
 
     name: str
@@ -61,11 +61,11 @@ class OpCounts:
     @staticmethod
     def of(spec: OpSpec, op: OpInstance, rule: Rule, dtypes: Sequence[str], widths: Sequence[int]) -> OpCounts:
         """
-        The counts of a use of the op that `spec` is the row of.
+        Return the counts of a use of the op whose row is `spec`.
 
         Args:
-            dtypes: of its operands and then results, by name.
-            widths: the bytes of an element of each.
+            dtypes: names of the dtypes of its operands, then of its results.
+            widths: bytes of an element of its operands, then of its results.
         """
         moved = () if spec.view else tuple(_moved(spec, op, rule, widths))
         above, _, below = (spec.flops or EACH).partition("/")
@@ -91,10 +91,10 @@ class OpCounts:
 
     def work(self, sizes: Sizes, *, keyed: bool = True, part: KernelPart | None = None) -> OpWork:
         """
-        What the op does on a device that has so much of each factor; the key is made where it is asked for.
+        Return the work of the op on a device with these sizes of factors; the key is made only if `keyed`.
 
         Args:
-            part: what it does of a kernel of several ops, which has no measured time of its own; None: it is one.
+            part: share of the op in a kernel of several ops, without a measured time, or None for a separate kernel.
         """
         if not self.moved:
             return OpWork(self.family, self.dtype, 0.0, 0.0, self.key(sizes) if keyed else "")
@@ -112,24 +112,24 @@ class OpCounts:
         return OpWork(self.family, self.dtype, flops, float(moved), self.key(sizes) if keyed else "")
 
     def key(self, sizes: Sizes) -> str:
-        """The op with its local shapes and arguments: `mm(float32[64x32], float32[32x16])`."""
+        """Return the op with its local shapes and arguments: `mm(float32[64x32], float32[32x16])`."""
         count = len(self.operands)
         operands = _tensors(self.dtypes[:count], self.operands, sizes)
-        given = ", ".join([*operands, *([self.arguments] if self.arguments else [])])
+        inputs = ", ".join([*operands, *([self.arguments] if self.arguments else [])])
         results = ", ".join(_tensors(self.dtypes[count:], self.results, sizes))
-        return f"{self.name}({given})" + (f" -> {results}" if results else "")
+        return f"{self.name}({inputs})" + (f" -> {results}" if results else "")
 
 
 def _moved(spec: OpSpec, op: OpInstance, rule: Rule, widths: Sequence[int]) -> list[tuple[int, tuple[str, ...], float]]:
-    """Of what is read and written, its position, the factors of its elements and the bytes of one."""
+    """Return, for each value read or written, its position, the factors of its elements and the bytes of an element."""
     values = [tuple(factor for dim in value for factor in dim) for value in (*rule.operands, *rule.results)]
     names = [*op.operand_names, *(f"result{i}" for i in range(len(rule.results)))]
-    found: list[tuple[int, tuple[str, ...], float]] = []
+    moved: list[tuple[int, tuple[str, ...], float]] = []
     for at, (factors, width, name) in enumerate(zip(values, widths, names, strict=True)):
         read = (spec.reads or {}).get(name)
         if read != "":
-            found.append((at, values[names.index(read)] if read else factors, spec.passes * width))
-    return found
+            moved.append((at, values[names.index(read)] if read else factors, spec.passes * width))
+    return moved
 
 
 def _tensors(dtypes: Sequence[str], values: Sequence[Value], sizes: Sizes) -> list[str]:
@@ -138,7 +138,7 @@ def _tensors(dtypes: Sequence[str], values: Sequence[Value], sizes: Sizes) -> li
 
 
 def _arguments_text(arguments: PlainTable, spec: OpSpec) -> str:
-    """The arguments that change the work, by name; those of global sizes follow from the shapes of results."""
+    """Return the arguments that change the work, by name; global sizes are left out, as result shapes imply them."""
     left_out = {*_PLACES, *(spec.localize or ())}
     shown = sorted((name, value) for name, value in arguments.items() if name not in left_out)
     return ", ".join(f"{name}={_text(value)}" for name, value in shown)

@@ -1,8 +1,8 @@
 """
-The dtypes of ops' results, as torch gives them: its promotion of types as a table.
+The dtypes of ops' results: torch's type promotion as a table.
 
-Dtypes are named as torch spells them. A result whose dtype depends on the device or the kernel (statistics of narrow
-values) has no rule here and is never checked.
+Dtypes have torch's names. A result whose dtype depends on the device or the kernel (statistics of narrow values) has no
+rule here and is never checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..plain import Plain, PlainTable
 from .table import op_table
 
 DEFAULTS = ("float32", "float64")
-"""The dtypes in which torch creates floats by default: its own default, and the other that a user may set."""
+"""The dtypes in which torch creates floats by default: its own default, and the other one that a user may set."""
 
 _CATEGORIES = (
     ("bool",),
@@ -23,7 +23,7 @@ _CATEGORIES = (
     ("float16", "bfloat16", "float32", "float64"),
     ("complex64", "complex128"),
 )
-"""All dtypes, the category that wins last, the wider one of a category after the narrower."""
+"""All dtypes by category, in ascending order of precedence: by category, then by width within a category."""
 
 _ORDER = {dtype: at for at, dtype in enumerate(each for category in _CATEGORIES for each in category)}
 _CATEGORY = {dtype: at for at, category in enumerate(_CATEGORIES) for dtype in category}
@@ -49,10 +49,10 @@ class TypedOperand(NamedTuple):
 
 
 def promoted(operands: Iterable[TypedOperand], numbers: Iterable[Plain] = (), default: str = DEFAULTS[0]) -> str:
-    """The dtype to which tensors and numbers promote: those without dims, and numbers, only change the category."""
+    """Return the promoted dtype of tensors and numbers; tensors without dims and numbers only raise the category."""
     by_rank: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for each in operands:
-        by_rank[0 if each.has_dims else 1].append(each.dtype)
+    for operand in operands:
+        by_rank[0 if operand.has_dims else 1].append(operand.dtype)
     for number in numbers:
         by_rank[2].append("bool" if isinstance(number, bool) else "int64" if isinstance(number, int) else default)
     dims, scalars, plain = (reduce(_wider, dtypes, "") for dtypes in by_rank)
@@ -80,17 +80,17 @@ def result_dtypes(
     Return the dtypes of an op's results, with None for a result without a rule.
 
     Args:
-        name: of a row of the op table.
-        arguments: the arguments beside the tensor operands, as plain values.
+        name: name of a row of the op table.
+        arguments: arguments other than the tensor operands, as plain values.
         default: torch's default dtype of floats.
 
     Raises:
-        ValueError: operands have to be of one dtype, and are not.
+        ValueError: the op requires operands of one dtype, and they differ.
     """
     rule = _rule(name)
-    if any(each.dtype not in _ORDER for each in operands):
+    if any(operand.dtype not in _ORDER for operand in operands):
         return (None,) * results
-    if rule[0] == "alike" and len({each.dtype for each in operands}) > 1:
+    if rule[0] == "alike" and len({operand.dtype for operand in operands}) > 1:
         raise ValueError(f"takes operands of one dtype, found {', '.join(f'{o.name} of {o.dtype}' for o in operands)}")
     mask, last = arguments.get("output_mask"), len(rule) - 1
     # A result that is not asked for is a placeholder.
@@ -100,27 +100,27 @@ def result_dtypes(
 
 
 _ASIDE = frozenset({"condition", "mask", "seed"})
-"""Operands that choose elements, and do not promote."""
+"""Operands that choose elements and are ignored by promotion."""
 
 _NUMBERS = ("self", "other", "min", "max", "exponent", "fill_value", "start", "end", "step")
 """Arguments that promote where they are numbers."""
 
 
 def _dtype(word: str, operands: Sequence[TypedOperand], arguments: PlainTable, default: str) -> str | None:
-    """The dtype that a word of a rule stands for."""
+    """Return the dtype that a word of a rule stands for, or None if it is unknown."""
     if word in _ORDER or word == "?":
         return word if word in _ORDER else None
-    first, given = operands[0].dtype if operands else default, arguments.get("dtype")
-    if isinstance(given, str) or arguments.get("input_dtype", first) != first:
-        return None if given not in _ORDER else _REAL.get(str(given), str(given)) if word == "real" else str(given)
+    first, dtype = operands[0].dtype if operands else default, arguments.get("dtype")
+    if isinstance(dtype, str) or arguments.get("input_dtype", first) != first:
+        return None if dtype not in _ORDER else _REAL.get(str(dtype), str(dtype)) if word == "real" else str(dtype)
     match word:
         case "first" | "alike":
             return "float32" if arguments.get("half_to_float") else first
         case "promote" | "float" | "divided":
-            numbers = [arguments[each] for each in _NUMBERS if each in arguments]
-            found = promoted((each for each in operands if each.name not in _ASIDE), numbers, default)
+            numbers = [arguments[name] for name in _NUMBERS if name in arguments]
+            promoted_dtype = promoted((operand for operand in operands if operand.name not in _ASIDE), numbers, default)
             whole = word == "promote" or arguments.get("rounding_mode") is not None
-            return found if whole or _CATEGORY[found] >= _FLOAT else default
+            return promoted_dtype if whole or _CATEGORY[promoted_dtype] >= _FLOAT else default
         case "default":
             return default
         case "sum":
@@ -132,9 +132,9 @@ def _dtype(word: str, operands: Sequence[TypedOperand], arguments: PlainTable, d
         case "real":
             return _REAL.get(first, first)
         case "complex":
-            return next((each for each, real in _REAL.items() if real == first), None)
+            return next((complex_dtype for complex_dtype, real in _REAL.items() if real == first), None)
         case _:
-            return next((each.dtype for each in operands if each.name == word), None)
+            return next((operand.dtype for operand in operands if operand.name == word), None)
 
 
 _BY_FAMILY = {"elementwise": "promote", "contractions": "alike", "factories": "default", "losses": "self"}
@@ -190,20 +190,20 @@ _BY_NAME: Mapping[str, str] = {
     """,
 }
 """
-Maps rules to the ops that have them. A rule lists a word per result; the last word is also for all further results. A
+Maps rules to the ops that have them. A rule lists a word per result; its last word also covers all further results. A
 name without its overload stands for all overloads that no other rule lists.
 
 A word is a dtype, the name of an operand, or `?` for an unknown dtype. `first` is the dtype of the first operand, and
-`alike` too, for ops that take operands of one dtype alone. `promote` promotes operands and numbers; `float` does so,
-and turns whole numbers into floats. `sum` adds up, `any` looks for true elements, `index` gives places, `default` is
-torch's default dtype of floats. An argument `dtype` overrides the word.
+so is `alike`, for ops that require operands of one dtype. `promote` promotes operands and numbers; `float` does too,
+and turns whole numbers into floats. `sum` is the dtype of sums, `any` of tests for true elements, `index` of indices;
+`default` is torch's default dtype of floats. An argument `dtype` overrides the word.
 """
 
 
 @lru_cache(maxsize=1024)
 def _rule(name: str) -> Sequence[str]:
-    found = _RULES.get(name) or _RULES.get(name.partition(".")[0])
-    return found or [_BY_FAMILY.get(op_table()[name].family, "first")]
+    rule = _RULES.get(name) or _RULES.get(name.partition(".")[0])
+    return rule or [_BY_FAMILY.get(op_table()[name].family, "first")]
 
 
 _RULES = {name: rule.split() for rule, names in _BY_NAME.items() for name in names.split()}

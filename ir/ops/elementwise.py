@@ -11,13 +11,13 @@ from .spec import OpInstance, OpSpec, RuleFunction
 
 
 def cast(op: OpInstance) -> Rule:
-    """A change of dtype: rounding to integers, or to whether a number is zero, is not linear."""
-    kept = str(op.argument("dtype", "float")).startswith(("float", "bfloat", "complex"))
-    return replace(pointwise(op), linear=(frozenset({0}),) if kept else ())
+    """The rule of a change of dtype: rounding to integers or booleans is not linear."""
+    is_inexact = str(op.argument("dtype", "float")).startswith(("float", "bfloat", "complex"))
+    return replace(pointwise(op), linear=(frozenset({0}),) if is_inexact else ())
 
 
 _FUNCTION, _SERIES, _MASK = "25*each", "100*each", "20*each"
-"""Operations of exponentials and the like, of special functions, and of what makes or reads booleans."""
+"""Operations per element of exponentials and similar functions, of special functions, and of ops on booleans."""
 
 _UNREAD = {"self": ""}
 
@@ -26,12 +26,12 @@ ELEMENTWISE: frozenset[RuleFunction] = frozenset({pointwise, cast})
 
 
 def other_gelu(op: OpInstance) -> float:
-    """What the approximation by `tanh` costs, in times of the function itself."""
+    """Return the cost of the approximation by `tanh`, relative to the exact function."""
     return 2.2 if op.argument("approximate", "none") == "tanh" else 1.0
 
 
 def other_power(op: OpInstance) -> float:
-    """What a power costs that is no product or root, in times of one that is."""
+    """Return the cost of a power that is not computed by products and roots, relative to one that is."""
     return 1.0 if op.argument("exponent") in (-2, -1, -0.5, 0, 0.5, 1, 2, 3) else 7.0
 
 
@@ -92,7 +92,7 @@ def _binary_rows() -> Iterator[OpSpec]:
     yield from rows("complex", "real imag", linear="real+imag")
     yield from rows("clamp_min.Tensor", "self min")
     yield from rows("clamp_max.Tensor", "self max")
-    # These round to the dtype of what they overwrite, so that no partial sum may pass.
+    # These round to the dtype of the tensor that they overwrite, so partial sums must not pass.
     yield from rows("copy", "self src", reads=_UNREAD)
     yield from rows("fill.Tensor", "self value", reads=_UNREAD)
     yield from rows("masked_fill.Scalar", "self mask", linear_where_zero(pointwise, "value"), flops=_MASK)

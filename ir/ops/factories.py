@@ -1,4 +1,4 @@
-"""Tensors made from arguments alone."""
+"""Tensors that are created from arguments alone."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _SIZE = {"size": "result0"}
 
 
 def factory(op: OpInstance) -> Rule:
-    """A tensor made from arguments alone: every device can make its own part."""
+    """The rule of a tensor that is created from arguments alone: every device can create its part."""
     value, sizes = named(op.results[0])
     return Rule((), (value,), sizes)
 
 
 def zeros(op: OpInstance) -> Rule:
-    """Zeros, which may be partial sums: linear in the empty set of operands."""
+    """The rule of zeros, which may be partial sums: they are linear in the empty set of operands."""
     return replace(factory(op), linear=(frozenset[int](),))
 
 
 def filled(op: OpInstance) -> Rule:
-    """A tensor of one number; of zero, as `zeros`."""
+    """The rule of a tensor that is filled with one number; for zero, the rule of `zeros`."""
     return zeros(op) if op.argument("fill_value") == 0 else factory(op)
 
 
 def like_nothing(op: OpInstance) -> Rule:
-    """`new_*`: the operand gives only its dtype."""
-    made = factory(op)
+    """The rule of `new_*`, whose operand gives only the dtype."""
+    created = factory(op)
     blank = replicated_rule(op.operands, ())
-    return Rule(blank.operands, made.results, {**blank.sizes, **made.sizes}, replicated=blank.replicated)
+    return Rule(blank.operands, created.results, {**blank.sizes, **created.sizes}, replicated=blank.replicated)
 
 
 def factories_rows() -> Iterator[OpSpec]:
@@ -46,9 +46,9 @@ def factories_rows() -> Iterator[OpSpec]:
     yield from rows("new_zeros new_ones new_full", "self", like_nothing, reads={"self": ""}, localize=_SIZE)
     yield from rows("empty.memory_format empty_permuted", "", factory, reads=_UNWRITTEN, localize=_SIZE)
     yield from rows("new_empty", "self", like_nothing, reads=_UNWRITTEN, localize=_SIZE)
-    # Strides are those of the full tensor: import makes these `empty` and `new_empty`.
+    # These take the strides of the full tensor: import turns them into `empty` and `new_empty`.
     yield from rows("empty_strided", "", whole, reads=_UNWRITTEN)
     yield from rows("new_empty_strided", "self", whole, reads=_UNWRITTEN)
-    # What a sequence counts depends on where it starts: it is not split.
+    # The numbers of a sequence depend on its start, so it is not split.
     yield from rows("arange.start_step arange.start arange linspace logspace", "", whole)
     yield from rows("eye eye.m tril_indices triu_indices", "", whole)

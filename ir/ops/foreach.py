@@ -1,4 +1,4 @@
-"""Which ops torch can run on several tensors at once: overload -> multi-tensor function (`torch._foreach_*`)."""
+"""Ops that torch can run on several tensors at once: overload -> multi-tensor function (`torch._foreach_*`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class ForeachForm:
     """
-    The multi-tensor form of an overload: the same on every member of lists of tensors.
+    The multi-tensor form of an overload, which applies it to every member of lists of tensors.
 
-    function   torch's name for it, without `_foreach_`
-    arguments  those of the overload that it takes, in order; lists, unless said otherwise
-    numbers    those that may be one number for all members
-    tensors    those that may be one tensor of no dims for all members
-    options    arguments that are passed on by name where all of `arguments` are tensors
+    function   torch's name of the function, without `_foreach_`
+    arguments  arguments of the overload that it takes, in order; lists, unless said otherwise
+    numbers    arguments that may be one number for all members
+    tensors    arguments that may be one tensor of no dims for all members
+    options    arguments that are passed by name if all of `arguments` are tensors
     """
 
     function: str
@@ -49,19 +49,19 @@ def _forms() -> Iterator[tuple[str, ForeachForm]]:
 
 
 FOREACH: dict[str, ForeachForm] = {f"aten.{name}": form for name, form in _forms()}
-"""By the name of the op; what is not here (`where`, products of matrices, casts) has no such function."""
+"""Maps the name of an op to its form; missing ops (`where`, products of matrices, casts) have no such function."""
 
 
 def foreach_problem(
     form: ForeachForm, lists: frozenset[str], shared: frozenset[str], given: frozenset[str]
 ) -> str | None:
     """
-    Why an op of these arguments has no multi-tensor form; None where it has.
+    Return why an op with these arguments has no multi-tensor form, or None if it has one.
 
     Args:
-        lists: the arguments that are another tensor for each member.
-        shared: those that are one tensor for all.
-        given: those that are plain values.
+        lists: arguments that are another tensor for each member.
+        shared: arguments that are one tensor for all members.
+        given: arguments that are plain values.
     """
     known = frozenset(form.arguments)
     if missing := known - lists - shared - given:
@@ -75,5 +75,5 @@ def foreach_problem(
         return f"takes no number as '{min(wrong)}'"
     allowed = frozenset[str]() if numbers else form.options
     if wrong := (lists | given) - known - allowed:
-        return f"takes no '{min(wrong)}'" + (" beside a number" if wrong <= form.options else "")
+        return f"takes no '{min(wrong)}'" + (" together with a number" if wrong <= form.options else "")
     return None

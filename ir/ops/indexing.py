@@ -1,8 +1,8 @@
 """
 Elements found by index.
 
-The dim that is looked up is an indexed factor, `v`: it can be split, though which part an element is in shows only at
-run time. Every other dim goes together where the sizes agree.
+The dim that is looked up is an indexed factor, `v`: it can be split, although the part that holds an element is only
+known at run time. Other dims share factors where their sizes agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
 def unless_scalar(rule: RuleFunction) -> RuleFunction:
-    """`rule` where the operands have dims; of single numbers there is nothing to split."""
+    """Return `rule` for operands with dims; single numbers have nothing to split."""
 
     @wraps(rule)
     def either(op: OpInstance) -> Rule:
@@ -27,18 +27,18 @@ def unless_scalar(rule: RuleFunction) -> RuleFunction:
 
 
 def embedding(op: OpInstance) -> Rule:
-    """Rows of a table by index."""
+    """The rule of `embedding`: rows of a table by index."""
     indices, sizes = named(op.operands[1], "b")
     sizes |= {"v": op.operands[0][0], "e": op.operands[0][1]}
     return Rule(((("v",), ("e",)), indices), ((*indices, ("e",)),), sizes, _sums("v"), indexed={"v": 1})
 
 
 def embedding_backward(op: OpInstance) -> Rule:
-    """The gradient of `embedding`: rows summed by index."""
+    """The rule of the gradient of `embedding`: rows summed by index."""
     indices, sizes = named(op.operands[1], "b")
     factors = tuple(sizes)
     sizes |= {"v": op.results[0][0], "e": op.results[0][1]}
-    # The frequency by which rows are scaled is that among all indices.
+    # Rows are scaled by their frequency among all indices.
     whole = frozenset(factors if op.argument("scale_grad_by_freq", False) else ())
     operands = ((*indices, ("e",)), indices)
     return Rule(operands, ((("v",), ("e",)),), sizes, _sums(*factors), whole, indexed={"v": 1})
@@ -46,10 +46,10 @@ def embedding_backward(op: OpInstance) -> Rule:
 
 class _AlongDim:
     """
-    The dims of ops that look up one dim of their first operand, and have an index for each element.
+    The dims of ops that look up one dim of their first operand, with an index for each element.
 
-    What the index has in the place of `v` is factor `o`. Another dim of the index may be shorter than the first
-    operand's: then it concerns the first elements only, and neither is split.
+    Where the first operand has `v`, the index has the factor `o`. Another dim of the index may be shorter than the
+    first operand's: then it concerns only the first elements, and both dims stay whole.
     """
 
     def __init__(self, op: OpInstance) -> None:
@@ -58,7 +58,7 @@ class _AlongDim:
         self.index = self.other(op.operands[1])
 
     def other(self, shape: Shape) -> Value:
-        """The dims of another value of this shape."""
+        """Return the dims of another value of this shape."""
         return tuple(self._dim(i, size) for i, size in enumerate(shape))
 
     def _dim(self, i: int, size: int) -> Dim:
@@ -67,7 +67,7 @@ class _AlongDim:
             return (beside,)
         own = "o" if i == self.at else f"o{i}"
         if self.sizes.setdefault(own, size) != size:
-            # An index may use the first elements of its source.
+            # An index may use only the first elements of its source.
             self.whole.add(own)
             own = f"{own}_{size}"
             self.sizes[own] = size
@@ -76,7 +76,7 @@ class _AlongDim:
         return (own,)
 
     def rule(self, operands: Iterable[Value], result: Value, *sums: str, additive: Collection[int] = ()) -> Rule:
-        """The rule of an op that sums over factors."""
+        """Return the rule of an op that sums over factors."""
         reductions, whole = _sums(*(factor for factor in sums if factor in self.sizes)), frozenset(self.whole)
         return Rule(
             tuple(operands), (result,), self.sizes, reductions, whole, additive=frozenset(additive), indexed={"v": 1}
@@ -85,7 +85,7 @@ class _AlongDim:
 
 @unless_scalar
 def gathered(op: OpInstance) -> Rule:
-    """An element of the first operand for each index; torch lets an index without elements have other dims."""
+    """The rule of `gather`: an element of the first operand for each index. An empty index may have any dims."""
     if len(op.operands[0]) != len(op.operands[1]):
         return whole(op)
     dims = _AlongDim(op)
@@ -94,7 +94,7 @@ def gathered(op: OpInstance) -> Rule:
 
 @unless_scalar
 def scattered(op: OpInstance) -> Rule:
-    """An element written at each index; of two in one place either may stay, so all are seen together."""
+    """The rule of `scatter`: if two indices are equal, either element may stay, so the indices are not split."""
     dims = _AlongDim(op)
     sources = [dims.other(shape) for shape in op.operands[2:]]
     dims.whole |= {factor for factor in dims.sizes if factor.startswith("o")}
@@ -103,7 +103,7 @@ def scattered(op: OpInstance) -> Rule:
 
 @unless_scalar
 def scatter_added(op: OpInstance) -> Rule:
-    """An element added at each index: the first operand once, and a sum over the indices."""
+    """The rule of `scatter_add`: the first operand once, plus a sum over the indices."""
     dims = _AlongDim(op)
     source = dims.other(op.operands[2])
     return dims.rule((dims.value, dims.index, source), dims.value, "o", additive=(0,))
@@ -111,7 +111,7 @@ def scatter_added(op: OpInstance) -> Rule:
 
 @unless_scalar
 def selected(op: OpInstance) -> Rule:
-    """`index_select`: slices along `dim`, one for each index."""
+    """The rule of `index_select`: slices along `dim`, one for each index."""
     value, sizes, at = _looked_up(op)
     sizes["k"] = op.operands[1][0]
     result: Value = (*value[:at], ("k",), *value[at + 1 :])
@@ -119,7 +119,7 @@ def selected(op: OpInstance) -> Rule:
 
 
 def slices_put(*, adds: bool = False) -> RuleFunction:
-    """(self, index [k], source?) -> self, with the source's slices put at these positions along `dim`, or added."""
+    """Return the rule of (self, index [k], source?) -> self, with slices put at these indices along `dim`, or added."""
 
     @unless_scalar
     def rule(op: OpInstance) -> Rule:
@@ -135,26 +135,26 @@ def slices_put(*, adds: bool = False) -> RuleFunction:
 
 class _FirstDims:
     """
-    The dims of ops that look up the first dims of their first operand, with an index for each of these.
+    The dims of ops that look up the first dims of their first operand, with an index for each of these dims.
 
-    The indices broadcast to dims of factors `b`, which in what is picked come before the dims that are not looked up.
-    Several dims are looked up together, so they are not split; of one the factor is `v`.
+    The indices broadcast to dims of factors `b`; in the picked value, these come before the dims that are not looked
+    up. A single dim that is looked up has the factor `v`; several are looked up together, so they are not split.
     """
 
     def __init__(self, op: OpInstance, indices: Sequence[Shape]) -> None:
         shape = op.operands[0]
         places, self.places = named(broadcast_shape(indices), "b")
         rest, rest_sizes = named(shape[len(indices) :])
-        found: Value = (("v",),) if len(indices) == 1 else tuple((f"v{i}",) for i in range(len(indices)))
-        found_sizes = dict(zip((dim[0] for dim in found), shape, strict=False))
+        table: Value = (("v",),) if len(indices) == 1 else tuple((f"v{i}",) for i in range(len(indices)))
+        found_sizes = dict(zip((dim[0] for dim in table), shape, strict=False))
         self.sizes = {**found_sizes, **self.places, **rest_sizes}
-        self.value, self.picked = (*found, *rest), (*places, *rest)
-        self.indices = tuple(broadcast(each, places, self.sizes) for each in indices)
+        self.value, self.picked = (*table, *rest), (*places, *rest)
+        self.indices = tuple(broadcast(index, places, self.sizes) for index in indices)
         self.single = len(indices) == 1
         self.whole = set[str]() if self.single else set(found_sizes)
 
     def rule(self, operands: Iterable[Value], result: Value, *sums: str, additive: Collection[int] = ()) -> Rule:
-        """The rule of an op that sums over factors."""
+        """Return the rule of an op that sums over factors."""
         reductions = _sums(*(factor for factor in sums if factor in self.sizes))
         return Rule(
             tuple(operands),
@@ -168,7 +168,7 @@ class _FirstDims:
 
 
 def picked(op: OpInstance) -> Rule:
-    """`x[i]` or `x[i, j]`; a mask, which says how many by its values, is applied to the full tensor."""
+    """The rule of `x[i]` or `x[i, j]`; a mask, whose values decide the result's size, needs the full tensor."""
     if op.masks & set(range(1, len(op.operands))):
         return whole(op)
     dims = _FirstDims(op, op.operands[1:])
@@ -176,7 +176,7 @@ def picked(op: OpInstance) -> Rule:
 
 
 def put(op: OpInstance) -> Rule:
-    """`x[i] = y`; or with `accumulate` `x[i] += y`, the first operand once and a sum over the indices."""
+    """The rule of `x[i] = y`; with `accumulate`, of `x[i] += y`: `x` once, plus a sum over the indices."""
     if op.masks & set(range(1, len(op.operands) - 1)):
         return whole(op)
     dims = _FirstDims(op, op.operands[1:-1])
@@ -188,7 +188,7 @@ def put(op: OpInstance) -> Rule:
 
 
 def _looked_up(op: OpInstance) -> tuple[Value, dict[str, int], int]:
-    """The first operand's dims, of which the one at `dim` is `v`; their sizes; and the dim."""
+    """Return the first operand's dims, with `v` at `dim`; their sizes; and `dim` as a non-negative number."""
     shape = op.operands[0]
     at = op.argument("dim") % len(shape)
     value = tuple(("v",) if i == at else (f"d{i}",) for i in range(len(shape)))
@@ -200,21 +200,21 @@ def _sums(*factors: str) -> dict[str, Reduction]:
 
 
 def taken(op: OpInstance) -> Rule:
-    """`take`: the first operand as one list of all its elements."""
+    """The rule of `take`, which reads the first operand as one list of all its elements."""
     table, sizes = named(op.operands[0], "t")
     index, more = named(op.operands[1])
     return Rule((table, index), (index,), sizes | more, replicated=frozenset(sizes))
 
 
 def looked_up(op: OpInstance) -> Rule:
-    """Each element of the first operand among all of the second (`bucketize`, `isin`)."""
+    """The rule of a search of each element of the first operand among all of the second (`bucketize`, `isin`)."""
     value, sizes = named(op.operands[0])
     table, more = named(op.operands[1], "t")
     return Rule((value, table), (value,), sizes | more, replicated=frozenset(more))
 
 
 def searched(op: OpInstance) -> Rule:
-    """(sorted [.., n], wanted [.., m], sorter?) -> places: sequences may be split apart, none in itself."""
+    """The rule of (sorted [.., n], wanted [.., m], sorter?) -> places: sequences may be distributed but not cut."""
     value, sizes = named(op.results[0])
     shape = op.operands[0]
     sizes["n"] = shape[-1]
@@ -224,7 +224,7 @@ def searched(op: OpInstance) -> Rule:
 
 
 def bags(op: OpInstance) -> Rule:
-    """Sums over bags of rows: of all that an embedding bag knows, only the columns of rows may be split."""
+    """The rule of sums over bags of rows: only the columns of rows may be split."""
     columns = op.operands[0][1]
     sizes = {"e": columns}
 
@@ -240,10 +240,10 @@ def bags(op: OpInstance) -> Rule:
 
 
 _LOOK_UP = "20*each"
-"""Operations of finding an element by an index of its own."""
+"""Operations of finding one element by its index."""
 
 _FOUND = {"self": "result0"}
-"""Of a table that is looked up, as much is read as is found."""
+"""From a table that is looked up, only the elements that are found are read."""
 
 
 def indexing_rows() -> Iterator[OpSpec]:
@@ -262,7 +262,7 @@ def indexing_rows() -> Iterator[OpSpec]:
     yield from rows("index_fill.int_Tensor", "self index value", unsplit(slices_put()), linear="self+value")
     yield from rows("index.Tensor _unsafe_index.Tensor", "self *indices", picked, linear="self", reads=_FOUND)
     yield from rows("index_put _unsafe_index_put", "self *indices values", put, linear="self+values")
-    # Of several lists of rows (p), each by the places in it.
+    # Several lists of rows (p), each with places in that list.
     yield from rows(
         "take_rows",
         "rows places",
@@ -279,7 +279,7 @@ def indexing_rows() -> Iterator[OpSpec]:
         arguments="int size",
     )
     yield from rows("take", "self index", taken, linear="self", flops=_LOOK_UP, reads=_FOUND)
-    # Where an element goes depends on how many before it are chosen: nothing may be split.
+    # The place of an element depends on the number of chosen elements before it: nothing may be split.
     yield from rows("masked_scatter", "self mask source", whole)
     yield from rows("bucketize.Tensor", "self boundaries", looked_up, decides=True)
     yield from rows("isin.Tensor_Tensor", "elements test_elements", looked_up, decides=True)

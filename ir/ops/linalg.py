@@ -1,4 +1,4 @@
-"""Linear algebra on matrices that are not split, batch by batch, and Fourier transforms."""
+"""Linear algebra on whole matrices, batch by batch, and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .spec import OpInstance, OpSpec, Shape
 
 
 def batched(op: OpInstance) -> Rule:
-    """Matrices that no split may cut: what goes together is the batch that leads all operands and results."""
+    """The rule of whole matrices: operands and results share only the batch dims that lead all of them."""
     lead = op.operands[0][:-2]
     shapes = (*op.operands, *op.results)
     if any(shape[: len(lead)] != lead for shape in shapes):
@@ -28,17 +28,17 @@ def batched(op: OpInstance) -> Rule:
 
 
 def transformed(op: OpInstance) -> Rule:
-    """A Fourier transform over `dim`, which is not split."""
+    """The rule of a Fourier transform over `dim`, which is not split."""
     return together(op, wrapped(op.argument("dim"), len(op.operands[0])))
 
 
 _FACTORS = "2*each*v0_0/3"
-"""Operations of Gauss's elimination (Golub and Van Loan, Matrix Computations, 3.2)."""
+"""Operations of Gaussian elimination (Golub and Van Loan, Matrix Computations, 3.2)."""
 
 
 def linalg_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    # v0_0 is the rows of a matrix, and so each*v0_0 the cube of its size.
+    # v0_0 is the number of rows of a matrix, so each*v0_0 is the cube of its size.
     yield from rows("linalg_inv_ex", "A", batched, flops="2*each*v0_0", results=2)
     yield from rows("linalg_cholesky_ex", "self", batched, flops="each*v0_0/3", results=2)
     yield from rows("linalg_qr", "A", batched, flops="2*each*v0_0", results=2)

@@ -11,14 +11,14 @@ from .common import broadcast, broadcast_shape, named, pointwise, rows, unsplit,
 from .spec import OpInstance, OpSpec, Shape
 
 _NONE, _MEAN = 0, 1
-"""ATen's numbers for how a loss is reduced; 2 is a sum."""
+"""ATen's numbers for the reduction of a loss; 2 is a sum."""
 
 
 def nll_loss(op: OpInstance) -> Rule:
     """
-    (scores [b, c], target [b], weight? [c]) -> (loss, total_weight); a mean's parts do not add up.
+    (scores [b, c], target [b], weight? [c]) -> (loss, total_weight); the means of parts do not add up.
 
-    Where classes are split, each device counts the labels of its own.
+    If classes are split, each device counts the labels of its classes.
     """
     scores, target = _scores(op.operands[0])
     sizes = _score_sizes(op.operands[0])
@@ -39,7 +39,7 @@ def nll_loss_backward(op: OpInstance) -> Rule:
 
 
 def elementwise_loss(op: OpInstance) -> Rule:
-    """A number per element of tensors that broadcast, or their sum; a mean's parts do not add up."""
+    """The rule of a loss per element of tensors that broadcast, or of its sum; the means of parts do not add up."""
     kind = op.argument("reduction", _MEAN)
     if kind == _NONE:
         return pointwise(op)
@@ -50,14 +50,14 @@ def elementwise_loss(op: OpInstance) -> Rule:
 
 
 def elementwise_loss_backward(op: OpInstance) -> Rule:
-    """(grad, self, target, ..) -> the gradient of self; that of a mean is divided by the number of elements."""
+    """(grad, self, target, ..) -> the gradient of self; for a mean, it is divided by the number of all elements."""
     rule = pointwise(op)
     fixed = rule.sizes if op.argument("reduction", _MEAN) == _MEAN else ()
     return replace(rule, replicated=frozenset(fixed))
 
 
 def _scores(shape: Shape) -> tuple[Value, Value]:
-    """The dims of class scores [c], [b, c] or [b, c, ..], and of their labels."""
+    """Return the dims of class scores [c], [b, c] or [b, c, ..], and of their labels."""
     if len(shape) == 1:
         return (("c",),), ()
     space = tuple((f"h{i}",) for i in range(len(shape) - 2))
@@ -93,11 +93,11 @@ def losses_rows() -> Iterator[OpSpec]:
         yield from rows(names, operands, elementwise_loss)
         yield from rows(gradients, f"grad_output {operands}", elementwise_loss_backward, linear="grad_output")
     yield from rows("binary_cross_entropy_with_logits", "self target weight pos_weight", elementwise_loss)
-    # The lengths of all sequences are one argument, and alignments run over time and classes.
+    # The lengths of all sequences are one argument, and alignments span time and classes.
     yield from rows("_ctc_loss", "log_probs targets", whole, results=2)
     yield from rows("_ctc_loss.Tensor", "log_probs targets input_lengths target_lengths", whole, results=2)
     yield from rows("_ctc_loss_backward", "grad log_probs targets neg_log_likelihood log_alpha", whole, linear="grad")
-    # On other devices than CPUs each of their ops goes over all scores.
+    # On devices other than CPUs, each of the ops that implement them reads all scores.
     yield from rows(
         "sum_exp",
         "scores shift",

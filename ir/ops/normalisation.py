@@ -34,10 +34,10 @@ def layer_norm_backward(op: OpInstance) -> Rule:
 
 def batch_norm(training: str | None, *, backward: bool = False) -> RuleFunction:
     """
-    Channels, at dim 1 of the images and all of the vectors, may be split.
+    Return the rule of a batch norm. Channels, at dim 1 of images and the only dim of vectors, may be split.
 
-    Where the argument `training` says that the statistics are not the batch's own (None: they never are), so may
-    all other dims; the gradients of weight and bias are then sums over them.
+    If the argument `training` says that the statistics are given instead of computed from the batch (None: always
+    given), all other dims may be split too; the gradients of weight and bias are then sums over these dims.
     """
 
     def rule(op: OpInstance) -> Rule:
@@ -83,7 +83,7 @@ def group_norm_backward(op: OpInstance) -> Rule:
 
 
 def _groups(image: Shape, statistics: Shape) -> tuple[Value, Value, Value, dict[str, int], frozenset[str]]:
-    """Images, vectors of channels and statistics, the factors' sizes and those that must not be split."""
+    """Return dims of images, channel vectors and statistics, the factors' sizes, and the factors that stay whole."""
     groups = statistics[1]
     space, sizes = named(image[2:], "h")
     fixed = frozenset({*sizes, "c"})
@@ -93,7 +93,7 @@ def _groups(image: Shape, statistics: Shape) -> tuple[Value, Value, Value, dict[
 
 
 def weight_norm(op: OpInstance) -> Rule:
-    """(v, g) -> (g * v / norm, norm): norms over all dims but `dim`."""
+    """(v, g) -> (g * v / norm, norm): norms over all dims except `dim`."""
     return _weights(op, (0,), op.argument("dim", 0))
 
 
@@ -103,12 +103,12 @@ def weight_norm_backward(op: OpInstance) -> Rule:
 
 
 def _weights(op: OpInstance, full: Collection[int], dim: int) -> Rule:
-    """The operands `full` and the first result have the weight's shape, all else is one number per index of `dim`."""
+    """Operands `full` and the first result have the weight's shape; all others have one number per index of `dim`."""
     value, sizes = named(op.operands[0])
     at = dim % len(value)
-    number = tuple(each if i == at else () for i, each in enumerate(value))
+    number = tuple(factors if i == at else () for i, factors in enumerate(value))
     operands = tuple(value if i in full else number for i in range(len(op.operands)))
-    fixed = frozenset(each[0] for i, each in enumerate(value) if i != at)
+    fixed = frozenset(factors[0] for i, factors in enumerate(value) if i != at)
     return Rule(operands, (value, number), sizes, replicated=fixed)
 
 
@@ -120,10 +120,10 @@ BATCH_NORMS = frozenset(
         "native_batch_norm_backward",
     }
 )
-"""The ops that take statistics of the batch, or their gradients: of all rows, in whichever order."""
+"""Ops that compute statistics of the batch, or their gradients, over all rows in any order."""
 
 _STATISTICS = "40*each"
-"""Operations of a batch-norm, the statistics of the batch among them."""
+"""Operations per element of a batch norm, including the statistics of the batch."""
 
 _GROUP_ARGUMENTS = {"N": "factor n", "C": "operand0[1]", "group": "factor g"}
 

@@ -1,4 +1,4 @@
-"""Parts of a dim, and tensors put together along one."""
+"""Parts of a dim, and tensors joined along a dim."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 def cut(*, drop: bool = False, sized: bool = False, default: int = 0) -> RuleFunction:
     """
-    A part along `dim` (slice, select, split, unbind): that dim is not split, unless the part is all of it.
+    Return the rule of a part along `dim` (slice, select, split, unbind): this dim is whole, unless the part covers it.
 
-    With `drop` the dim disappears; with `sized` an argument gives the parts' exact sizes; `default` is the dim
-    where none is given.
+    With `drop` the dim disappears; with `sized` an argument gives the exact sizes of the parts; `default` is the dim
+    if the argument is missing.
     """
 
     def rule(op: OpInstance) -> Rule:
@@ -39,7 +39,7 @@ def cut(*, drop: bool = False, sized: bool = False, default: int = 0) -> RuleFun
 
 
 def uncut(*, dropped: bool = False) -> RuleFunction:
-    """The backward of `cut`: a part put into zeros along `dim`."""
+    """Return the rule of the backward of `cut`: a part is put into zeros along `dim`."""
 
     def rule(op: OpInstance) -> Rule:
         value, sizes = named(op.results[0])
@@ -52,7 +52,7 @@ def uncut(*, dropped: bool = False) -> RuleFunction:
 
 
 def overlaid(op: OpInstance) -> Rule:
-    """`slice_scatter`, (self, part) -> self: `dim` is not split, unless the part is all of it."""
+    """`slice_scatter`, (self, part) -> self: `dim` is not split, unless the part covers it."""
     at = op.argument("dim", 0) % len(op.operands[0])
     return together(op, () if op.operands[0] == op.operands[1] else (at,))
 
@@ -65,7 +65,7 @@ def overlaid_once(op: OpInstance) -> Rule:
 
 
 def halved(op: OpInstance) -> Rule:
-    """`glu_backward`, (grad [.., n], self [.., 2n]) -> self, halves of `dim`."""
+    """`glu_backward`, (grad [.., n], self [.., 2n]) -> self, whose halves lie along `dim`."""
     return together(op, wrapped(op.argument("dim"), len(op.operands[0])))
 
 
@@ -92,12 +92,12 @@ def _in_windows(op: OpInstance, shape: Shape, windows: Shape, dim: int, *, forwa
 
 def diagonal(sides: str, first: int | None = None, second: int | None = None) -> RuleFunction:
     """
-    A diagonal over two dims, neither of them split; in the result it comes last.
+    Return the rule of a diagonal over two dims that stay whole; the diagonal is the last dim of the result.
 
     Args:
-        sides: per operand and then result, whether it is the `m`atrices or the `d`iagonals.
-        first: the default of `dim1`.
-        second: the default of `dim2`.
+        sides: for each operand and then the result, `m` for matrices or `d` for diagonals.
+        first: default of `dim1`.
+        second: default of `dim2`.
     """
 
     def rule(op: OpInstance) -> Rule:
@@ -114,7 +114,7 @@ def diagonal(sides: str, first: int | None = None, second: int | None = None) ->
 
 
 def repeated(op: OpInstance) -> Rule:
-    """Each dim some times over: the times are split, or, where it is once, the dim."""
+    """The rule of `repeat`: the repetitions of a dim are split, or the dim itself if it is repeated once."""
     value, sizes = named(op.operands[0])
     result: list[Dim] = []
     for i, times in enumerate(op.argument("repeats")):
@@ -126,12 +126,12 @@ def repeated(op: OpInstance) -> Rule:
 
 
 def joined(op: OpInstance) -> Rule:
-    """Tensors put end to end along `dim` (cat)."""
+    """The rule of `cat`: tensors joined along `dim`."""
     value, sizes = named(op.results[0])
     at = op.argument("dim", 0) % len(value)
     operands: list[Value] = []
     for i, shape in enumerate(op.operands):
-        # Torch lets a tensor of no elements and one dim stand for one of any shape.
+        # Torch lets a tensor of one dim and no elements stand for an empty tensor of any shape.
         nothing = shape == (0,)
         sizes[f"c{i}"] = 0 if nothing else shape[at]
         operands.append(((f"c{i}",),) if nothing else (*value[:at], (f"c{i}",), *value[at + 1 :]))
@@ -140,7 +140,7 @@ def joined(op: OpInstance) -> Rule:
 
 
 def stacked(op: OpInstance) -> Rule:
-    """Tensors put beside one another along a new `dim` (stack)."""
+    """The rule of `stack`: tensors joined along a new `dim`."""
     value, sizes = named(op.results[0])
     at = op.argument("dim", 0) % len(value)
     part = (*value[:at], *value[at + 1 :])
@@ -148,7 +148,7 @@ def stacked(op: OpInstance) -> Rule:
 
 
 def padded(op: OpInstance) -> Rule:
-    """`constant_pad_nd`: a dim that gains or loses elements at an end is not split."""
+    """The rule of `constant_pad_nd`: a dim that gains or loses elements at an end is not split."""
     pad = op.argument("pad")
     rank = len(op.operands[0])
     changed = [rank - 1 - end // 2 for end, count in enumerate(pad) if count]

@@ -1,8 +1,8 @@
 """
 Random tensors that are functions of a seed, a stream and the place of each element in the full tensor.
 
-Import puts them in the place of torch's random ops. Every part of the result can be had without the others, so they
-are split as any op that works element by element.
+Import replaces torch's random ops by these. Each part of a result can be computed without the other parts, so they are
+split like any elementwise op.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .common import rows
 from .spec import OpSpec
 
 _DRAWN, _PASSES = "130*each", 10.0
-"""Operations of a number, and how often memory is gone over: bits are mixed by ops on all elements."""
+"""Operations per number, and passes over memory, since ops on all elements mix the bits."""
 
 _LIKE = {"like": ""}
 

@@ -10,16 +10,16 @@ from .common import along, broadcast, broadcast_shape, named, rows, together, wr
 from .spec import OpInstance, OpSpec, RuleFunction
 
 _STEPS, _MOMENTS, _ORDER = "25*each", "140*each", "1000*each"
-"""Operations of what goes from element to element, of variances, and of what sorts."""
+"""Operations per element of scans, of variances, and of sorts."""
 
 _SUM, _MAX, _MIN = Reduction.SUM, Reduction.MAX, Reduction.MIN
 
 
 def reduction(kind: Reduction | None, results: int = 1, default: int | None = None) -> RuleFunction:
     """
-    A reduction over `dim`; `kind` is how parts combine, None where they do not.
+    Return the rule of a reduction over `dim`; `kind` combines the results of parts, or is None if they do not combine.
 
-    `default` is the dim where it is not given; None: all dims.
+    `default` is the dim if the argument is missing, or None for all dims.
     """
 
     def rule(op: OpInstance) -> Rule:
@@ -37,7 +37,7 @@ def reduction(kind: Reduction | None, results: int = 1, default: int | None = No
 
 
 def counted(op: OpInstance) -> Rule:
-    """`histc`: counts add up where the bounds are given, and are not those of each part's own numbers."""
+    """The rule of `histc`: the counts of parts add up only if the bounds are given, not taken from each part."""
     value, sizes = named(op.operands[0])
     sizes["b"] = op.results[0][0]
     bounds = op.argument("min", 0) != op.argument("max", 0)
@@ -46,20 +46,20 @@ def counted(op: OpInstance) -> Rule:
 
 
 def largest(op: OpInstance) -> Rule:
-    """`topk` along `dim`, the last where it is not given."""
+    """The rule of `topk` along `dim`, which is the last dim by default."""
     return together(op, wrapped(op.argument("dim", -1), len(op.operands[0])))
 
 
 def distance(op: OpInstance) -> Rule:
-    """A number of two tensors that broadcast to one shape, of which no dim is split."""
+    """The rule of one number from two tensors that broadcast to one shape; no dim is split."""
     shape = broadcast_shape(op.operands)
     value, sizes = named(shape)
-    operands = tuple(broadcast(each, value, sizes) for each in op.operands)
+    operands = tuple(broadcast(operand, value, sizes) for operand in op.operands)
     return Rule(operands, ((),), sizes, replicated=frozenset(sizes))
 
 
 def triangle(op: OpInstance) -> Rule:
-    """`tril` and `triu` look at the indices of the last two dims, which are not split."""
+    """The rule of `tril` and `triu`, which depend on the indices of the last two dims, so these are not split."""
     value, sizes = named(op.operands[0])
     return Rule((value,), (value,), sizes, replicated=frozenset(dim[0] for dim in value[-2:]))
 
@@ -71,7 +71,7 @@ def reductions_rows() -> Iterator[OpSpec]:
     yield from rows("nansum count_nonzero count_nonzero.dim_IntList", "self", reduction(_SUM))
     yield from rows("amax max", "self", reduction(_MAX))
     yield from rows("amin min", "self", reduction(_MIN))
-    # These are not made of those of the parts, or by no reduction that a collective has (products, and of booleans).
+    # The results of parts do not combine, or only by a reduction that collectives lack (products; any, all).
     yield from rows("mean.dim mean", "self", reduction(None), linear="self")
     yield from rows("argmax argmin", "self", reduction(None), flops=_STEPS, decides=True)
     yield from rows("any any.dim any.dims all all.dim all.dims", "self", reduction(None), flops=_STEPS)

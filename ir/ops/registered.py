@@ -1,8 +1,8 @@
 """
-Rules that a user registers: for ops that the table lacks, or in place of its rows.
+Rules that a user registers: for ops that the table lacks, or instead of rows in the table.
 
-Import asks here first. An op with a registered rule is written as `aten.opaque` with that rule as an attribute, so
-that the IR file needs nothing else.
+Import looks here first. An op with a registered rule becomes an `aten.opaque` with that rule as an attribute, so the IR
+file needs nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ..rules import Notation, parse_rule
 
 Ranks = tuple[tuple[int, ...], tuple[int, ...]]
-"""How many dims each operand and each result has."""
+"""The number of dims of each operand and each result."""
 
 _NAME = re.compile(r"\w+::\w+(\.\w+)?")
 
@@ -22,7 +22,7 @@ _REGISTERED: dict[str, dict[Ranks, Notation]] = {}
 
 def register_rule(op: str, rule: str, *, linear: Iterable[str | int] = (), additive: Iterable[int] = ()) -> None:
     """
-    Tell the compiler how an op may be split. A rule for operands of other numbers of dims is kept beside the first.
+    Tell the compiler how an op may be split. An op may have several rules, for operands with other numbers of dims.
 
     Args:
         op: `mylib::op`, or `mylib::op.overload`; an op of `aten` is then no longer looked up in the table.
@@ -32,7 +32,7 @@ def register_rule(op: str, rule: str, *, linear: Iterable[str | int] = (), addit
         additive: operands, by number, that are added to a sum: a bias.
 
     Raises:
-        ValueError: the name or the rule is malformed; the message says what was expected.
+        ValueError: the name or the rule is malformed; the message gives the expected form.
     """
     name, notation = full_name(op), notation_of(rule, linear, additive)
     _REGISTERED.setdefault(name, {})[notation.ranks] = notation
@@ -44,18 +44,18 @@ def unregister_rule(op: str) -> None:
 
 
 def registered_rules(name: str) -> dict[Ranks, Notation]:
-    """The rules of the op with this full name, by the numbers of dims that they are for."""
+    """Return the rules of the op with this full name, by numbers of dims."""
     return _REGISTERED.get(name, {})
 
 
 def notation_of(rule: str, linear: Iterable[str | int] = (), additive: Iterable[int] = ()) -> Notation:
-    """A rule with its sets of linear and additive operands; ValueError where it is malformed."""
+    """Return a rule with its sets of linear and additive operands; raise ValueError if it is malformed."""
     sets = {"linear": [str(group) for group in linear], "additive": [str(operand) for operand in additive]}
     return parse_rule(rule + "".join(f" {key}={{{', '.join(items)}}}" for key, items in sets.items() if items))
 
 
 def full_name(op: str) -> str:
-    """`ns::op.default` of `ns::op`; ValueError where it is neither."""
+    """Return the name of an op with its overload, `ns::op.default` for `ns::op`; raise ValueError for other text."""
     if _NAME.fullmatch(op) is None:
         raise ValueError(f"'{op}' is not the name of an op; expected a form like mylib::op or mylib::op.overload")
     return op if "." in op else f"{op}.default"

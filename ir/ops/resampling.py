@@ -1,4 +1,4 @@
-"""Images at other sizes or places: interpolation, grids, padding, and channels that become space."""
+"""Resampling of images: interpolation, grids, padding, and channels that become space."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def _pixels(channels: Shape, times: int, image: Shape) -> tuple[Value, Value, di
 
 
 def channels_shuffled(op: OpInstance) -> Rule:
-    """`channel_shuffle`: groups of channels take turns, so the dim of channels is not split."""
+    """`channel_shuffle`: groups of channels are interleaved, so the dim of channels is not split."""
     return together(op, (1,))
 
 
 def columns(op: OpInstance) -> Rule:
-    """`im2col`, [.., c, h, w] -> [.., c*k, l]: each window as a column."""
+    """`im2col`, [.., c, h, w] -> [.., c*k, l]: each window becomes a column."""
     image, column, sizes = _columns(op, op.operands[0], op.results[0])
     return Rule((image,), (column,), sizes, replicated=frozenset({"k", "h", "w", "l"}))
 
 
 def from_columns(op: OpInstance) -> Rule:
-    """`col2im`: columns added where their windows are."""
+    """`col2im`: columns are added at the places of their windows."""
     image, column, sizes = _columns(op, op.results[0], op.operands[0])
     return Rule((column,), (image,), sizes, replicated=frozenset({"k", "h", "w", "l"}))
 
@@ -92,13 +92,13 @@ def _padding_rows() -> Iterator[OpSpec]:
 
 
 def grid_sampler(op: OpInstance) -> Rule:
-    """(input [n, c, ..h], grid [n, ..y, p]) -> [n, c, ..y]: what the grid points to may be anywhere in the image."""
+    """(input [n, c, ..h], grid [n, ..y, p]) -> [n, c, ..y]: grid points may refer to any place in the image."""
     image, grid, sampled, sizes = _grid(op.operands[0], op.operands[1])
     return Rule((image, grid), (sampled,), sizes, replicated=_places(image))
 
 
 def grid_sampler_backward(op: OpInstance) -> Rule:
-    """(grad_output, input, grid) -> (grad_input, grad_grid), of which one may not be asked for."""
+    """(grad_output, input, grid) -> (grad_input, grad_grid); one of the results may be an empty placeholder."""
     image, grid, sampled, sizes = _grid(op.operands[1], op.operands[2])
     results = tuple(value if shape else () for value, shape in zip((image, grid), op.results, strict=True))
     reductions = dict.fromkeys(["c", *(dim[0] for dim in grid[1:-1])], Reduction.SUM)
@@ -106,7 +106,7 @@ def grid_sampler_backward(op: OpInstance) -> Rule:
 
 
 def _grid(image: Shape, grid: Shape) -> tuple[Value, Value, Value, dict[str, int]]:
-    """The values of image, grid and result, and the factors' sizes."""
+    """Return the dims of image, grid and result, and the sizes of the factors."""
     space, before = named(image[2:], "h")
     places, after = named(grid[1:-1], "y")
     sizes = {"n": image[0], "c": image[1], "p": grid[-1], **before, **after}

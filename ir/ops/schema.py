@@ -1,9 +1,9 @@
 """
 The arguments of the ops in the table, by torch's schemas.
 
-`schemas.txt` holds the schemas of all ops of torch that the table has, one a line, as torch prints them but for the
-results; `python -m shardwright.tools.schemas` writes it, and a test compares it with the torch that is installed. Ops
-that are none of torch's have their arguments in their rows, in the same notation.
+`schemas.txt` holds the schemas of all torch ops in the table, one per line, as torch prints them but without results;
+`python -m shardwright.tools.schemas` writes it, and a test compares it with the installed torch. Ops that torch lacks
+have their arguments in their rows, in the same notation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMAS = Path(__file__).with_name("schemas.txt")
 TENSOR = "Tensor"
 
 PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
-"""Arguments about where and how a tensor lies in memory, which is the runtime's business: the IR has none of them."""
+"""Arguments about the place and layout of a tensor in memory, which the runtime decides; the IR has none of them."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Argument:
     One argument of a schema.
 
     Args:
-        kind: torch's word for its type, that of the entries of a list: `Tensor`, `int`, `SymInt`, `float`, `bool`,
-            `Scalar`, `str` or `ScalarType`.
-        is_list: whether it is a list, for which torch takes one value too.
+        kind: torch's word for its type, or for the type of a list's entries: `Tensor`, `int`, `SymInt`, `float`,
+            `bool`, `Scalar`, `str` or `ScalarType`.
+        is_list: whether it is a list; torch takes one value in its place, too.
         optional: whether it may be None.
-        required: whether it has to be given, having no default and no None.
-        words: those that it may be, if it is one of a few; empty otherwise.
+        required: whether it must be given, since it has no default and cannot be None.
+        words: allowed words if it is one of a few words; empty otherwise.
     """
 
     name: str
@@ -50,19 +50,19 @@ class Argument:
 @lru_cache(maxsize=1024)
 def arguments_of(name: str) -> Mapping[str, Argument] | None:
     """
-    The arguments of an op of the table that the IR may hold, by name; None where no schema of it is known.
+    Return the arguments that the IR may hold for an op of the table, by name, or None if no schema is known.
 
-    The place and the full shape of a part (`localize`) are arguments of local calls alone.
+    The place and the full shape of a part (`localize`) are arguments of local calls only.
     """
     spec = op_table()[name]
     if spec.arguments is not None:
         listed = {operand: Argument(operand, TENSOR) for operand in spec.operands}
-        listed |= {each.name: each for each in parse_arguments(spec.arguments)}
+        listed |= {argument.name: argument for argument in parse_arguments(spec.arguments)}
     elif (text := _schemas().get(name)) is not None:
-        listed = {each.name: each for each in parse_arguments(text)}
+        listed = {argument.name: argument for argument in parse_arguments(text)}
     else:
         return None
-    placed = {each for each, place in (spec.localize or {}).items() if "." in place}
+    placed = {argument_name for argument_name, place in (spec.localize or {}).items() if "." in place}
     words = _WORDS.get(name.partition(".")[0], {})
     return {
         each.name: Argument(each.name, each.kind, each.is_list, each.optional, each.required, words.get(each.name, ()))
@@ -91,7 +91,7 @@ def parse_arguments(text: str) -> Iterator[Argument]:
 
 @lru_cache(maxsize=1)
 def _schemas() -> dict[str, str]:
-    """The arguments in `schemas.txt`, by the op's name."""
+    """Return the arguments in `schemas.txt` by op name."""
     lines = SCHEMAS.read_text(encoding="utf-8").splitlines()
     return {name: rest.removesuffix(")") for name, _, rest in (line.partition("(") for line in lines)}
 
@@ -108,4 +108,4 @@ _WORDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "_linalg_eigh": {"UPLO": ("L", "U")},
     "_linalg_svd": {"driver": ("gesvd", "gesvdj", "gesvda")},
 }
-"""By the op without its overload, the words that an argument may be, of which schemas say nothing."""
+"""Maps an op, without its overload, to the allowed words of its arguments, since schemas do not list them."""

@@ -17,7 +17,7 @@ class OpInstance:
     """
     One use of an op: the shapes of its tensor operands and results, and its other arguments as Python values.
 
-    `masks` are the positions of the operands that are boolean.
+    `masks` holds the positions of boolean operands.
     """
 
     name: str
@@ -28,46 +28,46 @@ class OpInstance:
     masks: frozenset[int] = frozenset()
 
     def argument(self, name: str, default: Plain = None) -> Any:
-        """The value of the argument `name`, where it is not a tensor; the op's schema decides its type."""
+        """Return the value of the argument `name` if it is not a tensor; the op's schema gives its type."""
         return (self.arguments or {}).get(name, default)
 
     def operand(self, name: str) -> Shape:
-        """The shape of the tensor operand `name`."""
+        """Return the shape of the tensor operand `name`."""
         return self.operands[self.operand_names.index(name)]
 
 
 RuleFunction = Callable[[OpInstance], Rule]
 
 EACH = "each"
-"""In a number of operations: the elements of the largest tensor that an op reads or writes."""
+"""In a count of operations: the elements of the largest tensor that an op reads or writes."""
 
 
 @dataclass(frozen=True)
 class OpSpec:
     """
-    One row: everything that passes ask about an op.
+    One row of the table: the properties of an op.
 
     name       the overload, without `.default`
     operands   schema names of the tensor arguments, in order; `*name` for a list of tensors (one at most)
     rule       factor notation, or a function of the shapes
     linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
                operands
-    flops      floating-point operations as a product over factors (`2*i*j*k`), perhaps over one (`2*s*k*n*e/g`); `each`
-               is the number of elements of the largest tensor, and the default
-    scale      what its arguments make of that number: half of it under a causal mask
-    reads      operands that are read in part -> the tensor that has as many elements as are read; empty: none are
-    passes     how often what is read and written is gone over, where the runtime has a function of several ops
-    localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
-               `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments
-               that only a part has -> where it starts, and the shape of what it is a part of: `result0.start`,
-               `operand0.start[1]`, `result0.whole`
-    decides    whether results jump where operands differ by rounding alone: comparisons of tensors, what sorts or picks
+    flops      floating-point operations: a product of factors (`2*i*j*k`), or a quotient (`2*s*k*n*e/g`); `each` is the
+               number of elements of the largest tensor, and the default
+    scale      multiplier of that number, by arguments: half under a causal mask
+    reads      operands that are read in part -> the tensor with as many elements as are read; empty: nothing is read
+    passes     number of passes over everything read and written, if the runtime has a function of several ops
+    localize   arguments with global sizes -> the source of their local sizes: `result0`, `operand1`, `result0[1]`,
+               `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments that only parts
+               have -> the start of a part, or the shape of the whole: `result0.start`, `operand0.start[1]`,
+               `result0.whole`
+    decides    whether results jump where operands differ by rounding: comparisons of tensors, sorting, picking
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
-    ordered    torch's kernel takes it for granted that its operands lie in memory in the order of their dims
-    arguments  of an op that is none of torch's: its arguments beside the operands, and operands that may be None, as
-               torch writes a schema (`Tensor? attn_mask=None, bool is_causal=False`); None for torch's (`schemas.txt`)
-    family     the class of cost: the name of the file that has the row (the table fills it in)
+    ordered    whether torch's kernel assumes operands in memory in the order of their dims
+    arguments  for an op that torch lacks: its arguments other than operands, and operands that may be None, in torch's
+               schema notation (`Tensor? attn_mask=None, bool is_causal=False`); None for torch ops (`schemas.txt`)
+    family     the cost class: the name of the file that has the row (the table fills it in)
     """
 
     name: str
@@ -87,7 +87,7 @@ class OpSpec:
     family: str = ""
 
     def bind(self, op: OpInstance) -> Rule:
-        """The sharding rule of one use of the op; ValueError where its shapes do not go together."""
+        """Return the sharding rule of one use of the op; raise ValueError if its shapes do not fit."""
         if isinstance(self.rule, str):
             rule = parse_rule(self.rule).bind(op.operands, op.results)
         else:
@@ -97,9 +97,7 @@ class OpSpec:
         return replace(rule, linear=self._linear(op)) if self.linear else rule
 
     def _linear(self, op: OpInstance) -> tuple[frozenset[int], ...]:
-        """
-        The linear sets in which every tensor is present; an operand that is None drops out, a number blocks.
-        """
+        """Return the linear sets of tensors; an operand that is None leaves its set, and a number removes the set."""
         groups: list[frozenset[int]] = []
         for text in self.linear:
             names = [name for name in op.operand_names if text == "*"] or text.split("+")
@@ -111,5 +109,5 @@ class OpSpec:
 
     @property
     def contracts(self) -> bool:
-        """Whether the op does many operations per element: products of matrices, attention, convolutions."""
+        """Whether the op does many operations per element: matrix products, attention, convolutions."""
         return bool(self.flops) and EACH not in self.flops.split("*")

@@ -1,10 +1,9 @@
 """
-The op table: one row per ATen overload. A new op needs its row here and nothing else.
+The op table: one row per ATen overload. A new op needs only a row in this table.
 
 Names are ATen's without `.default`; `attention` and `attention_backward` are the fused attention ops that
-import normalises every backend's variants to; `sum_exp` and `cross_entropy_backward` are pieces of a
-cross-entropy, made by `decompose-cross-entropy`; `random_*`
-what it makes of random ops; `train.*` are the fused updates of one parameter.
+import normalises every backend's variants to; `decompose-cross-entropy` produces `sum_exp` and
+`cross_entropy_backward`; import replaces random ops by `random_*`; `train.*` are the fused updates of one parameter.
 """
 
 from __future__ import annotations
@@ -46,19 +45,17 @@ _FAMILIES = {
     "losses": losses_rows,
     "random": random_rows,
 }
-"""The rows of each family; its name is the class of cost of its ops."""
+"""The rows of each family; the name of a family is the cost class of its ops."""
 
 
 @lru_cache(maxsize=1)
 def op_table() -> dict[str, OpSpec]:
-    """All rows by name."""
+    """Return all rows by name."""
     return {spec.name: replace(spec, family=name) for name, rows in _FAMILIES.items() for spec in rows()}
 
 
 def update_rule(op: OpInstance) -> Rule:
-    """
-    The rule of a fused optimizer update: every tensor is spread like the parameter; scalars are replicated.
-    """
+    """Return the rule of a fused update: every tensor has the parameter's sharding; scalars are replicated."""
     value, sizes = named(op.results[0])
     operands = tuple(value if shape == op.results[0] else () for shape in op.operands)
     results = tuple(value if shape == op.results[0] else () for shape in op.results)
@@ -66,6 +63,6 @@ def update_rule(op: OpInstance) -> Rule:
 
 
 def rule_of(op: OpInstance) -> Rule:
-    """The sharding rule of `op`; an overload without a row runs replicated."""
+    """Return the sharding rule of `op`; an overload without a row is replicated."""
     spec = op_table().get(op.name)
     return spec.bind(op) if spec is not None else replicated_rule(op.operands, op.results)

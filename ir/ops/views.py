@@ -14,10 +14,10 @@ _SIZE = {"size": "result0"}
 
 def reshape(op: OpInstance) -> Rule:
     """
-    A view of other sizes: the dims' common factors (an even split of a dim of either side splits the other as well).
+    The rule of a view with other sizes: the dims' common factors (an even split of a dim on one side splits the other).
 
-    From the first elements that the two sides group by sizes without a common factor, dims stay whole, except equal
-    last dims: a view of [8, 4, 9, 5] as [48, 6, 5] keeps its 8 rows and its 5 columns.
+    From the first elements whose sizes on both sides have no common factor, dims stay whole, except equal last dims: a
+    view of [8, 4, 9, 5] as [48, 6, 5] keeps its 8 rows and its 5 columns.
     """
     source, target = op.operands[0], op.results[0]
     sizes: dict[str, int] = {}
@@ -55,7 +55,7 @@ def _size(shape: Shape, index: int) -> int:
 
 
 def _equal_last(source: Shape, target: Shape) -> int:
-    """How many of the last dims are the same."""
+    """Return the number of last dims that are equal."""
     pairs = zip(reversed(source), reversed(target), strict=False)
     return next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(source), len(target)))
 
@@ -69,7 +69,7 @@ def _name_rest(prefix: str, shape: Shape, first: int, dims: Sequence[list[str]])
 
 
 def permuted(order: Callable[[OpInstance, int], Sequence[int]]) -> RuleFunction:
-    """A reordering of dims; `order` gives, per result dim, the operand's dim."""
+    """Return the rule of a reordering of dims; `order` gives, per result dim, the operand's dim."""
 
     def rule(op: OpInstance) -> Rule:
         value, sizes = named(op.operands[0])
@@ -79,7 +79,7 @@ def permuted(order: Callable[[OpInstance, int], Sequence[int]]) -> RuleFunction:
 
 
 def swap(op: OpInstance, rank: int) -> list[int]:
-    """The order of `transpose.int` (dim0, dim1) and of `t`."""
+    """Return the order of `transpose.int` (dim0, dim1) and of `t`."""
     order = list(range(rank))
     if rank >= 2:
         a, b = op.argument("dim0", 0) % rank, op.argument("dim1", 1) % rank
@@ -88,40 +88,40 @@ def swap(op: OpInstance, rank: int) -> list[int]:
 
 
 def permutation(op: OpInstance, rank: int) -> list[int]:
-    """The order of `permute` (dims)."""
+    """Return the order of `permute` (dims)."""
     return [d % rank for d in op.argument("dims")]
 
 
 def unsqueeze(op: OpInstance) -> Rule:
-    """A dim of size 1 put in at `dim`."""
+    """The rule of a new dim of size 1 at `dim`."""
     value, sizes = named(op.operands[0])
     at = op.argument("dim") % len(op.results[0])
     return Rule((value,), ((*value[:at], (), *value[at:]),), sizes)
 
 
 def squeeze(op: OpInstance) -> Rule:
-    """The dims of size 1 named by `dim` (all where it is not given) taken out."""
+    """The rule of removing the dims of size 1 in `dim`, or all of them if the argument is missing."""
     value, sizes = named(op.operands[0])
-    # An empty list names none.
+    # An empty list refers to no dim.
     dims = set(wrapped(op.argument("dim"), len(value))) if op.argument("dim") != [] else set[int]()
     kept = tuple(d for i, d in enumerate(value) if not (i in dims and sizes[d[0]] == 1))
     return Rule((value,), (kept,), sizes)
 
 
 def as_real(op: OpInstance) -> Rule:
-    """Complex numbers as pairs along a new last dim."""
+    """The rule of complex numbers that become pairs along a new last dim."""
     value, sizes = named(op.operands[0])
     return Rule((value,), ((*value, ("two",)),), {**sizes, "two": 2}, replicated=frozenset({"two"}))
 
 
 def as_complex(op: OpInstance) -> Rule:
-    """Pairs along the last dim as complex numbers."""
+    """The rule of pairs along the last dim that become complex numbers."""
     value, sizes = named(op.results[0])
     return Rule(((*value, ("two",)),), (value,), {**sizes, "two": 2}, replicated=frozenset({"two"}))
 
 
 def rotated(op: OpInstance) -> Rule:
-    """`rot90`: the plane of `dims` is not split."""
+    """The rule of `rot90`: the plane of `dims` is not split."""
     return together(op, wrapped(op.argument("dims", (0, 1)), len(op.operands[0])))
 
 
@@ -133,11 +133,11 @@ def views_rows() -> Iterator[OpSpec]:
     yield from rows("t transpose.int", "self", permuted(swap), linear="self", view=True)
     yield from rows("expand", "self", pointwise, linear="self", localize=_SIZE, view=True)
     yield from rows("unsqueeze", "self", unsqueeze, linear="self", view=True)
-    # Run as a reshape to the local size: a rank may have one element of a dim that is not of size 1.
+    # Runs as a reshape to the local size, since a rank may hold one element of a larger dim.
     yield from rows("squeeze squeeze.dim squeeze.dims", "self", squeeze, linear="self", localize=_SIZE, view=True)
     yield from rows("view_as_real", "self", as_real, linear="self", view=True)
     yield from rows("view_as_complex", "self", as_complex, linear="self", view=True, ordered=True)
     yield from rows("rot90", "self", rotated, linear="self")
-    # Strides say nothing of a part's: import writes these as reads and writes by position.
+    # Global strides do not apply to parts: import turns these ops into reads and writes by position.
     yield from rows("as_strided", "self", whole, view=True)
     yield from rows("as_strided_scatter", "self src", whole)

@@ -11,7 +11,7 @@ from .spec import OpInstance, OpSpec, Shape
 
 
 def convolution(op: OpInstance) -> Rule:
-    """(input, weight, bias?) -> output: batch, channels and groups of channels may be split, windows not."""
+    """(input, weight, bias?) -> output: batch, channels and groups of channels may be split, windows may not."""
     x, w, y, sizes, whole = _convolved(op, op.operands[0], op.operands[1], op.results[0])
     bias: list[Value] = [y[1:2]] if len(op.operands) > 2 else []
     additive = frozenset({2} if bias else ())
@@ -29,14 +29,14 @@ def _convolved(
     op: OpInstance, x: Shape, w: Shape, y: Shape
 ) -> tuple[Value, Value, Value, dict[str, int], frozenset[str]]:
     """
-    Input, weight and output of a convolution, the factors' sizes and those that must not be split.
+    Return the dims of input, weight and output of a convolution, the factors' sizes, and the factors that stay whole.
 
-    A group's channels are convolved apart from the others': groups lead the channels of all three.
+    Each group of channels is convolved separately: the factor of groups leads the channels of all three.
     """
     groups = op.argument("groups", 1)
     sizes = {"n": x[0], "g": groups, "i": x[1] // groups, "o": y[1] // groups}
     spaces: list[Value] = []
-    # Windows are where the smaller image is (y), which a transposed convolution takes and others give.
+    # Windows belong to the smaller image (y): the input of a transposed convolution, the output of others.
     transposed = op.argument("transposed", False)
     names = "ykh" if transposed else "hky"
     for prefix, shape in zip(names, (x, w, y), strict=True):
@@ -72,7 +72,7 @@ def _convolution_rows() -> Iterator[OpSpec]:
 
 
 _POOL = "40*each"
-"""Operations of pooling: windows are walked through element by element."""
+"""Operations of pooling, which reads windows element by element."""
 
 
 def _max_pool_rows() -> Iterator[OpSpec]:

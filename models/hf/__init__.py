@@ -1,4 +1,4 @@
-"""Hugging Face models as training steps: `from_hf`, their tasks, example batches, and tiny ones by name."""
+"""Hugging Face models as training steps: `from_hf`, tasks, example batches, and tiny configs by name."""
 
 from .step import from_hf, hf_step
 

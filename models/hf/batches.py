@@ -1,4 +1,4 @@
-"""Example batches, by what a model takes: random tokens, images and sounds, with labels of the loss's form."""
+"""Example batches for the inputs of a model: random tokens, images and sounds, with labels in the form of the loss."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 IGNORED = -100
-"""The label that losses skip."""
+"""The label that losses ignore."""
 
 
 @dataclass(frozen=True)
 class BatchSizes:
     """
-    How large an example batch is.
+    The sizes of an example batch.
 
     Args:
-        rows: of the global batch.
-        length: tokens in a row of text.
-        image: height and width of images, where the config does not say.
+        rows: number of rows of the global batch.
+        length: number of tokens in a row of text.
+        image: height and width of images, if the config has no size.
     """
 
     rows: int = 8
@@ -31,41 +31,41 @@ class BatchSizes:
 
 
 def language(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Text with padding at the end of some rows, and a label per token that is none there."""
+    """Return text with padding at the end of some rows, and a label per token, which is ignored at padding."""
     text = _text(config, sizes)
     labels = text["input_ids"].masked_fill(text["attention_mask"] == 0, IGNORED)
     return {**text, "labels": labels}
 
 
 def text_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Text and a class per row."""
+    """Return text and a class per row."""
     return {**_text(config, sizes), "labels": _classes(config, sizes.rows)}
 
 
 def token_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Text and a class per token."""
+    """Return text and a class per token."""
     return {**_text(config, sizes), "labels": _classes(config, sizes.rows, sizes.length)}
 
 
 def question_answering(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Text, and where in it the answer starts and ends."""
+    """Return text and the start and end of the answer in it."""
     ends = torch.randint(sizes.length, (2, sizes.rows), generator=_generator(2)).sort(dim=0).values
     return {**_text(config, sizes), "start_positions": ends[0].clone(), "end_positions": ends[1].clone()}
 
 
 def image_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Images and a class per image."""
+    """Return images and a class per image."""
     return {"pixel_values": _images(config, sizes), "labels": _classes(config, sizes.rows)}
 
 
 def segmentation(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Images and a class per pixel."""
+    """Return images and a class per pixel."""
     pixels = _images(config, sizes)
     return {"pixel_values": pixels, "labels": _classes(config, sizes.rows, *pixels.shape[-2:])}
 
 
 def masked_image(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Images and which of their patches are hidden."""
+    """Return images and a mask of their hidden patches."""
     pixels = _images(config, sizes)
     patches = pixels.size(-1) // config.patch_size * (pixels.size(-2) // config.patch_size)
     hidden = torch.randint(2, (sizes.rows, patches), generator=_generator(2)).bool()
@@ -73,25 +73,25 @@ def masked_image(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch
 
 
 def contrastive(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor | bool]:
-    """Pairs of text and image."""
+    """Return pairs of text and image."""
     pixels = _images(config.vision_config, sizes)
     return {**_text(config.text_config, sizes), "pixel_values": pixels, "return_loss": True}
 
 
 def speech_seq2seq(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Spectrograms as long as the encoder takes, and the text that is heard."""
+    """Return spectrograms of the encoder's full length, and the spoken text."""
     shape = (sizes.rows, config.num_mel_bins, 2 * config.max_source_positions)
     features = torch.randn(shape, generator=_generator(1))
     return {"input_features": features, "labels": language(config, sizes)["labels"]}
 
 
 def audio_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Sounds and a class per sound."""
+    """Return sounds and a class per sound."""
     return {**_sounds(config, sizes), "labels": _classes(config, sizes.rows)}
 
 
 def speech_to_text(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Sounds and the symbols that are heard, fewer than the model's frames."""
+    """Return sounds and the spoken symbols, fewer than the model's frames."""
     labels = torch.randint(1, config.vocab_size, (sizes.rows, 4), generator=_generator(2))
     return {**_sounds(config, sizes), "labels": labels}
 
@@ -114,7 +114,7 @@ def _images(config: PretrainedConfig, sizes: BatchSizes) -> torch.Tensor:
 
 
 def _sounds(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
-    """Waves of as many frames as `length` asks for, or spectrograms for a model that takes these."""
+    """Return waves with `length` frames, or spectrograms for a model without `conv_stride`."""
     if not hasattr(config, "conv_stride"):
         frames = 2 * config.max_source_positions if hasattr(config, "max_source_positions") else config.max_length
         bins = config.num_mel_bins
@@ -128,7 +128,7 @@ def _sounds(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tens
 
 
 def _classes(config: PretrainedConfig, *shape: int) -> torch.Tensor:
-    """A class for each element of a tensor."""
+    """Return a random class for each element of a tensor of this shape."""
     if config.num_labels is None:
         raise AttributeError("it has no num_labels")
     return torch.randint(config.num_labels, shape, generator=_generator(2))

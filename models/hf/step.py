@@ -1,4 +1,4 @@
-"""`from_hf`: a training step of a Hugging Face model, its config, or the name of its type."""
+"""`from_hf`: makes a training step from a Hugging Face model, its config, or the name of its type."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 _ASIDE = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "num_labels", "problem_type")
-"""Settings that every config takes, whether or not its class names them."""
+"""Settings that every config accepts, even if its class does not name them."""
 
 ADAMW = partial(torch.optim.AdamW, lr=3e-4)
 
 
 @dataclass(frozen=True)
 class _Untrained:
-    """A function that makes a model of random weights; under fake tensors it allocates nothing."""
+    """A function that makes a model with random weights; under fake tensors it allocates nothing."""
 
     config: PretrainedConfig
     name: str
@@ -64,23 +64,24 @@ def from_hf(
     **overrides: Any,
 ) -> TrainingStep:
     """
-    The training step of a Hugging Face model.
+    Return the training step of a Hugging Face model.
 
     Args:
         source: a `PreTrainedModel`, which is trained as it is; a `PretrainedConfig`; or the name of a model type, such
-            as ``llama``, of which the default config is taken, or a name of `TINY`. Of a config no weight is allocated
-            before a program runs.
-        batch: an example of the global batch, by the names of the model's arguments, labels among them; None makes
-            one for the task.
-        task: what the model is trained for, a key of `tasks.TASKS`; None takes what the config's architectures say,
-            or the first that transformers has a class for. A model's class has its task already.
-        loss: as in `TrainingStep`; None takes the loss that the model returns, auxiliary losses included where the
-            config asks for them.
-        dropout: what every probability of dropping becomes (stochastic depth and skipped layers too); None leaves
-            each as the config has it. Not for a model that exists.
-        rows, length, image: sizes of an example batch that is made here: rows of the global batch (8), tokens of a
-            row (16), height and width of an image where the config does not say (224).
-        overrides: of the config, by attribute; a dotted name leads into a config within (`text_config.hidden_size`).
+            as ``llama``, for its default config, or a name in `TINY`. The weights of a config are not allocated before
+            a program runs.
+        batch: an example of the global batch, by the names of the model's arguments, including labels; by default it is
+            generated for the task.
+        task: the task of the training, a key of `tasks.TASKS`; by default the task of the config's architectures, or
+            the first that transformers has a class for. A model's class already determines its task.
+        loss: as in `TrainingStep`; by default the loss that the model returns, with auxiliary losses if the config
+            enables them.
+        dropout: the value of every dropout probability (also of stochastic depth and skipped layers); by default the
+            values of the config. It does not apply to an existing model.
+        rows, length, image: sizes of a generated example batch: rows of the global batch (8), tokens of a row (16),
+            height and width of an image if the config has none (224).
+        overrides: changes of the config, by attribute; a dotted name refers to a nested config
+            (`text_config.hidden_size`).
 
     Raises:
         HFError: there is no such model type, setting or task, or transformers is not installed.
@@ -93,7 +94,7 @@ def from_hf(
     sizes = BatchSizes(rows or preset.rows, length or preset.length, image or preset.image)
     if isinstance(source, nn.Module):
         if overrides or dropout is not None:
-            raise HFError(f"a {type(source).__name__} exists already: change its config before creating it")
+            raise HFError(f"the {type(source).__name__} already exists; change its config before creating it")
         return TrainingStep(source, loss, optimizer, batch or _batch_of_model(source, task, sizes))
     config = _overridden(source, overrides)
     _complete(config)
@@ -105,10 +106,10 @@ def from_hf(
 
 def hf_step(spec: str) -> TrainingStep:
     """
-    The step that a command line names: ``llama``, or ``llama?hidden_size=64&num_hidden_layers=2&rows=32``.
+    Return the step that a command line names: ``llama``, or ``llama?hidden_size=64&num_hidden_layers=2&rows=32``.
 
-    What follows the question mark are keyword arguments of `from_hf`, overrides of the config included; values are
-    JSON, or text where they are not.
+    The settings after the question mark are keyword arguments of `from_hf`, including overrides of the config; values
+    are JSON, or otherwise text.
 
     Raises:
         HFError: as in `from_hf`, or the settings are not of this form.
@@ -138,7 +139,7 @@ def _require_transformers() -> None:
 
 
 def _named(name: str, overrides: dict[str, object]) -> tuple[PretrainedConfig, BatchSizes]:
-    """The config that a name stands for, with some settings changed, and the sizes of its example batch."""
+    """Return the config that a name stands for, with overrides, and the sizes of its example batch."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -148,24 +149,24 @@ def _named(name: str, overrides: dict[str, object]) -> tuple[PretrainedConfig, B
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise HFError(f"transformers has no model type {name!r}{hint}")
     _check_known(AutoConfig.for_model(tiny.model_type), overrides)
-    # Not set afterwards: the class derives some settings from others.
+    # Overrides go to the constructor, because the class derives some settings from others.
     return AutoConfig.for_model(tiny.model_type, **_nested({**tiny.overrides, **overrides})), tiny.sizes
 
 
 def _nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with dotted names as dicts within a dict."""
-    found: dict[str, Any] = {}
+    """Return settings with dotted names as nested dicts."""
+    nested: dict[str, Any] = {}
     for path, value in settings.items():
         *inner, name = path.split(".")
-        owner = found
+        owner = nested
         for step in inner:
             owner = owner.setdefault(step, {})
         owner[name] = value
-    return found
+    return nested
 
 
 def _overridden(config: PretrainedConfig, overrides: dict[str, object]) -> PretrainedConfig:
-    """A copy of a config with some settings changed."""
+    """Return a copy of a config with some settings changed."""
     _check_known(config, overrides)
     config = copy.deepcopy(config)
     for path, value in overrides.items():
@@ -175,7 +176,7 @@ def _overridden(config: PretrainedConfig, overrides: dict[str, object]) -> Pretr
 
 
 def _check_known(config: PretrainedConfig, overrides: dict[str, object]) -> None:
-    """HFError for a setting that a config does not have."""
+    """Raise HFError for a setting that a config does not have."""
     for path in overrides:
         owner, _, name = path.rpartition(".")
         try:
@@ -188,8 +189,8 @@ def _check_known(config: PretrainedConfig, overrides: dict[str, object]) -> None
 
 
 def _complete(config: PretrainedConfig) -> None:
-    """Set what training needs and many configs leave open."""
-    config.use_cache = False  # of keys and values, which generation has and training does not
+    """Set settings that training needs and that many configs leave open."""
+    config.use_cache = False  # the cache of keys and values is for generation only
     if config.is_encoder_decoder:
         for name in ("pad_token_id", "decoder_start_token_id"):
             if getattr(config, name, None) is None:
@@ -197,7 +198,7 @@ def _complete(config: PretrainedConfig) -> None:
 
 
 def _set_dropout(config: PretrainedConfig, p: float) -> None:
-    """Set every probability of dropping, in configs within a config too."""
+    """Set every dropout probability, also in nested configs."""
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
             _set_dropout(value, p)
@@ -209,7 +210,7 @@ def _batch_of_model(model: nn.Module, task: str | None, sizes: BatchSizes) -> di
     config: Any = model.config
     if (task := task or task_of(model)) is None:
         raise HFError(
-            f"the training task of a {type(model).__name__} is unknown; give from_hf(model, batch) a batch for which "
-            "it returns a loss, or use a class with a loss (AutoModelForCausalLM, ...)"
+            f"the training task of a {type(model).__name__} is unknown; give from_hf(model, batch) a batch that makes "
+            "it return a loss, or use a class with a loss (AutoModelForCausalLM, ...)"
         )
     return example_batch(task, config, sizes)

@@ -1,4 +1,4 @@
-"""What a Hugging Face model can be trained for: the classes that have the loss, and the batch that they take."""
+"""The training tasks of Hugging Face models: the classes with the loss, and their example batches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MakeBatch = Callable[["PretrainedConfig", BatchSizes], Mapping[str, torch.Tensor
 @dataclass(frozen=True)
 class TrainingTask:
     """
-    One kind of training.
+    A kind of training.
 
     Args:
         classes: the name of transformers' mapping from model types to the classes that have this loss.
-        batch: from a config and sizes to an example batch.
+        batch: a function from a config and sizes to an example batch.
     """
 
     classes: str
@@ -46,20 +46,20 @@ TASKS: dict[str, TrainingTask] = {
     "question-answering": TrainingTask("MODEL_FOR_QUESTION_ANSWERING", batches.question_answering),
     "masked-image": TrainingTask("MODEL_FOR_MASKED_IMAGE_MODELING", batches.masked_image),
 }
-"""By name; where a model can be trained for several and none is asked for, the first is taken."""
+"""The tasks by name; if a model supports several, the first is the default."""
 
 
 class HFError(ValueError):
-    """A Hugging Face model that no training step can be made of; the message says why and what to do."""
+    """An error that reports that a Hugging Face model cannot become a training step, with the reason and a remedy."""
 
 
 def class_for(config: PretrainedConfig, task: str | None) -> tuple[str, str]:
     """
-    The task that is meant, and the name of the class that has its loss.
+    Return the task of a config, and the name of the class that has its loss.
 
     Args:
-        config: its `architectures` decide, where a class is named there that can be trained.
-        task: a key of `TASKS`; None leaves it to the config.
+        config: the config, whose `architectures` decide if they name a trainable class.
+        task: a key of `TASKS`; by default the config decides.
 
     Raises:
         HFError: no such task, or none for this model.
@@ -69,7 +69,7 @@ def class_for(config: PretrainedConfig, task: str | None) -> tuple[str, str]:
         if not possible:
             raise HFError(
                 f"no task is known for the model type {config.model_type!r}; build the model yourself and give "
-                "from_hf(model, batch) a batch for which it returns a loss"
+                "from_hf(model, batch) a batch that makes it return a loss"
             )
         named = [(key, name) for key, name in possible.items() if name in (config.architectures or ())]
         as_decoder = [(key, possible[key]) for key in ("causal-lm",) if getattr(config, "is_decoder", False)]
@@ -83,13 +83,13 @@ def class_for(config: PretrainedConfig, task: str | None) -> tuple[str, str]:
 
 
 def task_of(model: Any) -> str | None:
-    """The task of a model's class, or None where it is not known."""
+    """Return the task of a model's class, or None if it is unknown."""
     return next((key for key, name in _classes(model.config.model_type) if name == type(model).__name__), None)
 
 
 def example_batch(task: str, config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor | bool]:
     """
-    An example batch for a task.
+    Return an example batch for a task.
 
     Raises:
         HFError: the config lacks a size that the batch needs.
@@ -99,16 +99,16 @@ def example_batch(task: str, config: PretrainedConfig, sizes: BatchSizes) -> dic
     except AttributeError as error:
         raise HFError(
             f"cannot make an example batch of a {config.model_type!r} for {task!r}: {error}; give "
-            "from_hf(..., batch) one of your own"
+            "from_hf(..., batch) an example batch"
         ) from error
 
 
 def _classes(model_type: str) -> Iterator[tuple[str, str]]:
-    """The tasks that transformers has a class for, with its name."""
+    """Yield the tasks that have a class in transformers, with the name of the class."""
     from transformers.models.auto import modeling_auto
 
     for key, task in TASKS.items():
         mapping: Mapping[str, Any] = getattr(modeling_auto, f"{task.classes}_MAPPING_NAMES")
-        found = mapping.get(model_type)
-        if found is not None:
-            yield key, found if isinstance(found, str) else found[0]
+        names = mapping.get(model_type)
+        if names is not None:
+            yield key, names if isinstance(names, str) else names[0]

@@ -1,8 +1,8 @@
 """
 Tiny configs of many architectures, by name: `from_hf("bert-tiny")`, `shardwright check hf:bert-tiny --mesh 2x2`.
 
-Each has every structure of its published siblings at a size for tests, and no dropout. Four heads and a batch of
-eight divide evenly, the odd vocabulary does not.
+Each has the structure of its published siblings at a size for tests, without dropout. Four heads and a batch of eight
+divide evenly, the odd vocabulary does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIZES = BatchSizes(rows=8, length=12, image=32)
 
 @dataclass(frozen=True)
 class Tiny:
-    """A model type, what its config has other than by default, and the sizes of an example batch."""
+    """A model type, the changes of its default config, and the sizes of an example batch."""
 
     model_type: str
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -146,7 +146,7 @@ _CONFIGS: Mapping[str, dict[str, Any]] = {
         "projection_dim": 16,
     },
     "whisper": {**_SEQ2SEQ, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 32},
-    # Beyond the two dozen.
+    # Additional architectures.
     "deberta-v2": {**_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 4},
     "electra": {**_ENCODER, "embedding_size": 16},
     "mpt": {"vocab_size": 101, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 32},
@@ -191,7 +191,7 @@ _CONFIGS: Mapping[str, dict[str, Any]] = {
     "pegasus": {**_SEQ2SEQ, "max_position_embeddings": 32},
     "mamba": {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
 }
-"""By model type, what differs from the default config."""
+"""The changes of the default config, by model type."""
 
 TINY: dict[str, Tiny] = {f"{name}-tiny": Tiny(name, overrides) for name, overrides in _CONFIGS.items()}
-"""By name."""
+"""The tiny configs, by name."""

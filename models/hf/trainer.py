@@ -1,9 +1,9 @@
 """
-`DistributedTrainer`: Hugging Face's `Trainer`, whose training steps are a planned one.
+`DistributedTrainer`: Hugging Face's `Trainer` with planned training steps.
 
-The loop is the Trainer's own: epochs, schedule, logs, callbacks, evaluation, saving of weights. Forward, backward,
-clipping and update are the step's. What the Trainer could do only with gradients or an optimizer of its own is refused
-by name. It needs accelerate, as the Trainer does.
+The Trainer runs the loop: epochs, schedule, logs, callbacks, evaluation, saving of weights. The planned step does
+forward, backward, clipping and update. Options of the Trainer that need its own gradients or optimizer raise an error.
+Like the Trainer it needs accelerate.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class DistributedTrainer(Trainer):
     """
     A Trainer that trains by `shardwright.parallelize`, on all ranks of a torchrun job.
 
-    The global batch is, as ever, `per_device_train_batch_size` for every rank; each rank loads all of it, in the order
-    in which the Trainer loads it on one device. Weight decay, learning rate, `max_grad_norm` and ``bf16`` are those of
-    the arguments. The step is planned when training begins; `step` has it then.
+    The global batch has `per_device_train_batch_size` rows for every rank, as usual; each rank loads all of it, in the
+    order of the Trainer on one device. Weight decay, learning rate, `max_grad_norm` and ``bf16`` are taken from the
+    arguments. The step is planned when training begins, and is then available as `step`.
 
     Args:
-        parallelize: what `shardwright.parallelize` is asked for besides, such as ``{"cluster": "cluster.toml",
+        parallelize: additional arguments of `shardwright.parallelize`, such as ``{"cluster": "cluster.toml",
             "micro_batches": 4}``.
-        options: of the Trainer.
+        options: options of the Trainer.
 
     Raises:
-        ValueError: the Trainer is asked for what a planned step does not do; the message says what to do.
+        ValueError: an option of the Trainer is not supported by a planned step; the message suggests an alternative.
     """
 
     step: DistributedStep | None = None
@@ -70,7 +70,7 @@ class DistributedTrainer(Trainer):
                 raise ValueError(f"DistributedTrainer does not take {name}: {_INSTEAD.get(name, _LEFT_OUT)}")
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
-        """As the Trainer's; ValueError where it is to resume, or has trained before."""
+        """Train as the Trainer does; raise ValueError for resuming, or if it has already trained."""
         if resume_from_checkpoint:
             raise ValueError(
                 "DistributedTrainer does not take resume_from_checkpoint: the states of the optimizer would be lost; "
@@ -83,7 +83,7 @@ class DistributedTrainer(Trainer):
         return super().train(None, *args, **options)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Global batches, on every rank the same, in the order of one device."""
+        """Return a loader of global batches, the same on every rank, in the order of one device."""
         data, rows = self._training_data()
         given = self.args
         loader = DataLoader(
@@ -105,15 +105,15 @@ class DistributedTrainer(Trainer):
         )
 
     def _training_data(self) -> tuple[Any, int]:
-        """The data set, and the rows of a global batch."""
+        """Return the data set, and the number of rows of a global batch."""
         data: Any = self.train_dataset
         rows = self.args.train_batch_size * self.args.world_size
         if data is None or not hasattr(data, "__len__"):
             raise ValueError("DistributedTrainer takes a train_dataset with a length")
         if len(data) % rows and not self.args.dataloader_drop_last:
             raise ValueError(
-                f"the train_dataset has {len(data)} samples, and a global batch {rows}: the last batch of an epoch "
-                "would need another program; set dataloader_drop_last=True"
+                f"the train_dataset has {len(data)} samples, not a multiple of the {rows} rows of a global batch; the "
+                "last batch of an epoch would need another program: set dataloader_drop_last=True"
             )
         return data, rows
 
@@ -121,7 +121,7 @@ class DistributedTrainer(Trainer):
         return self._get_collator_with_removed_columns(self.data_collator, description="training")
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Plan the step; what is returned has the rates of its optimizer."""
+        """Plan the step, and return an optimizer with the learning rates of the step's optimizer."""
         if self.step is None:
             data, rows = self._training_data()
             with torch.random.fork_rng():
@@ -138,7 +138,7 @@ class DistributedTrainer(Trainer):
         return self.optimizer
 
     def _optimizers(self, model: nn.Module) -> Optimizers:
-        """What makes the optimizer that the Trainer would make."""
+        """Return a function that makes the Trainer's usual optimizer."""
         kind, settings = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)  # pyright: ignore[reportArgumentType]
         decayed, decay = set(self.get_decay_parameter_names(model)), self.args.weight_decay
 
@@ -152,19 +152,19 @@ class DistributedTrainer(Trainer):
         return make
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
-        """Keep accelerate from the module: what is trained is the step's, what is evaluated the module itself."""
+        """Prevent accelerate from wrapping the module: the step trains, and the unwrapped module evaluates."""
         return _WrappedModule() if training and self.step is not None else model
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Train one step, the update included."""
-        assert self.step is not None, "create_optimizer has planned it"
+        """Train one step, including the update."""
+        assert self.step is not None, "create_optimizer plans the step first"
         return self.step({**inputs, **self._count(num_items_in_batch)})
 
     def _count(self, items: Any) -> dict[str, Any]:
-        """What the Trainer hands to models that divide their loss by it: the count of labels in the global batch."""
+        """Return the number of labels in the global batch, for models that divide their loss by this number."""
         if items is None or not self.model_accepts_loss_kwargs:
             return {}
-        # The ranks' are added up, and each is given the global batch.
+        # The Trainer sums the counts of all ranks, but each rank has counted the global batch.
         ranks = self.args.world_size if self.args.average_tokens_across_devices else 1
         return {"num_items_in_batch": torch.as_tensor(items, dtype=torch.float32) / ranks}
 
@@ -172,33 +172,33 @@ class DistributedTrainer(Trainer):
         return self._get_grad_norm(model)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: object = None) -> object:
-        """The norm that the step has clipped by; None, which is not logged, where it does not clip."""
-        assert self.step is not None, "create_optimizer has planned it"
+        """Return the norm that the step clipped, or None without clipping, which the Trainer does not log."""
+        assert self.step is not None, "create_optimizer plans the step first"
         return self.step.metrics.get("grad_norm")
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
-        """Of this rank: the ranks' are added up, and each gets the global batch."""
+        """Return this rank's share of the operations: the Trainer sums over ranks, which all get the global batch."""
         name = getattr(self.model, "main_input_name", "input_ids")
         return self._flops * inputs[name].numel() // self.args.world_size if name in inputs else 0
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """As the Trainer's, by the trained weights."""
+        """Evaluate as the Trainer does, with the trained weights."""
         with self._trained_module():
             return super().evaluate(*args, **options)
 
     def predict(self, *args: Any, **options: Any) -> Any:
-        """As the Trainer's, by the trained weights."""
+        """Predict as the Trainer does, with the trained weights."""
         with self._trained_module():
             return super().predict(*args, **options)
 
     def save_model(self, *args: Any, **options: Any) -> None:
-        """Like the Trainer's, for the full trained weights; every rank must call it."""
+        """Save the full trained weights as the Trainer does; every rank must call this."""
         with self._trained_module():
             super().save_model(*args, **options)
 
     @contextmanager
     def _trained_module(self) -> Generator[None, None, None]:
-        """Inside, the Trainer's module may be used and has the trained weights."""
+        """Allow the use of the Trainer's module inside the context, with the trained weights."""
         if self.step is None:
             yield
             return
@@ -208,16 +208,16 @@ class DistributedTrainer(Trainer):
             model.train(mode)
 
 
-_LEFT_OUT = "a planned step would leave it out in silence"
+_LEFT_OUT = "a planned step would silently ignore it"
 _INSTEAD = {
-    "gradient_accumulation_steps": "make per_device_train_batch_size as many times as large, and say "
+    "gradient_accumulation_steps": "multiply per_device_train_batch_size by it, and give "
     'parallelize={"micro_batches": ...}',
-    "fp16": 'use bf16=True, or say parallelize={"precision": "fp16-mixed"}',
+    "fp16": 'use bf16=True, or give parallelize={"precision": "fp16-mixed"}',
     "fsdp": "the plan decides what is sharded",
     "deepspeed": "the plan decides what is sharded",
-    "save_only_model=False": "states of the optimizer are not saved with the weights; say save_only_model=True, or "
+    "save_only_model=False": "states of the optimizer are not saved with the weights; use save_only_model=True, or "
     'save_strategy="no"',
-    "optimizers": "say optimizer_cls_and_kwargs, of which the step is planned",
+    "optimizers": "use optimizer_cls_and_kwargs, with which the step is planned",
 }
 
 
@@ -226,15 +226,15 @@ def _counts(model: nn.Module) -> bool:
 
 
 class _WrappedModule(nn.Module):
-    """Stands for what the step trains, where the Trainer wants a wrapped module: it is never called."""
+    """A stand-in for the wrapped module that the Trainer requires in training; it is never called."""
 
 
 class _Rates(torch.optim.Optimizer):
     """
-    What the Trainer and its scheduler take for the optimizer: its groups are those of ``step.optimizer``.
+    An optimizer for the Trainer and its scheduler, with the parameter groups of ``step.optimizer``.
 
     Args:
-        handle: of the step.
+        handle: the optimizer handle of the step.
     """
 
     def __init__(self, handle: torch.optim.Optimizer | None) -> None:
@@ -244,21 +244,21 @@ class _Rates(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, object]]:
-        """Those of the handle, whatever is set."""
+        """The handle's groups; assignments are ignored."""
         return self._handle.param_groups
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, object]]) -> None: ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step(self, closure: object = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Nothing: `DistributedTrainer.training_step` has updated the parameters."""
+        """Do nothing, because `DistributedTrainer.training_step` has updated the parameters."""
 
     def state_dict(self) -> dict[str, object]:
-        """Nothing: the states are the step's."""
+        """Return an empty dict, because the states belong to the step."""
         return {}
 
     def load_state_dict(self, state_dict: object) -> None:
-        """Nothing: accelerate hands back what it was given."""
+        """Do nothing: accelerate only returns the empty state of `state_dict`."""

@@ -100,7 +100,7 @@ def test_a_cluster_of_another_size_is_refused_on_every_rank(folder: Path):
     (folder / "four.toml").write_text(cluster_toml(split_cluster(Mesh.of(gpu=4))))
     done = torchrun(folder, "train.py", "four.toml", "factory")
     assert done.returncode == 1
-    message = "cluster 'split' has 4 devices (mesh <[\"gpu\"=4]>), the job 2 ranks: start it with torchrun"
+    message = "cluster 'split' has 4 devices (mesh <[\"gpu\"=4]>), but the job has 2 ranks; start it with"
     assert done.stderr.count(message) == 2
 
 

@@ -134,7 +134,7 @@ def iterable():
     planned(two_layers()).loader(Stream())
 
 
-@refused("another item in a batch", r"has an entry 'mask', the example had .*; leave it out", OTHER_ITEM)
+@refused("another item in a batch", r"has an entry 'mask', but the example had .*; leave it out", OTHER_ITEM)
 def added_item():
     x, y = batches()[0]
     planned(Scaled(), batch={"x": x, "labels": y})({"x": x, "labels": y, "mask": torch.rand(6, 3)})

@@ -367,7 +367,7 @@ def half_mixed():
     assert step.loss_scale == step.metrics["loss_scale"].item() == 2048.0
 
 
-@refused("loss scaling in bfloat16", "the loss is scaled with precision='fp16-mixed' alone")
+@refused("loss scaling in bfloat16", "loss scaling needs precision='fp16-mixed'")
 def scaled_bfloat16():
     planned(two_layers(), precision="bf16-mixed", loss_scaling=sw.LossScaling())
 

@@ -64,7 +64,7 @@ def batch_norm_without_momentum():
     planned(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 3)))
 
 
-@refused("SyncBatchNorm", "module '1' is a SyncBatchNorm; leave it the BatchNorm it was", SYNCED_BATCH_NORM)
+@refused("SyncBatchNorm", "module '1' is a SyncBatchNorm; keep the original BatchNorm", SYNCED_BATCH_NORM)
 def sync_batch_norm():
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
     planned(model)

@@ -340,7 +340,7 @@ def gradient_read():
     model[0].weight.grad.norm()  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
 
 
-@refused("state_dict of the optimizer", "has no state of its own", OPTIMIZER_STATE)
+@refused("state_dict of the optimizer", "step.optimizer has no state", OPTIMIZER_STATE)
 def optimizer_state():
     step = planned(two_layers())
     assert step.optimizer is not None

@@ -156,7 +156,7 @@ def data_parallel():
     planned(nn.DataParallel(two_layers()))
 
 
-@refused("torch.jit.script", "it is a ScriptModule; give the Python module that it was made of", SCRIPTED)
+@refused("torch.jit.script", "it is a ScriptModule; give the original Python module", SCRIPTED)
 def scripted():
     planned(torch.jit.script(two_layers()))
 

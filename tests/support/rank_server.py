@@ -14,6 +14,7 @@ LOADED = [
     "shardwright.tools.cli_run",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
+    "frozen",
 ]
 """What is not installed is left out."""
 

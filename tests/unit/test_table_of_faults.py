@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-DOCUMENT = TESTS.parent / "docs" / "faults.md"
+DOCUMENT = TESTS.parent / "docs" / "table-of-faults.md"
 LEAST = 30
 
 ROWS = {row[1]: row[0] for row in re.finditer(r"^\| (\d+) \|.*\|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)}

@@ -17,7 +17,7 @@
 // COLLECTIVES-NEXT: {e | All-Gather(0)} Grouped-Broadcast(e, 0) {e | Identity}
 // COLLECTIVES-NEXT: {e | All-Gather(0)} All-To-All(e, 0, 1) {e | All-Gather(1)}
 
-// UNKNOWN: error: the op table has no 'matmul'; expected the name of an ATen overload, as mm or sum.dim_IntList
+// UNKNOWN: error: the op table has no 'matmul'; expected the name of an ATen overload, such as mm or sum.dim_IntList
 // UNKNOWN-NEXT: hint: the nearest names are
 
 func.func @product(%e1: tensor<64x32xf32>, %e2: tensor<32x16xf32>) -> tensor<64x16xf32> {

@@ -47,7 +47,7 @@ def pin(value: str) -> str:
         ({"pins": pin("wieght")}, r"""pins:1: pin 'wieght' matches no .*; did you mean "weight"\?"""),
         ({"pins": pin("bacth.0")}, 'did you mean "batch.0"'),
         ({"pins": pin("wieght"), "model": partial(nn.Linear, 4, 4)}, 'did you mean "weight"'),
-        ({"cluster": "locl-4"}, 'neither a cluster file .*; did you mean "local-4"'),
+        ({"cluster": "locl-4"}, 'is not a cluster file.*; did you mean "local-4"'),
     ],
 )
 def test_a_mistaken_name_is_found_before_import(options: dict[str, Any], told: str):

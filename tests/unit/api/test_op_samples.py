@@ -39,7 +39,7 @@ def test_a_name_in_a_plan_runs_nothing_when_its_ops_are_measured(before: str, tm
     Printer(printed).print_attribute(hostile)
     (tmp_path / "plan" / "step.mlir").write_text(text.replace('"gpu"', printed.getvalue()))
 
-    with pytest.raises(PlanFileError, match="is not called by ASCII letters"):
+    with pytest.raises(PlanFileError, match="has a bad name, expected ASCII letters"):
         ops_of_plans([str(tmp_path / "plan")], None)
     assert not marker.exists()
     (tmp_path / "plan" / "step.mlir").write_text("func.func @step() { func.return %nothing : f32 }")

@@ -52,8 +52,8 @@ def test_settings_that_the_program_has_are_refused():
     ("use", "message"),
     [
         (lambda handle: handle.step(), r"step\(batch\) updates the parameters itself"),
-        (lambda handle: handle.state_dict(), "no state of its own"),
-        (lambda handle: handle.load_state_dict({}), "no state of its own"),
+        (lambda handle: handle.state_dict(), "step.optimizer has no state"),
+        (lambda handle: handle.load_state_dict({}), "step.optimizer has no state"),
         (lambda handle: handle.add_param_group({"params": []}), "cannot get another parameter group"),
     ],
 )

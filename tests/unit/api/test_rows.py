@@ -75,8 +75,8 @@ def test_a_batch_of_other_rows_keeps_the_items_without_rows():
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([2], r"rows is \[2\]; expected tensors of as many rows each: '0' has 4, '1' has 3"),
-        ([0, 1], r"rows is \[0, 1\]; expected tensors of as many rows each"),
+        ([2], r"rows is \[2\]; expected tensors with equal numbers of rows: '0' has 4, '1' has 3"),
+        ([0, 1], r"rows is \[0, 1\]; expected tensors with equal numbers of rows"),
         ([], r"rows is \[\]; expected tensors"),
     ],
 )

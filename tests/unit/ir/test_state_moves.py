@@ -98,5 +98,5 @@ def test_senders_take_turns():
 
 @pytest.mark.parametrize("remaining", [[0, 0], [4], [-1]])
 def test_remaining_ranks_are_those_that_there_were(remaining: list[int]):
-    with pytest.raises(ValueError, match="not each one of the 4"):
+    with pytest.raises(ValueError, match="expected different ranks below 4"):
         kept_ranks(4, 2, remaining)

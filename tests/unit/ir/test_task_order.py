@@ -35,8 +35,8 @@ def test_tasks_that_need_not_wait_come_first():
     [
         (order(r0=[0], r1=[1], r4_5=[0, 1], r6=[2]), "ranks [1] lack task 2"),
         (order(r0=[0], r1=[1, 2, 1], r4_5=[0, 1], r6=[2]), "ranks [1] have task 1 twice"),
-        (order(r0=[0, 2], r1=[1, 2], r4_5=[0, 1], r6=[2]), "ranks [0] have task 2, in which none of them takes part"),
-        (order(r0=[0], r1=[1, 2], r4_5=[0, 1, 7], r6=[2]), "ranks [4, 5] have task 7, in which none of them takes"),
+        (order(r0=[0, 2], r1=[1, 2], r4_5=[0, 1], r6=[2]), "ranks [0] have task 2, but none of them takes part in it"),
+        (order(r0=[0], r1=[1, 2], r4_5=[0, 1, 7], r6=[2]), "ranks [4, 5] have task 7, but none of them takes"),
         (order(r0=[0], r1=[1, 2], r4=[0, 1], r6=[2]), "rank 5 takes part in task 0 and is in no list"),
         (order(r0=[0], r1=[1, 2], r4_5=[0, 1], r5_6=[0, 1, 2]), "rank 5 is in two lists"),
         (

@@ -187,7 +187,7 @@ def test_a_part_keeps_its_seats():
     assert part.seat(0).nic == 1
     assert part.part((3, 0)).devices == (15, 12)
     assert part.resized(4) is part
-    with pytest.raises(ValueError, match=r"devices \[0, 0\] are not different ones of 16"):
+    with pytest.raises(ValueError, match=r"devices \[0, 0\] are invalid, expected different ones below 16"):
         hosts(nics=2).part((0, 0))
 
 

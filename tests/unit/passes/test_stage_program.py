@@ -149,5 +149,5 @@ def test_what_the_loop_needs_cannot_stand_after_it(reader: str):
     text = STEP.replace(EXP, "").replace("%h.at1, %e {", "%h.at1, %tied {").replace(reader, READ + reader)
     module(text.replace("  %y, %loss =", EXP + "  %y, %loss =")).verify()
     if reader.strip().startswith("%t"):
-        with pytest.raises(AssertionError, match="its loop needs %e, made after it"):
+        with pytest.raises(AssertionError, match="its loop reads %e, produced later"):
             module(text.replace("  %g.w, %g =", EXP + "  %g.w, %g =")).verify()

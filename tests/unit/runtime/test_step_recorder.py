@@ -81,12 +81,12 @@ def test_a_file_holds_what_was_measured():
     ("text", "why"),
     [
         ("{", "it is not JSON"),
-        ("[]", "changed, or is something else"),
+        ("[]", "it has an invalid entry"),
         ("{}", "it has no 'kind'"),
         ('{"kind": "a", "version": 1}', 'it has no "kind": "shardwright measured steps"'),
         ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": []}', "it holds no step"),
         ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[{"rank": 0}]]}', "it has no"),
-        ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[7]]}', "something else"),
+        ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[7]]}', "invalid entry"),
     ],
 )
 def test_another_file_is_refused(text: str, why: str):
@@ -98,7 +98,7 @@ def test_another_file_is_refused(text: str, why: str):
 def test_a_changed_file_is_refused(field: str, value: object):
     made = json.loads(MeasuredSteps("net", (aligned([rank(0, traffic("a", 1.0, 2.0))]),)).text())
     made["steps"][0][0]["traffic"][0][field] = value
-    with pytest.raises(MeasuredFileError, match="was changed"):
+    with pytest.raises(MeasuredFileError, match="it has an invalid entry"):
         MeasuredSteps.parse(json.dumps(made))
 
 

@@ -126,7 +126,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "capture": (["import", "odd_steps:data_dependent"], "needs the values of a tensor"),
     "no cluster": (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], "local-4, "),
     "bad mesh": (["check", "mlp-tiny", "--mesh", "2y2"], "--mesh: mesh '2y2'"),
-    "huge mesh": (["check", "mlp-tiny", "--mesh", "100"], "64 are the most to check"),
+    "huge mesh": (["check", "mlp-tiny", "--mesh", "100"], "a check runs at most 64"),
     "no pin file": (
         ["check", "mlp-tiny", "--mesh", "2", "--backend", "interpreter", "--pins", "no.toml"],
         "no.toml: cannot read the pin file",
@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pins", "dp", "--pipeline", "search-strategy"],
         "--pins=dp and --pipeline=search-strategy exclude each other",
     ),
-    "unknown size": (["run", "mlp-tiny"], "the number of processes is missing"),
+    "unknown size": (["run", "mlp-tiny"], "needs the number of processes"),
     "save nowhere": (
         ["run", "mlp-tiny", "--nproc-per-node", "2", "--save-every", "2"],
         "--save-every is an option of checkpoints, which are off; give --save FOLDER too",
@@ -150,14 +150,14 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no ranks to profile": (["profile"], "give --nproc-per-node N, or start it on every host with: torchrun"),
     "profile to nowhere": (["profile", "--nproc-per-node", "2", "-o", "no/where.toml"], "cannot write no/where.toml"),
     "profile into a folder": (["profile", "--nproc-per-node", "2", "-o", "/tmp"], "cannot write /tmp: it is a folder"),
-    "mesh of other ranks": (["profile", "--nproc-per-node", "2", "--mesh", "a=3"], "has 3 ranks, the job 2"),
+    "mesh of other ranks": (["profile", "--nproc-per-node", "2", "--mesh", "a=3"], "has 3 ranks, but the job has 2"),
     "ops of a step without a cluster": (
         ["profile", "--nproc-per-node", "2", "--ops-of", "mlp-tiny"],
-        "no cluster is given to plan it for",
+        "planning it as a step needs a cluster",
     ),
     "ops of another cluster": (
         ["profile", "--nproc-per-node", "2", "--ops-of", "mlp-tiny", "--cluster", "local-4"],
-        "the plan is for 4 ranks, the job has 2",
+        "the plan is for 4 ranks, but the job has 2",
     ),
 }
 

@@ -182,10 +182,10 @@ def test_why_not_of_each_kind():
     report: Any = {"candidates": listed, "chosen": "dp on 4", "chosen_candidate": {"own_mesh": OWN}}
     found = {each.kind: each.why for each in why_not(report)}
     assert found["data parallelism"] == "it is the plan"
-    assert found["ZeRO 1"] == "does not fit: needs 3 B more than there is"
-    assert found["ZeRO 3"] == "comes to the same as the plan"
+    assert found["ZeRO 1"] == "does not fit: needs 3 B more memory"
+    assert found["ZeRO 3"] == "is the same as the plan"
     assert found["tensor parallelism"] == "at least slower by 500 ms (50.0%), by an estimate"
-    assert found["accumulation"] == "cannot be: a batch-norm needs the whole batch"
+    assert found["accumulation"] == "infeasible: a batch-norm needs the whole batch"
     assert found["duplex"] == "not tried"
 
 

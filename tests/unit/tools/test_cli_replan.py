@@ -53,7 +53,7 @@ def test_files_of_two_plans_are_refused(plan: Path, tmp_path: Path, capsys: pyte
     report = json.loads((plan / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps({**report, "ranks": 8}))
     assert main(words) == 1
-    assert "belong to different plans: plan.json is of 8 ranks, step.mlir of 4" in capsys.readouterr().err
+    assert "belong to different plans: plan.json has 8 ranks, but step.mlir has 4" in capsys.readouterr().err
     shutil.copy(plan / "plan.json", folder)
     shutil.copy(ROAD, folder / "global.mlir")
     assert main(words) == 1

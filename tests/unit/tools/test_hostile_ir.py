@@ -110,7 +110,7 @@ REFUSED = {
     "a receiver of another stage": (PIPELINE.replace("TASK", "part 0, [0:4], 0 to [1]"), "", "rank 1 receives"),
     "a part that is not there": (PIPELINE.replace("TASK", "part 7, [0:4], 0 to [2]"), "", "part 7 is sent"),
     "a slot of no fragment": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "g" 0>]]'), "", "is no fragment"),
-    "a slot of no part": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "f" 2>]]'), "", "none of its parts"),
+    "a slot of no part": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "f" 2>]]'), "", "has no such part"),
     "a slot that lacks": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "f" 0>]]'), "", 'lacks run "f" 1'),
     "a schedule of no lists": (SCHEDULED.replace("SCHEDULE", "[1 : i64]"), "", "a list of lists of #pipe.slots"),
     "a use after it is freed": (

@@ -113,7 +113,7 @@ def test_a_step_may_be_planned_for_another_mesh_of_the_cluster(capsys: pytest.Ca
         (["--set", "link.gpu.bandwith=1"], "--set link.gpu.bandwith=1: the cluster has no field"),
         (["--sweep", "link.gpu.bandwidth=1"], "is not a sweep; expected"),
         (["--replan"], "--replan: .* cannot be planned again"),
-        (["--cluster", "h100-8x8"], "is planned for the mesh gpu=4, h100-8x8 has node=8, gpu=8"),
+        (["--cluster", "h100-8x8"], "is planned for the mesh gpu=4, but h100-8x8 has node=8, gpu=8"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: list[str], message: str, plan: Path, capsys: pytest.CaptureFixture[str]):
@@ -163,7 +163,7 @@ def test_what_was_measured_stands_beside_what_is_predicted(
                 found.append(after.split())
     assert words["predicted"] == words["measured"]
     assert len(words["measured"]) >= 8
-    assert "takes rank" in out
+    assert "longest collectives and transfers of rank" in out
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {"measured: rank 0 (stage 0)", "measured: rank 3 (stage 1)"} <= names
@@ -180,13 +180,13 @@ def test_what_was_measured_of_another_step_is_refused(plan: Path, capsys: pytest
     (step,) = as_predicted(road()).steps
     shorter = tuple(replace(rank, traffic=rank.traffic[1:]) for rank in step)
     for ranks, why in (
-        (step[:2], "is not of this step: it is of 2 ranks, and the step of 4"),
-        (shorter, "measure the plan that is simulated"),
+        (step[:2], "belongs to another step: it has 2 ranks, but the step has 4"),
+        (shorter, "measure the simulated plan"),
     ):
         file.write_text(MeasuredSteps("road", (ranks,)).text())
         assert why in refused(capsys, plan, "--measured", file)
     file.write_text("{}")
-    assert "does not hold measured steps: it has no 'kind'" in refused(capsys, plan, "--measured", file)
-    assert "does not hold measured steps: No such file" in refused(capsys, plan, "--measured", tmp_path / "none")
+    assert "has no measured steps: it has no 'kind'" in refused(capsys, plan, "--measured", file)
+    assert "has no measured steps: No such file" in refused(capsys, plan, "--measured", tmp_path / "none")
     sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
     assert "leave out --sweep" in refused(capsys, plan, "--measured", file, *sweep)

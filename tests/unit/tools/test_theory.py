@@ -86,9 +86,9 @@ def test_forms_on_several_axes_name_them(capsys: pytest.CaptureFixture[str]) -> 
         (["sofmax"], r"the op table has no 'sofmax'.*\n.*nearest names are .*_softmax"),
         (["sum.dim"], r"the op table has no 'sum.dim'.*\n.*nearest names are .*sum.dim_IntList"),
         (["mm", "6x4, 5x4"], r"does not take operands of shapes 6x4, 5x4: .*factor k is 4 in one dim, 5 in another"),
-        (["mm", "6 by 4"], r"'6 by 4' is not a shape; expected shapes as '6x4, 4x5'"),
-        (["sum.dim_IntList", "--argument", "dim"], r"--argument dim is not of the form name=value, as dim="),
-        (["attention"], r"torch has no such op; give the shapes of its results too"),
+        (["mm", "6 by 4"], r"'6 by 4' is not a shape; expected shapes such as '6x4, 4x5'"),
+        (["sum.dim_IntList", "--argument", "dim"], r"--argument dim is not of the form name=value, such as dim="),
+        (["attention"], r"torch has no such op; also give the shapes of its results"),
         (["mm", "--mesh", "0x2"], "--mesh: mesh .0x2.*expected sizes"),
     ],
 )

@@ -74,7 +74,7 @@ func.func @a_tensor_that_cannot_be_none(%x: tensor<4x6xf32>) {
 // -----
 
 func.func @where_a_tensor_lies_in_memory(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{'aten.clone' has memory_format = 0 : i64; how tensors lie in memory is the runtime's to say: leave it out}}
+  // expected-error@+1 {{'aten.clone' has memory_format = 0 : i64; the runtime decides the memory layout of tensors: remove the attribute}}
   %y = aten.clone %x {memory_format = 0 : i64} : (tensor<4x6xf32>) -> tensor<4x6xf32>
   func.return
 }

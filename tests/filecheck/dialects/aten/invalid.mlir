@@ -10,7 +10,7 @@ func.func @not_in_the_table(%x: tensor<4x6xf32>) {
 // -----
 
 func.func @operand_missing(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{'aten.mm' has 1 operands, its schema has tensors (self, mat2); list those that are None in `absent`}}
+  // expected-error@+1 {{'aten.mm' has 1 operands, its schema has tensors (self, mat2); list tensors that are None in `absent`}}
   %y = aten.mm %x : (tensor<4x6xf32>) -> tensor<4x6xf32>
   func.return
 }

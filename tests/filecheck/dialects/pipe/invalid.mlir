@@ -81,7 +81,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) 
 spmd.mesh @a = <["gpu"=2]>
 spmd.mesh @b = <["gpu"=2]> on [2, 3]
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
-  // expected-error@+1 {{in its order ranks [0] have task 1, in which none of them takes part}}
+  // expected-error@+1 {{in its order ranks [0] have task 1, but none of them takes part in it}}
   %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
     order = <[0]: [0, 1], [1]: [1], [2, 3]: [0, 1]> : tensor<4xf32>
   func.return %y : tensor<4xf32>
@@ -92,7 +92,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) 
 spmd.mesh @a = <["gpu"=2]>
 spmd.mesh @b = <["gpu"=2]> on [2, 3]
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
-  // expected-error@+1 {{in its order ranks [0] have task 0, in which none of them takes part}}
+  // expected-error@+1 {{in its order ranks [0] have task 0, but none of them takes part in it}}
   %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]>
     order = <[0]: [0]> : tensor<4xf32>
   func.return %y : tensor<4xf32>
@@ -123,7 +123,7 @@ func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) 
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{'pipe.fragment' "loop" has other results than its 'pipe.yield' hands on}}
+  // expected-error@+1 {{'pipe.fragment' "loop" has results of other types than its 'pipe.yield'}}
   %y = pipe.fragment "loop" over "micro" -> tensor<8xf32> {
     pipe.yield %x : tensor<4xf32>
   }
@@ -135,7 +135,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<8xf32> {
 spmd.mesh @mesh = <["gpu"=2]>
 #sum = #spmd.sharding<@mesh, [{}], unreduced={"gpu"}>
 func.func @f(%x: tensor<4xf32> {spmd.sharding = #sum}, %y: tensor<4xf32> {spmd.sharding = #sum}) -> tensor<4xf32> {
-  // expected-error@+1 {{it reduces over temporal axes}}
+  // expected-error@+1 {{its operands must be partial over temporal axes}}
   %z = spmd.accumulate %x, %y out_sharding = <@mesh, [{}]> : tensor<4xf32>
   func.return %z : tensor<4xf32>
 }

@@ -39,7 +39,7 @@ func.func @boundaries_move_in_one_phase(%x: tensor<8xf32> {spmd.sharding = #spmd
 
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @nothing_is_sent(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{'spmd.slice' of kind slice has the method "flat", expected none, for it sends nothing}}
+  // expected-error@+1 {{'spmd.slice' of kind slice has the method "flat", expected none, since it sends nothing}}
   %y = spmd.slice [{"gpu"}, {}] %x out_sharding = <@mesh, [{"gpu"}, {}]> method = "flat" : tensor<4x6xf32>
   func.return
 }

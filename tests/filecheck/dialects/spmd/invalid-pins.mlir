@@ -19,13 +19,13 @@ func.func @dims(%x: tensor<4xf32> {spmd.pin = #spmd.pin<([{"gpu"}, {}])>}) { fun
 // -----
 
 spmd.mesh @mesh = <["gpu"=2]>
-// expected-error@+1 {{spmd.pin of argument 0 is by entry 0 of spmd.pins, which has 0}}
+// expected-error@+1 {{spmd.pin of argument 0 refers to entry 0 of spmd.pins, which has 0}}
 func.func @entry(%x: tensor<4xf32> {spmd.pin = #spmd.pin<{"gpu" = R}, by [0]>}) { func.return }
 
 // -----
 
 spmd.mesh @mesh = <["gpu"=2]>
-// expected-error@+1 {{spmd.pin of 'aten.relu' is of 2 operands, the op has 1}}
+// expected-error@+1 {{spmd.pin of 'aten.relu' lists 2 operands, the op has 1}}
 func.func @operands(%x: tensor<4xf32>) {
   %y = aten.relu %x {spmd.pin = #spmd.op_pin<"gpu" = (R, R) -> (R)>} : (tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -34,7 +34,7 @@ func.func @operands(%x: tensor<4xf32>) {
 // -----
 
 spmd.mesh @mesh = <["gpu"=2]>
-// expected-error@+1 {{spmd.pin of 'aten.relu' is of result 1, the op has 1}}
+// expected-error@+1 {{spmd.pin of 'aten.relu' pins result 1, the op has 1}}
 func.func @result(%x: tensor<4xf32>) {
   %y = aten.relu %x {spmd.pin = #spmd.op_pin<result 1 working {"gpu" = R}>} : (tensor<4xf32>) -> tensor<4xf32>
   func.return

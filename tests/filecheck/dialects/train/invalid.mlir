@@ -38,7 +38,7 @@ func.func @assign_of_another_shape(%w: tensor<4xf32>, %new: tensor<5xf32>) {
 // -----
 
 func.func @lists_of_other_lengths(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) {
-  // expected-error@+1 {{'train.foreach' has 3 operands, expected as many of each of (self, other)}}
+  // expected-error@+1 {{'train.foreach' has 3 operands, expected the same number of each of (self, other)}}
   %x = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a, %b, %c
     : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -65,7 +65,7 @@ func.func @a_tensor_for_all_that_is_none(%a: tensor<4xf32>, %b: tensor<4xf32>, %
 // -----
 
 func.func @an_option_beside_a_number(%a: tensor<4xf32>, %b: tensor<4xf32>) {
-  // expected-error@+1 {{the multi-tensor form of 'aten.add.Tensor' takes no 'alpha' beside a number}}
+  // expected-error@+1 {{the multi-tensor form of 'aten.add.Tensor' takes no 'alpha' together with a number}}
   %x, %y = train.foreach "aten.add.Tensor" lists = ["self"] %a, %b {other = 1.0 : f64, alpha = 2.0 : f64}
     : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
   func.return
@@ -74,7 +74,7 @@ func.func @an_option_beside_a_number(%a: tensor<4xf32>, %b: tensor<4xf32>) {
 // -----
 
 func.func @a_member_of_two_shapes(%a: tensor<4xf32>, %b: tensor<f32>) {
-  // expected-error@+1 {{has a member of shapes [4], [], [4], expected one for unshared operands}}
+  // expected-error@+1 {{has a member of shapes [4], [], [4], expected one shape, and [] for shared operands}}
   %x = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a, %b
     : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
   func.return
@@ -93,7 +93,7 @@ func.func @a_member_of_partial_sums(%a: tensor<4xf32>, %b: tensor<4xf32>) {
 
 // -----
 
-// expected-error@+1 {{train.lr of argument 0 is no attribute that stands there, expected train.param, train.state}}
+// expected-error@+1 {{train.lr of argument 0 is an unknown attribute there, expected train.param, train.state}}
 func.func @a_role_that_does_not_exist(%lr: tensor<f32> {train.lr}) {
   func.return
 }
@@ -101,7 +101,7 @@ func.func @a_role_that_does_not_exist(%lr: tensor<f32> {train.lr}) {
 // -----
 
 func.func @a_role_of_an_argument_on_an_op(%x: tensor<4xf32>) {
-  // expected-error@+1 {{train.param is no attribute that stands there, expected spmd.signature}}
+  // expected-error@+1 {{train.param is an unknown attribute there, expected spmd.signature}}
   %y = aten.neg %x {train.param = "w"} : (tensor<4xf32>) -> tensor<4xf32>
   func.return
 }

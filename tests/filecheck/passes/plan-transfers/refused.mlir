@@ -3,7 +3,7 @@
 spmd.mesh @stage0 = <["gpu"=2]> on [0, 1]
 spmd.mesh @stage1 = <["gpu"=2]> on [1, 2]
 func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}) -> tensor<4xf32> attributes {pipe.stages = ["stage0", "stage1"]} {
-  // expected-error@+1 {{from @stage0 to @stage1: rank 1 is in both meshes, but every stage needs ranks of its own}}
+  // expected-error@+1 {{from @stage0 to @stage1: rank 1 is in both meshes; the meshes of stages must not share ranks}}
   %h = pipe.transfer "h" %x to @stage1 out_sharding = <@stage1, [{}]> : tensor<4xf32>
   func.return %h : tensor<4xf32>
 }
