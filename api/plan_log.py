@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from ..ir.units import bytes_text, seconds_text
+from ..passes.planning.legend import legend
 from ..runtime.plan import Plan
 from .plan_report import PlanReport, step_text
 
@@ -47,6 +48,9 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     for each in report.get("measured", ()):
         details = seconds_text(each["measured_step_s"]), seconds_text(each["predicted_step_s"])
         LOG.info("%s: measured %s: %s, predicted %s", name, each["plan"], *details)
+    terms = legend([chosen, *(str(each["plan"]) for each in report.get("measured", ()))])
+    if terms:
+        LOG.info("%s: terms: %s", name, "; ".join(f"{term} = {meaning}" for term, meaning in terms.items()))
     for each in report["candidates"]:
         LOG.debug("%s: candidate %s", name, each)
     LOG.debug("%s: seconds of passes %s", name, report["pass_seconds"])

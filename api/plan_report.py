@@ -19,6 +19,7 @@ from ..ir.cluster import Cluster
 from ..ir.units import seconds_text
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
+from ..passes.planning.legend import legend
 from ..passes.planning.records import CandidateRecord
 from ..passes.planning.summary import TriedRecord, read_plan
 from ..passes.step.step_view import cluster_of_module, step_views
@@ -86,6 +87,7 @@ class PlanReport(TypedDict):
     chosen_candidate: CandidateRecord | None
     runners_up: list[CandidateRecord]
     candidates: list[TriedRecord]
+    legend: NotRequired[dict[str, str]]
     search: dict[str, float | None]
     peak_bytes: list[int]
     peak: PeakReport
@@ -109,6 +111,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
 
     `stages` has the number of devices of each stage, and `idle` the ranks that compute nothing. `chosen_candidate`
     reproduces the chosen plan from `global.mlir`, and `runners_up` reproduce the fastest plan of every other kind.
+    `legend` explains the terms in the names of `candidates`.
 
     `bound_s` is a lower bound on the step time of all plans that `bound_of` names. `gap` is the distance between the
     step and the bound, relative to the step. `search` is the report of `search-strategy` if that pass was run by
@@ -154,7 +157,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
         "chosen_candidate": python_value(chosen) if chosen is not None else None,
         "runners_up": python_value(others) if (others := func.attributes.get(RUNNERS_UP)) is not None else [],
-        "candidates": [each.as_dict() for each in plan.candidates] if plan is not None else [],
+        "candidates": [candidate.as_dict() for candidate in plan.candidates] if plan is not None else [],
+        "legend": legend(candidate.name for candidate in plan.candidates) if plan is not None else {},
         "search": {name: _number(search.get(name)) for name in ("cost", "lower_bound") if name in search},
         "peak_bytes": [size for peak in peaks for size in peak.by_rank],
         "peak": _peak_report(max(peaks, key=lambda peak: peak.bytes)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import TypeAlias, cast
+from typing import Any, Literal, NotRequired, TypeAlias, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from .cluster_fields import shown
 
@@ -16,6 +16,22 @@ shapes of an object's entries. An entry may be missing if its key ends in `?`; t
 
 NUMBER = (float, int)
 COUNT = range(2**53)
+
+
+def shape_of(kind: Any) -> Shape:
+    """Return the shape of values of a type: a `TypedDict`, a list, a dictionary, a union, a literal or a plain type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_typeddict(kind):
+        marked = get_type_hints(kind, include_extras=True)
+        keys = {name: f"{name}?" if get_origin(hint) is NotRequired else name for name, hint in marked.items()}
+        return {keys[name]: shape_of(hint) for name, hint in get_type_hints(kind).items()}
+    if origin is Literal:
+        return type(cast("object", arguments[0]))
+    if origin in (list, dict):
+        return [shape_of(arguments[0])] if origin is list else {"*": shape_of(arguments[1])}
+    if arguments:
+        return tuple(map(shape_of, arguments))
+    return NUMBER if kind is float else cast("type", kind)
 
 
 def fault_of(value: object, shape: Shape, place: str = "") -> str | None:

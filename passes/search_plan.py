@@ -96,7 +96,7 @@ class SearchPlanPass(ModulePass):
       spmd.chosen = {
         mesh = {gpu = 2 : i64}, mode = "whole", parts = 1 : i64, stages = 1 : i64, fused = false,
         choice = {
-          name = "dp", pins = [{preset = "dp", axes = ["gpu"]}],
+          pins = [{preset = "dp", axes = ["gpu"]}],
           weights = {contractions = 1.0 : f64, others = 0.0 : f64, parameters = 1.0 : f64, activations = 1.0 : f64,
             bucketed = false},
           balanced = false, fits = false
@@ -330,11 +330,11 @@ class SearchPlanPass(ModulePass):
         elif layout.mode == "whole":
             bound = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
             on = Layout(layout.mesh, ranks=layout.ranks).name
-            family = f"plans on {on} with the batch whole and even shares"
+            family = f"plans on {on}, with the batch whole and even shares"
         else:
             bound = parts_bound(bench, layout, rounds=rounds, target=target)
             layers = "these layers and " if layout.stages > 1 else ""
-            family = f"plans on {layout.name} with {layers}even shares"
+            family = f"plans on {layout.name}, with {layers}even shares"
         return bound, f"{family}; the busiest rank {time_of_busiest(best.simulation)}"
 
     def _fixed(self, cluster: Cluster) -> LayoutConstraints:

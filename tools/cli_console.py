@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from ..api.plan_report import PlanReport
-from ..ir.units import seconds_text
+from ..api.plan_report import PlanReport, step_text
+from ..ir.units import bytes_text, seconds_text
+from ..passes.planning.legend import legend
+from ..passes.planning.summary import Tried
 
 
 @contextmanager
@@ -84,7 +86,10 @@ def print_report(*parts: Table | str, stderr: bool = False) -> None:
             console.print(Text(_printable(part)), soft_wrap=True)
             continue
         if not is_terminal:
-            part.box, part.title_justify, part.pad_edge = None, "left", False
+            if part.title is not None:
+                # A title of a table wraps at the width of the table.
+                console.print(part.title, soft_wrap=True)
+            part.box, part.title, part.pad_edge = None, None, False
         console.print(part)
 
 
@@ -103,8 +108,36 @@ _WIDE = 10_000
 """The width of output to files and pipes, large enough that lines do not wrap."""
 
 
-def bound_text(report: PlanReport) -> str:
-    """Return the lower bound in `plan.json`, the gap to it, and the plans that it covers; empty without a bound."""
-    if (bound := report["bound_s"]) is None or (gap := report["gap"]) is None:
-        return ""
-    return f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"
+def rows_table(title: str, rows: Mapping[str, str]) -> Table:
+    """Return a table of names with their values."""
+    table = Table(title=title, show_header=False)
+    for row in rows.items():
+        table.add_row(*row)
+    return table
+
+
+def plan_rows(report: PlanReport) -> dict[str, str]:
+    """Return the name and the figures of a plan; only a search over plans gives a name and a lower bound."""
+    peak = report["peak"]
+    rows = {
+        **({"plan": report["chosen"]} if report["chosen"] else {}),
+        "predicted step": step_text(report),
+        "of it compute": seconds_text(report["predicted_compute_s"]),
+        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
+    }
+    if (bound := report["bound_s"]) is not None and (gap := report["gap"]) is not None:
+        rows["no step is shorter than"] = f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"
+    rows["peak memory of a rank"] = f"{bytes_text(peak['bytes'])}, in {peak['at']}"
+    return rows
+
+
+def figures(candidate: Tried) -> tuple[str, str, str]:
+    """Return the step of a candidate, the exposed part of it and the peak memory as text, `-` if unknown."""
+    step, exposed = (seconds_text(time) if time is not None else "-" for time in (candidate.step, candidate.exposed))
+    return step, exposed, bytes_text(candidate.peak_bytes) if candidate.peak_bytes is not None else "-"
+
+
+def legend_tables(names: Iterable[str | None]) -> list[Table]:
+    """Return the legend of the names of plans as one table, or an empty list if they have no terms to explain."""
+    terms = legend(name for name in names if name)
+    return [rows_table("terms in the names of plans", terms)] if terms else []

@@ -22,11 +22,12 @@ from ..passes.planning.alternatives import Alternative, Alternatives, Decided, N
 from ..passes.planning.candidate_compiler import CandidateCompiler
 from ..passes.planning.notes import Refused
 from ..passes.planning.records import Chosen
+from ..passes.planning.summary import Tried
 from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
 from .cli_arguments import command_line, tool_error
-from .cli_console import bound_text, print_report, working
+from .cli_console import figures, legend_tables, plan_rows, print_report, rows_table, working
 from .ir_input import load_module
 from .plan_folder import WHOLE, read_report
 from .why_not import difference, why_not
@@ -87,18 +88,13 @@ def _again(report: PlanReport, folder: Path) -> str:
 
 
 def _whole_plan(report: PlanReport) -> Shown:
-    plan = Table(title=f"{report['name']} on {report['cluster']}", show_header=False)
-    facts = _facts(report)
-    for name, value in facts.items():
-        plan.add_row(name, value)
+    facts = {**plan_rows(report), "of candidates": str(len(report["candidates"]))}
+    plan = rows_table(f"{report['name']} on {report['cluster']}", facts)
     kinds = Table("why not", "best of its kind", "step", "exposed", "peak", "because", title="other kinds of plans")
     reasons = why_not(report)
     for each in reasons:
-        best = each.best
-        step = seconds_text(best.step) if best is not None and best.step is not None else "-"
-        exposed = seconds_text(best.exposed) if best is not None and best.exposed is not None else "-"
-        peak = bytes_text(best.peak_bytes) if best is not None and best.peak_bytes is not None else "-"
-        kinds.add_row(each.kind, best.name if best is not None else "-", step, exposed, peak, each.why)
+        best = each.best or Tried("-", each.why)
+        kinds.add_row(each.kind, best.name, *figures(best), each.why)
     record = {
         "chosen": report["chosen"],
         "step": report["predicted_step_s"],
@@ -111,22 +107,8 @@ def _whole_plan(report: PlanReport) -> Shown:
         "why_not": [each.as_dict() for each in reasons],
     }
     hint = "cost of another decision: shardwright explain DIR VALUE, for a parameter or the result of an op"
-    return Shown([plan, kinds, hint], record)
-
-
-def _facts(report: PlanReport) -> dict[str, str]:
-    peak = report["peak"]
-    facts = {
-        "plan": report["chosen"],
-        "of candidates": str(len(report["candidates"])),
-        "step": seconds_text(report["predicted_step_s"]),
-        "of it compute": seconds_text(report["predicted_compute_s"]),
-        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
-        "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
-    }
-    if bound := bound_text(report):
-        facts["no step is shorter than"] = bound
-    return facts
+    names = [report["chosen"], *(each.best.name for each in reasons if each.best is not None)]
+    return Shown([plan, kinds, *legend_tables(names), hint], record)
 
 
 def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
@@ -172,7 +154,7 @@ def _one_decision(found: Alternatives, report: PlanReport, name: str) -> Shown:
         "alternatives": [_alternative_record(each, found.seconds) for each in found.others],
         "remarks": _remarks(found, report),
     }
-    return Shown([*parts, *record["remarks"]], record)
+    return Shown([*parts, *legend_tables([report["chosen"]]), *record["remarks"]], record)
 
 
 def _decided(found: Alternatives, title: str) -> Table:

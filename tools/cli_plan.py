@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.plan_report import MeasuredReport, PlanReport, step_text
+from ..api.plan_report import MeasuredReport, PlanReport
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
 from ..dialects import train
@@ -34,8 +34,18 @@ from ..ir.units import bytes_text, seconds_text
 from ..lowering.interpreter.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
+from ..passes.planning.summary import Tried
 from .cli_arguments import command_line, plan_arguments
-from .cli_console import bound_text, plan_progress, print_report, process_began, working
+from .cli_console import (
+    figures,
+    legend_tables,
+    plan_progress,
+    plan_rows,
+    print_report,
+    process_began,
+    rows_table,
+    working,
+)
 
 MOST_ROWS = 8
 """The number of largest parameters and of best candidates that are listed."""
@@ -69,10 +79,14 @@ def _plan(options: Namespace) -> int:
     compiled = planned(options, find_cluster(options.cluster))
     folder = compiled.save(options.out, process_began())
     parts: list[Table | str] = [summary(compiled.report), placements(compiled)]
-    if compiled.report["candidates"]:
-        parts.append(alternatives(compiled.report))
-    if measured := compiled.report.get("measured"):
+    lost = [Tried.from_dict(entry) for entry in compiled.report["candidates"] if "step" in entry and entry["why"]]
+    next_best = sorted(lost, key=lambda candidate: candidate.step or 0.0)[:MOST_ROWS]
+    if next_best:
+        parts.append(alternatives(compiled.report, next_best))
+    if measured := compiled.report.get("measured", []):
         parts.append(measured_table(measured))
+    shown = (*(candidate.name for candidate in next_best), *(run["plan"] for run in measured))
+    parts += legend_tables([compiled.report["chosen"], *shown])
     ranks, compiles = compiled.report["ranks"], hasattr(options, "compile")
     torchrun = f"{folder}/program.py is for torchrun with {ranks} ranks"
     here = command_line("run", folder, *(["--compile"] if compiles else []))
@@ -132,38 +146,22 @@ def write_text(text: str, output: str) -> None:
 def summary(report: PlanReport) -> Table:
     """Return a table of the predicted time, memory and traffic of a plan."""
     mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
-    table = Table(title=f"{report['name']} on {report['cluster']} ({mesh})", show_header=False)
-    peak = report["peak"]
     rows = {
-        "predicted step": step_text(report),
-        "of it compute": seconds_text(report["predicted_compute_s"]),
+        **plan_rows(report),
+        **{f"of it {role}": bytes_text(size) for role, size in report["peak"]["roles"].items()},
+        **{f"{kind} of a rank": bytes_text(sent) for kind, sent in report["collective_bytes"].items()},
         **({"ranks that idle": ", ".join(map(str, report["idle"]))} if report["idle"] else {}),
-        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
-        "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
-        **{f"of it {role}": bytes_text(size) for role, size in peak["roles"].items()},
         "planned in": seconds_text(time.time() - process_began()),
     }
-    if report["chosen"]:
-        rows = {"plan": report["chosen"], **rows}
-    if bound := bound_text(report):
-        rows["no step is shorter than"] = bound
-    for kind, sent in report["collective_bytes"].items():
-        rows[f"{kind} of a rank"] = bytes_text(sent)
-    for row in rows.items():
-        table.add_row(*row)
-    return table
+    return rows_table(f"{report['name']} on {report['cluster']} ({mesh})", rows)
 
 
-def alternatives(report: PlanReport) -> Table:
+def alternatives(report: PlanReport, next_best: Sequence[Tried]) -> Table:
     """Return a table of the next best candidates and why they lost; all candidates are in `plan.json`."""
-    listed = report["candidates"]
-    known = sorted((each for each in listed if "step" in each), key=lambda each: (bool(each["why"]), each["step"]))
-    rest = [each for each in known if each["why"]]
-    table = Table("next best", "step", "exposed", "peak", "why not", title=f"of {len(listed)} candidates")
-    for each in sorted(rest, key=lambda each: each["step"])[:MOST_ROWS]:
-        exposed = seconds_text(each["exposed"]) if "exposed" in each else "-"
-        peak = bytes_text(each["peak_bytes"]) if "peak_bytes" in each else "-"
-        table.add_row(each["name"], seconds_text(each["step"]), exposed, peak, each["why"])
+    title = f"of {len(report['candidates'])} candidates"
+    table = Table("next best", "step", "exposed", "peak", "why not", title=title)
+    for candidate in next_best:
+        table.add_row(candidate.name, *figures(candidate), candidate.why)
     return table
 
 

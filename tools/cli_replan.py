@@ -16,7 +16,7 @@ from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
 from .cli_arguments import command_line, tool_error
-from .cli_console import print_report, process_began, working
+from .cli_console import legend_tables, print_report, process_began, rows_table, working
 from .cli_plan import side_processes, summary
 from .ir_input import load_module
 from .plan_folder import read_report
@@ -52,7 +52,8 @@ def _replan(options: Namespace) -> int:
         except ValueError as error:
             raise tool_error(str(error), "list with --remaining each old rank that remains, once") from error
     written = replanned.step.save(options.out, process_began())
-    print_report(summary(replanned.step.report), moved(replanned.state), f"{written}/program.py is the new program")
+    tables = [summary(replanned.step.report), moved(replanned.state), *legend_tables([replanned.step.report["chosen"]])]
+    print_report(*tables, f"{written}/program.py is the new program")
     return 0
 
 
@@ -67,7 +68,6 @@ def _record(folder: Path, report: PlanReport) -> PlanRecord:
 
 def moved(found: Transition) -> Table:
     """Return a table of the state that has to move."""
-    table = Table(title="state", show_header=False)
     rows = {
         "of the step, once": bytes_text(found.state),
         "on a rank that needs it": bytes_text(found.moves.kept),
@@ -77,6 +77,4 @@ def moved(found: Transition) -> Table:
         size, parts = bytes_text(found.moves.bound - found.moves.bytes), len(found.moves.lost)
         rows["on no remaining rank"] = f"{size}, in {parts} parts, which a checkpoint must have"
     rows["both, at least" if found.moves.lost else "at least"] = bytes_text(found.least)
-    for row in rows.items():
-        table.add_row(*row)
-    return table
+    return rows_table("state", rows)

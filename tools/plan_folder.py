@@ -8,46 +8,17 @@ from typing import cast
 
 from ..api.plan_report import PlanReport
 from ..ir.cluster_fields import shown
-from ..ir.json_shape import COUNT, NUMBER, Shape, fault_of
+from ..ir.json_shape import NUMBER, Shape, fault_of, shape_of
 from ..ir.text_file import read_text
+from ..passes.planning.records import CandidateRecord
+from ..passes.planning.summary import TriedRecord
 from .cli_arguments import command_line, tool_error
 from .diagnostics import DiagnosticError
 
-_SIZES: Shape = {"*": int}
-_PINS: Shape = [{"value?": str, "sharding?": str, "preset?": str, "axes?": [str]}]
-_CHOICE: Shape = {"name": str, "pins": _PINS, "weights": {"*": (*NUMBER, bool)}, "balanced": bool, "fits": bool}
-CANDIDATE: Shape = {
-    "mesh": _SIZES,
-    "mode": str,
-    "parts": int,
-    "stages": int,
-    "fused": bool,
-    "schedule?": str,
-    "keep?": NUMBER,
-    "chunked?": bool,
-    "chunks?": int,
-    "ranks?": [COUNT],
-    "choice": _CHOICE,
-    "pins": _PINS,
-    "own_mesh": _SIZES,
-}
-"""The entries of a `CandidateRecord`."""
-
-_FAMILY: Shape = {"mode": str, "strategy": str, "mesh": _SIZES, "balanced": bool}
-_TRIED: Shape = {
-    "name": str,
-    "why": str,
-    "step?": NUMBER,
-    "exposed?": NUMBER,
-    "peak_bytes?": NUMBER,
-    "memory_bytes?": NUMBER,
-    "fits?": bool,
-    "family?": _FAMILY,
-}
 _REPORT: dict[str, Shape] = {
     "name?": str,
     "step?": (str, type(None)),
-    "mesh": _SIZES,
+    "mesh": {"*": int},
     "ranks?": int,
     "cluster?": str,
     "predicted_step_s?": NUMBER,
@@ -58,8 +29,8 @@ _REPORT: dict[str, Shape] = {
     "bound_s?": (*NUMBER, type(None)),
     "bound_of?": (str, type(None)),
     "gap?": (*NUMBER, type(None)),
-    "chosen_candidate?": (CANDIDATE, type(None)),
-    "candidates?": [_TRIED],
+    "chosen_candidate?": (shape_of(CandidateRecord), type(None)),
+    "candidates?": [shape_of(TriedRecord)],
     "peak_bytes?": [NUMBER],
     "peak?": {"bytes": NUMBER, "at": str, "roles": {"*": NUMBER}, "*": object},
     "*": object,

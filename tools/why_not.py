@@ -10,18 +10,16 @@ from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.candidates import Family
 from ..passes.planning.summary import Tried
 
-Mesh = tuple[tuple[str, int], ...]
-
-KINDS: dict[str, Callable[[Family, Mesh], bool]] = {
-    "data parallelism": lambda family, _: family.mode == "whole" and family.strategy == "dp",
-    "ZeRO 1": lambda family, _: family.mode == "whole" and family.strategy == "zero1",
-    "ZeRO 3": lambda family, _: family.mode == "whole" and family.presets[-1] == "zero3",
-    "tensor parallelism": lambda family, _: "tp" in family.presets,
-    "a pipeline": lambda family, _: family.mode == "pipeline",
-    "accumulation": lambda family, _: family.mode == "accumulate",
-    "duplex": lambda family, _: family.mode == "duplex",
-    "the cluster's own mesh": lambda family, own: family.mesh == own,
-    "shares by speed": lambda family, _: family.balanced,
+KINDS: dict[str, Callable[[Family, dict[str, int]], bool]] = {
+    "data parallelism": lambda family, _: family["mode"] == "whole" and family["strategy"] == "dp",
+    "ZeRO 1": lambda family, _: family["mode"] == "whole" and family["strategy"] == "zero1",
+    "ZeRO 3": lambda family, _: family["mode"] == "whole" and family["strategy"].endswith("zero3"),
+    "tensor parallelism": lambda family, _: "tp" in family["strategy"],
+    "a pipeline": lambda family, _: family["mode"] == "pipeline",
+    "accumulation": lambda family, _: family["mode"] == "accumulate",
+    "duplex": lambda family, _: family["mode"] == "duplex",
+    "the cluster's own mesh": lambda family, own: family["mesh"] == own,
+    "shares by speed": lambda family, _: family["balanced"],
 }
 """The kinds of plans that users ask about, with a test of a candidate's family, given the mesh of the cluster."""
 
@@ -53,28 +51,13 @@ def why_not(report: PlanReport) -> list[WhyNot]:
     # A candidate that was first estimated and later simulated has two entries; the last one counts.
     tried = list({each["name"]: Tried.from_dict(each) for each in report["candidates"]}.values())
     chosen = report["chosen_candidate"]
-    own: Mesh = tuple(chosen["own_mesh"].items()) if chosen is not None else ()
+    own = chosen["own_mesh"] if chosen is not None else {}
     plan = next(each for each in tried if each.name == report["chosen"])
     reasons: list[WhyNot] = []
     for kind, belongs in KINDS.items():
         members = [each for each in tried if each.family is not None and belongs(each.family, own)]
         reasons.append(_best(kind, members, tried, plan))
     return reasons
-
-
-def _resolved(given: Tried, tried: Sequence[Tried]) -> Tried:
-    """Return a candidate, or the earlier candidate with the same strategy."""
-    if not given.why.startswith(SAME):
-        return given
-    name = given.why.removeprefix(SAME)
-    same = [each for each in tried if each.name == name or each.name.startswith(f"{name}, ")]
-    return min(same, key=_order, default=given)
-
-
-NOT_TRIED = "not tried"
-
-SAME = "the same as "
-"""The beginning of the note of a candidate whose strategy equals an earlier one's."""
 
 
 def _order(given: Tried) -> tuple[int, float]:
@@ -87,8 +70,10 @@ def _order(given: Tried) -> tuple[int, float]:
 def _best(kind: str, members: list[Tried], tried: Sequence[Tried], plan: Tried) -> WhyNot:
     """Return the best candidate of a kind; one with the same strategy as another candidate counts as that one."""
     if not members:
-        return WhyNot(kind, None, NOT_TRIED)
-    best = plan if plan in members else min((_resolved(each, tried) for each in members), key=_order)
+        return WhyNot(kind, None, "not tried")
+    firsts = {candidate.same_as or candidate.name for candidate in members}
+    alike = [candidate for candidate in tried if firsts & {candidate.name, candidate.same_as}]
+    best = plan if plan in members else min(alike, key=_order)
     if best == plan:
         return WhyNot(kind, best, "it is the plan" if plan in members else "is the same as the plan", 0.0)
     if best.step is None:

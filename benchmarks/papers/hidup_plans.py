@@ -99,6 +99,7 @@ class Outcome:
     """A simulated plan."""
 
     name: str
+    choice: Choice
     simulation: Simulation
     module: ModuleOp
 
@@ -151,7 +152,7 @@ class Planner:
             for value in view.inputs
             if value.role in (train.PARAM, train.STATE) and EXPERTS not in value.name
         )
-        return Choice("GShard", (*expert_parallel().pins, *others), FIRST[1].weights)
+        return Choice((*expert_parallel().pins, *others), FIRST[1].weights)
 
     def in_hidups_way(self) -> Outcome:
         """Return GShard's strategy as HiDup runs it; see the docstring of this module."""
@@ -159,13 +160,13 @@ class Planner:
         run_pipeline(Context(), module, f"{HALVES},duplex{{order=phases}}", verify_each=False)
         wait_in_backward(module)
         run_pipeline(Context(), module, TENSOR_BY_TENSOR, verify_each=False)
-        return Outcome("GShard", simulate_module(module)[0], module)
+        return Outcome("GShard", self.gshard, simulate_module(module)[0], module)
 
     def in_deepspeeds_way(self) -> Outcome:
         """Return GShard's strategy with an unsplit batch and blocking collectives."""
         module = self.bench.written(self.bench.solve(Candidate(Layout(self.mesh), self.gshard)))
         run_pipeline(Context(), module, f"communicate,{BLOCKING}", verify_each=False)
-        return Outcome("GShard", simulate_module(module)[0], module)
+        return Outcome("GShard", self.gshard, simulate_module(module)[0], module)
 
     def _tried(self, layout: Layout, choices: Sequence[Choice]) -> Iterator[Outcome]:
         for choice in choices:
@@ -173,18 +174,25 @@ class Planner:
                 solved = self.bench.solve(Candidate(layout, choice))
                 if (outcome := self._known.get(solved.fingerprint)) is None:
                     finished = self.bench.finish(solved)
-                    outcome = Outcome(choice.name, finished.simulation, finished.module)
+                    outcome = Outcome(_name(choice), choice, finished.simulation, finished.module)
                     self._known[solved.fingerprint] = outcome
             except Refused as error:
-                print(f"{choice.name} on {layout.name}: {error}", file=sys.stderr)
+                print(f"{Candidate(layout, choice).name}: {error}", file=sys.stderr)
                 continue
             yield outcome
+
+
+def _name(choice: Choice) -> str:
+    """Return a choice in words."""
+    if choice == expert_parallel():
+        return "expert parallel"
+    return choice.name if choice.presets else f"searched ({choice.objective})"
 
 
 def expert_parallel() -> Choice:
     """Return the usual choice for mixtures of experts: experts are split, and the search completes the rest."""
     experts = Pin(f"layers.*{EXPERTS}*", parse_sharding('[{"gpu"}, {}, {}]'))
-    return Choice("expert parallel", (experts,), FIRST[1].weights)
+    return Choice((experts,), FIRST[1].weights)
 
 
 def wait_in_backward(module: ModuleOp) -> None:

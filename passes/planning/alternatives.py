@@ -208,7 +208,7 @@ class Question:
 
     def _ranked(self, way: Candidate) -> tuple[int, list[tuple[State, float]]]:
         """Return the number of states, and the feasible ones with their least objective while fixed, the best first."""
-        self.observe(f"the objective of each alternative: {way.choice.name}")
+        self.observe(f"the objective of each alternative: {way.name}")
         problems = [
             (problem, nodes)
             for view, problem in self.bench.problems(way, _opened(self.subject))
@@ -232,7 +232,7 @@ class Question:
 
     def _tried(self, way: Candidate, state: State, objective: float) -> Alternative:
         """Return the best program with a state that one way to search finds."""
-        self.observe(f"{state}: {way.choice.name}")
+        self.observe(f"{state}: {way.name}")
         try:
             solved = self.bench.solve(way, _fixed(self.subject, state))
             if solved.fingerprint not in self.steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TypedDict
 
 from ...ir.mesh import Mesh
 from ...ir.pins import Pin
@@ -44,26 +45,22 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """Return the layout in words: `4x16`, `4x16 in 8 parts`, `4 stages of 4x16, 8 micro-batches, 1f1b`."""
-        sizes = "x".join(str(axis.size) for axis in self.mesh.spatial) or "1"
-        also = ", fused batch-norm" if self.fused else ""
-        also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
-        also += ", products in parts" if self.chunked else ""
-        if self.ranks is not None:
-            # Ranks in another order are a placement of stages.
-            also += f" on ranks {_ranges(self.ranks)}{' alone' if list(self.ranks) == sorted(self.ranks) else ''}"
-        match self.mode:
-            case "whole":
-                return sizes + also
-            case "accumulate":
-                return f"{sizes} in {self.parts} parts{also}"
-            case "duplex":
-                parts = f" in {self.parts} parts" if self.parts > 2 else ""
-                return f"{sizes} duplex{parts}{also}"
-            case "pipeline":
-                order = f", {self.schedule}" if self.schedule != "auto" else ""
-                chunks = f" in up to {self.chunks} chunks" if self.chunks > 1 else ""
-                return f"{self.stages} stages of {sizes}{chunks}, {self.parts} micro-batches{order}{also}"
+        """Return the layout in words: `4x16`, `4x16, 8 micro-batches`, `4x16, 4 stages, 8 micro-batches, 1f1b`."""
+        # Ranks in another order are a placement of stages.
+        only = "only " if self.ranks is not None and list(self.ranks) == sorted(self.ranks) else ""
+        parts = {
+            "x".join(str(axis.size) for axis in self.mesh.spatial) or "1": True,
+            f"{only}ranks [{_ranges(self.ranks or ())}]": self.ranks is not None,
+            f"{self.stages} stages": self.mode == "pipeline",
+            f"up to {self.chunks} chunks": self.chunks > 1,
+            f"{self.parts} micro-batches": self.parts > 1,
+            self.schedule: self.schedule != "auto",
+            "duplex": self.mode == "duplex",
+            "fused batch-norm": self.fused,
+            f"keeping {self.keep:.0%} of activations": self.keep < 1,
+            "products in parts": self.chunked,
+        }
+        return ", ".join(part for part, is_shown in parts.items() if is_shown)
 
     @property
     def program(self) -> ProgramPipeline:
@@ -90,41 +87,54 @@ class Choice:
     The way to find the strategy on a layout.
 
     Args:
-        name: name of a preset or of the kind of search.
-        pins: pins that the strategy must obey.
+        pins: pins that the strategy must obey; without any, the search decides alone.
         weights: weights of the objective.
         balanced: whether devices have shares by their speed.
         fits: whether memory is charged until the strategy fits.
     """
 
-    name: str
     pins: tuple[Pin, ...] = ()
     weights: Weights = field(default_factory=Weights)
     balanced: bool = False
     fits: bool = False
 
+    @property
+    def presets(self) -> tuple[Pin, ...]:
+        """Return the pins that are presets, outermost first."""
+        return tuple(pin for pin in self.pins if pin.preset)
 
-@dataclass(frozen=True)
-class Family:
+    @property
+    def name(self) -> str:
+        """Return the presets, as `dp` or `dp over node + tp over gpu`, or `searched` without any."""
+        several = len(self.presets) > 1
+        names = [f"{pin.preset} over {'-'.join(pin.axes or ())}" if several else pin.preset for pin in self.presets]
+        return " + ".join(names) or "searched"
+
+    @property
+    def objective(self) -> str:
+        """Return the objective of a search in words, `weights 0.25/1, unbucketed`, or an empty text for presets."""
+        if self.presets:
+            return ""
+        weights = self.weights
+        parts = {
+            f"weights {weights.parameters:g}/{weights.activations:g}": True,
+            "unbucketed": not weights.bucketed,
+            "within memory": self.fits,
+        }
+        return ", ".join(part for part, is_shown in parts.items() if is_shown)
+
+
+class Family(TypedDict):
     """
-    The kind of a candidate, so that code can group candidates without parsing their names.
+    The kind of a candidate, so that code can group candidates without parsing their names; records have it as it is.
 
-    Args:
-        mode: mode of its layout.
-        strategy: its presets, outermost first, as `dp` or `dp+tp`; `search` if it has none.
-        mesh: the axes of all devices with their sizes.
-        balanced: whether devices have shares by their speed.
+    `strategy` has the presets, outermost first, as `dp` or `dp+tp`, or is `search`. `mesh` is the mesh of all devices.
     """
 
     mode: Mode
     strategy: str
-    mesh: tuple[tuple[str, int], ...]
-    balanced: bool = False
-
-    @property
-    def presets(self) -> tuple[str, ...]:
-        """Return the presets as a tuple, outermost first."""
-        return tuple(self.strategy.split("+"))
+    mesh: dict[str, int]
+    balanced: bool
 
 
 @dataclass(frozen=True)
@@ -136,16 +146,17 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Return the name of the candidate in reports."""
+        """Return the name of the candidate in reports: `dp on 8x8`, `searched on 16x4 (weights 0.25/1, unbucketed)`."""
         shares = ", shares by speed" if self.choice.balanced else ""
-        return f"{self.choice.name} on {self.layout.name}{shares}"
+        objective = f" ({self.choice.objective})" if self.choice.objective else ""
+        return f"{self.choice.name} on {self.layout.name}{shares}{objective}"
 
     @property
     def family(self) -> Family:
         """Return the kind of the candidate."""
-        strategy = "+".join(pin.preset for pin in self.choice.pins) or "search"
-        mesh = tuple((axis.name, axis.size) for axis in self.layout.mesh.spatial)
-        return Family(self.layout.mode, strategy, mesh, self.choice.balanced)
+        strategy = "+".join(pin.preset for pin in self.choice.presets) or "search"
+        mesh = {axis.name: axis.size for axis in self.layout.mesh.spatial}
+        return Family(mode=self.layout.mode, strategy=strategy, mesh=mesh, balanced=self.choice.balanced)
 
 
 def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candidate]:
@@ -174,9 +185,7 @@ def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candida
 
 def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
     """Return one preset, or several on separate axes, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
-    names = [f"{name} over {'-'.join(axes)}" if len(parts) > 1 else name for name, axes in parts]
-    pins = tuple(Pin(preset=name, axes=axes) for name, axes in parts)
-    return Choice(", ".join(names), pins, COMPLETION)
+    return Choice(tuple(Pin(preset=name, axes=axes) for name, axes in parts), COMPLETION)
 
 
 def searched(parameters: float, activations: float, *, bucketed: bool = True) -> Choice:
@@ -188,9 +197,7 @@ def searched(parameters: float, activations: float, *, bucketed: bool = True) ->
         activations: factor for collectives that block compute.
         bucketed: whether the former pay latency in proportion to their bytes, as in full buckets, or one by one.
     """
-    weights = Weights(parameters=parameters, activations=activations, bucketed=bucketed)
-    suffix = "" if bucketed else ", apart"
-    return Choice(f"search({parameters:g}, {activations:g}{suffix})", (), weights)
+    return Choice(weights=Weights(parameters=parameters, activations=activations, bucketed=bucketed))
 
 
 DATA_PARALLEL = ("dp", "zero1", "zero3")

@@ -145,8 +145,8 @@ class Explorer(Race):
         for note in sorted(fitting, key=_step):
             family = note.candidate.family
             if _step(note) <= limit or family == plain:
-                runners.setdefault((family.mode, family.strategy), note.candidate)
-        runners.pop((chosen.family.mode, chosen.family.strategy), None)
+                runners.setdefault((family["mode"], family["strategy"]), note.candidate)
+        runners.pop((chosen.family["mode"], chosen.family["strategy"]), None)
         return list(runners.values())
 
     def _as_asked(self, candidate: Candidate) -> Candidate:
@@ -375,7 +375,7 @@ class Explorer(Race):
         layouts = [note.candidate.layout for note in sorted(self._too_large(), key=_step)]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
-        choice = replace(FIRST[0], name="search within memory", fits=True)
+        choice = replace(FIRST[0], fits=True)
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
 

@@ -54,6 +54,7 @@ class Note:
         peak_bytes: peak of the rank that comes closest to its memory, or None if nobody computed it.
         memory_bytes: memory of that rank.
         lasting_bytes: the part of `peak_bytes` that parameters and optimizer states take.
+        same_as: the first candidate with the same strategy, if it is another one.
     """
 
     candidate: Candidate
@@ -63,6 +64,7 @@ class Note:
     peak_bytes: int | None = None
     memory_bytes: float = 0.0
     lasting_bytes: int = 0
+    same_as: Candidate | None = None
 
     @property
     def fits(self) -> bool:

@@ -74,7 +74,7 @@ class Race:
         self.attempts: dict[Candidate, SolvedCandidate] = {}
         """The attempts behind `estimates`, which short steps have judged."""
         self.tried: set[Candidate] = set()
-        self.strategies: dict[object, str] = {}
+        self.strategies: dict[object, Candidate] = {}
         self.fingerprints: dict[Candidate, object] = {}
         self.least_ratios: dict[Layout, float] = {}
         """Maps stages to the least ratio of a simulated step to its estimate."""
@@ -134,7 +134,8 @@ class Race:
             return best
         if refined is not None:
             why = "" if refined.fits else "does not fit"
-            self._log(Note(refined.candidate, refined.seconds, why, refined.exposed, *refined.tightest))
+            tightest = refined.tightest
+            self._log(Note(refined.candidate, refined.seconds, why, refined.exposed, *tightest, same_as=candidate))
         return refined if refined is not None and is_better else best
 
     def _is_open(self, candidate: Candidate) -> bool:
@@ -225,10 +226,10 @@ class Race:
             self._log(Note(candidate, estimate, "by an estimate"))
             return True
         self.fingerprints[candidate] = fingerprint = attempt.solved[0].fingerprint
-        first = self.strategies.setdefault(fingerprint, candidate.name)
-        if first != candidate.name:
-            self._log(Note(candidate, None, f"the same as {first}"))
-        return first != candidate.name
+        first = self.strategies.setdefault(fingerprint, candidate)
+        if first != candidate:
+            self._log(Note(candidate, None, f"the same as {first.name}", same_as=first))
+        return first != candidate
 
     def _take(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
         """Keep a program if it is the fastest that fits. The memory of slower programs is not computed."""

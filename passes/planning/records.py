@@ -11,9 +11,9 @@ from ...ir.pins import Pin
 from ...ir.sharding import parse_sharding
 from ..search.objective import Weights
 from ..stages.schedules import ScheduleName
-from .candidates import Candidate, Choice, Family, Layout, Mode
+from .candidates import Candidate, Choice, Layout, Mode
 
-_RARE = ("keep", "chunked", "chunks", "ranks")
+_RARE = ("schedule", "keep", "chunked", "chunks", "ranks")
 """The fields of a layout that a record omits if they have their default."""
 
 
@@ -45,9 +45,9 @@ class WeightsRecord(TypedDict):
 
 
 class ChoiceRecord(TypedDict):
-    """The way that a strategy was found."""
+    """The way that a strategy was found; older versions wrote a name, too."""
 
-    name: str
+    name: NotRequired[str]
     pins: list[PinRecord]
     weights: WeightsRecord
     balanced: bool
@@ -72,15 +72,6 @@ class CandidateRecord(TypedDict):
     ranks: NotRequired[list[int]]
 
 
-class FamilyRecord(TypedDict):
-    """A family of plans."""
-
-    mode: Mode
-    strategy: str
-    mesh: dict[str, int]
-    balanced: bool
-
-
 @dataclass(frozen=True)
 class Chosen:
     """
@@ -98,43 +89,29 @@ class Chosen:
     def record(self) -> CandidateRecord:
         """Return the record of the chosen candidate."""
         layout, choice = self.candidate.layout, self.candidate.choice
-        rare: dict[str, Any] = {
-            name: getattr(layout, name) for name in _RARE if getattr(layout, name) != getattr(Layout, name)
-        }
-        fields: dict[str, Any] = {
+        rare = {name: getattr(layout, name) for name in _RARE if getattr(layout, name) != getattr(Layout, name)}
+        fields = {
             "mesh": _sizes(layout.mesh),
             **{name: getattr(layout, name) for name in ("mode", "parts", "stages", "fused")},
             "choice": {**asdict(choice), "pins": [_pin_record(pin) for pin in choice.pins]},
             "pins": [_pin_record(pin) for pin in self.pins],
             "own_mesh": _sizes(self.own_mesh),
-            **({"schedule": layout.schedule} if layout.mode == "pipeline" else {}),
             **rare,
         }
-        if layout.ranks is not None:
-            fields["ranks"] = list(layout.ranks)
         return cast("CandidateRecord", fields)
 
     @staticmethod
     def read(record: CandidateRecord, mesh_name: str = "mesh") -> Chosen:
         """Read a record that `record` wrote; other records raise KeyError, TypeError or ValueError."""
         mesh, own_mesh = (_mesh(sizes, mesh_name) for sizes in (record["mesh"], record["own_mesh"]))
-        rare: dict[str, Any] = {name: record.get(name) for name in ("schedule", *_RARE) if name in record}
+        rare: dict[str, Any] = {name: record.get(name) for name in _RARE if name in record}
         if "ranks" in rare:
             rare["ranks"] = tuple(rare["ranks"])
         layout = Layout(mesh, record["mode"], record["parts"], record["stages"], fused=record["fused"], **rare)
         pins, all_pins = (tuple(map(_read_pin, pins)) for pins in (record["choice"]["pins"], record["pins"]))
         choice: dict[str, Any] = {**record["choice"], "pins": pins, "weights": Weights(**record["choice"]["weights"])}
+        choice.pop("name", None)
         return Chosen(Candidate(layout, Choice(**choice)), all_pins, own_mesh)
-
-
-def family_record(family: Family) -> FamilyRecord:
-    """Return the record of a family."""
-    return cast("FamilyRecord", {**asdict(family), "mesh": dict(family.mesh)})
-
-
-def read_family(record: FamilyRecord) -> Family:
-    """Read a record that `family_record` wrote."""
-    return Family(record["mode"], record["strategy"], tuple(record["mesh"].items()), record["balanced"])
 
 
 def _sizes(mesh: Mesh) -> dict[str, int]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from ...dialects.compute import plain_attribute, python_value
-from ...dialects.kinds import entries_of
 from ...dialects.step import PLAN
 from .candidates import Family
 from .notes import Note
-from .records import FamilyRecord, family_record, read_family
 
-_NUMBERS = ("step", "exposed", "peak_bytes", "memory_bytes")
+_OPTIONAL = ("family", "step", "exposed", "peak_bytes", "memory_bytes", "same_as")
+
+_SAME = "the same as "
+"""The reason in records of older versions, before the name of the first candidate with the same strategy."""
 
 
 class TriedRecord(TypedDict):
@@ -29,7 +30,8 @@ class TriedRecord(TypedDict):
     exposed: NotRequired[float]
     peak_bytes: NotRequired[int]
     memory_bytes: NotRequired[float]
-    family: NotRequired[FamilyRecord]
+    same_as: NotRequired[str]
+    family: NotRequired[Family]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Tried:
         exposed: seconds of its step while the busiest stage is idle, or None without a program.
         peak_bytes: peak of the rank that comes closest to its memory, or None if nobody computed it.
         memory_bytes: memory of that rank.
+        same_as: name of the first candidate with the same strategy, if it is another one.
         family: kind of the candidate; records of older versions have None.
     """
 
@@ -52,6 +55,7 @@ class Tried:
     exposed: float | None = None
     peak_bytes: int | None = None
     memory_bytes: float | None = None
+    same_as: str | None = None
     family: Family | None = None
 
     @property
@@ -63,16 +67,16 @@ class Tried:
 
     def as_dict(self) -> TriedRecord:
         """Return the known fields, for JSON and for the IR."""
-        family = family_record(self.family) if self.family is not None else None
-        known = {"name": self.name, "why": self.why, "family": family, **{n: getattr(self, n) for n in _NUMBERS}}
+        known = {name: getattr(self, name) for name in ("name", "why", *_OPTIONAL)}
         return cast("TriedRecord", {name: value for name, value in known.items() if value is not None})
 
     @staticmethod
     def from_dict(entry: TriedRecord) -> Tried:
         """Read a record that `as_dict` wrote."""
-        family = read_family(entry["family"]) if "family" in entry else None
-        sizes = entry.get("peak_bytes"), entry.get("memory_bytes")
-        return Tried(entry["name"], entry["why"], entry.get("step"), entry.get("exposed"), *sizes, family)
+        optional: dict[str, Any] = {name: entry.get(name) for name in _OPTIONAL}
+        if optional["same_as"] is None and entry["why"].startswith(_SAME):
+            optional["same_as"] = entry["why"].removeprefix(_SAME)
+        return Tried(entry["name"], entry["why"], **optional)
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,9 @@ def plan_attribute(chosen: str, step: float, bound: tuple[float, str] | None, no
 
 def _tried_of(note: Note) -> Tried:
     memory = float(note.memory_bytes) if note.peak_bytes is not None else None
-    family = note.candidate.family
-    return Tried(note.candidate.name, note.why, note.seconds, note.exposed, note.peak_bytes, memory, family)
+    same_as = note.same_as.name if note.same_as is not None else None
+    figures = (note.seconds, note.exposed, note.peak_bytes, memory)
+    return Tried(note.candidate.name, note.why, *figures, same_as, note.candidate.family)
 
 
 def read_plan(func: FuncOp) -> PlanSummary | None:
@@ -112,28 +117,6 @@ def read_plan(func: FuncOp) -> PlanSummary | None:
     plan = func.attributes.get(PLAN)
     if not isinstance(plan, DictionaryAttr):
         return None
-    entries = entries_of(plan.data.get("candidates")) or ()
-    tried = tuple(_tried(entry.data) for entry in entries if isinstance(entry, DictionaryAttr))
-    step, bound = _number(plan.data.get("step")), _number(plan.data.get("bound"))
-    return PlanSummary(_text(plan.data.get("chosen")), step or 0.0, bound, _text(plan.data.get("bound_of")), tried)
-
-
-def _tried(entry: Mapping[str, Attribute]) -> Tried:
-    peak, family = entry.get("peak_bytes"), entry.get("family")
-    return Tried(
-        _text(entry.get("name")),
-        _text(entry.get("why")),
-        _number(entry.get("step")),
-        _number(entry.get("exposed")),
-        peak.value.data if isinstance(peak, IntegerAttr) else None,
-        _number(entry.get("memory_bytes")),
-        read_family(python_value(family)) if isinstance(family, DictionaryAttr) else None,
-    )
-
-
-def _text(value: Attribute | None) -> str:
-    return value.data if isinstance(value, StringAttr) else ""
-
-
-def _number(value: Attribute | None) -> float | None:
-    return value.value.data if isinstance(value, FloatAttr) else None
+    entries = python_value(plan)
+    tried = tuple(Tried.from_dict(entry) for entry in entries["candidates"])
+    return PlanSummary(entries["chosen"], entries["step"], entries.get("bound"), entries.get("bound_of", ""), tried)

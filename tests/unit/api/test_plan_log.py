@@ -67,4 +67,5 @@ def test_what_was_measured_is_told(caplog: pytest.LogCaptureFixture):
         "mlp: planned in 1.5 s for 2 ranks (gpu=2): dp on 2",
         "mlp: predicted step 2 ms, of which 500 us waiting for communication; peak memory of a rank 4 KiB",
         "mlp: measured dp on 2: 3 ms, predicted 2 ms",
+        "mlp: terms: dp = data parallel: each device has a part of the batch and all parameters (DDP)",
     ]

@@ -55,7 +55,8 @@ def test_a_plan_of_four_becomes_one_of_three_unequal_devices():
     report = found.step.report
     assert report["ranks"] == 3
     assert report["chosen_candidate"] is not None
-    assert report["chosen_candidate"]["choice"]["name"] == candidate["choice"]["name"]
+    assert report["chosen_candidate"]["choice"]["pins"] == candidate["choice"]["pins"]
+    assert report["chosen_candidate"]["choice"]["weights"] == candidate["choice"]["weights"]
     assert len(report["candidates"]) == 1
     assert found.state.before == {0: 3, 1: 1, 2: 0}
     names = [spread.name for spread in state_placement(old.module)]

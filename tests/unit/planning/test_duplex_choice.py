@@ -58,4 +58,4 @@ def test_parts_have_as_many_rows_where_they_can():
     assert not list(duplexes(MESH, 1))
     assert not list(duplexes(MESH, 8, LayoutConstraints(duplex=False)))
     (named,) = (layout for layout in duplexes(MESH, 8) if layout.parts == 4)
-    assert (named.name, replace(named, parts=2).name) == ("2 duplex in 4 parts", "2 duplex")
+    assert named.name == "2, 4 micro-batches, duplex"

@@ -167,7 +167,7 @@ def test_data_parallelism_with_whole_batch_norms_is_tried_however_soon_the_searc
     module = cleaned("resnet50-tiny")
     explorer = Explorer(CandidateCompiler(module, cluster_of_module(module)), LayoutConstraints(), Allowance(work=0.0))
     explorer.run()
-    tried = {(note.candidate.family.strategy, note.candidate.layout.fused) for note in explorer.notes}
+    tried = {(note.candidate.family["strategy"], note.candidate.layout.fused) for note in explorer.notes}
     assert {("dp", False), ("dp", True), ("zero3", True)} <= tried
 
 

@@ -108,7 +108,7 @@ def test_a_pipeline_in_chunks_is_a_candidate_of_its_own():
     assert chunked.seconds < 0.9 * plain.seconds
     assert bench.times.estimated(in_chunks.layout) < 0.9 * bench.times.estimated(candidate.layout)
     again = Chosen.read(Chosen(chunked.candidate, (), where.mesh).record()).candidate
-    assert again.name.endswith("2 stages of 2 in up to 2 chunks, 8 micro-batches")
+    assert again.name == "dp on 2, 2 stages, up to 2 chunks, 8 micro-batches"
     assert module_text(bench.finish(bench.solve(again)).module) == module_text(chunked.module)
 
 

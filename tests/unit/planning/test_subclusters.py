@@ -27,7 +27,7 @@ from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.candidates import presets
+from shardwright.passes.planning.candidates import Candidate, Layout, presets
 from shardwright.passes.planning.explore import ADDITIVE
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.subclusters import parts_of_cluster
@@ -76,12 +76,12 @@ def test_devices_that_are_far_slower_together_are_not_searched_further():
     (func,) = step_functions(planned(one_useless_cluster(Mesh.of(gpu=3))))
     plan = read_plan(func)
     assert plan is not None
-    on_all = [each.name for each in plan.candidates if "alone" not in each.name]
-    assert plan.chosen.endswith("alone")
+    on_all = [each.name for each in plan.candidates if "only ranks" not in each.name]
+    assert "only ranks" in plan.chosen
     assert any(name.startswith("tp") for name in on_all)
-    by_hand = [f"{ADDITIVE.name} on 3", *(f"{choice.name} on 3" for choice in presets(Mesh.of(gpu=3)))]
-    assert sum(name.startswith("search") for name in on_all if name not in by_hand) <= 3
-    assert any("search" in each.name for each in plan.candidates if "alone" in each.name)
+    by_hand = [Candidate(Layout(Mesh.of(gpu=3)), choice).name for choice in (ADDITIVE, *presets(Mesh.of(gpu=3)))]
+    assert sum(name.startswith("searched") for name in on_all if name not in by_hand) <= 3
+    assert any(each.name.startswith("searched") for each in plan.candidates if "only ranks" in each.name)
 
 
 def test_a_host_behind_a_slow_link_is_left_out_wherever_it_is():
@@ -106,7 +106,7 @@ def test_a_useless_device_idles(options: dict[str, Any]):
     plan = read_plan(func)
     assert plan is not None
     assert plan.step == pytest.approx(seconds(module), rel=1e-9)
-    assert plan.chosen.endswith("on ranks 1-2 alone")
+    assert " on 2, only ranks [1-2]" in plan.chosen
     told = report(module, {}, "mlp", None)
     assert (told["idle"], told["stages"]) == ([0], [1, 1] if options.get("stages") == 2 else [2])
     assert told["predicted_step_s"] == pytest.approx(plan.step, rel=1e-9)
@@ -150,7 +150,7 @@ def test_a_plan_with_idle_ranks_is_put_on_other_devices():
     assert "idle" not in ranks_by_mesh(moved)
     again = planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, adapt=True))
     assert ranks_by_mesh(again) == ranks_by_mesh(module)
-    with pytest.raises(PassFailedException, match=r"on ranks 1-2 alone, but options say idle=no; leave one out"):
+    with pytest.raises(PassFailedException, match=r"only ranks \[1-2\], but options say idle=no; leave one out"):
         planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, idle="no"))
 
 

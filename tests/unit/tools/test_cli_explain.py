@@ -1,11 +1,14 @@
 """`shardwright explain` in this process: why a plan won, and what another decision would cost."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shardwright.passes.planning.legend import legend
 from shardwright.passes.planning.summary import Tried
 from shardwright.tools.cli import main
 from shardwright.tools.why_not import why_not
@@ -127,6 +130,40 @@ def test_unknown_names_and_folders_are_one_message(plan: Path, tmp_path: Path, c
     (tmp_path / "plan.json").write_text(json.dumps(report))
     assert main(["explain", str(tmp_path)]) == 1
     assert "older version" in capsys.readouterr().err
+
+
+def test_terms_in_the_names_of_plans_are_explained(plan: Path, capsys: pytest.CaptureFixture[str]):
+    report = json.loads((plan / "plan.json").read_text())
+    assert report["legend"] == legend([each["name"] for each in report["candidates"]])
+    for arguments in ((str(plan),), (str(plan), parameter(plan))):
+        shown = asked(capsys, *arguments)
+        for term, meaning in legend([report["chosen"]]).items():
+            assert re.search(rf"^{term} +{re.escape(meaning)} *$", shown, re.MULTILINE)
+        assert "fused batch-norm" not in shown
+
+
+def test_a_plan_of_an_older_version_is_explained(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Older versions named searches by their weights, and gave the same strategy only as a reason."""
+    shutil.copytree(plan, tmp_path, dirs_exist_ok=True)
+    report = json.loads((plan / "plan.json").read_text())
+    old = {each["name"]: f"search({number}, 1, apart) on 4" for number, each in enumerate(report["candidates"])}
+    for each in report["candidates"]:
+        each["name"] = old[each["name"]]
+        if (same := each.pop("same_as", None)) is not None:
+            each["why"] = f"the same as {old[same]}"
+    report["chosen"] = old[report["chosen"]]
+    report["chosen_candidate"]["choice"]["name"] = "search(0, 1, apart)"
+    del report["legend"]
+    (tmp_path / "plan.json").write_text(json.dumps(report))
+    shown = asked(capsys, str(tmp_path))
+    assert report["chosen"] in shown
+    assert "terms in the names" not in shown
+    assert "cannot be: the same as" not in shown
+    assert report["chosen"] in asked(capsys, str(tmp_path), parameter(plan))
+    new = tmp_path / "again"
+    arguments = ["plan", "mlp-tiny", "--cluster", "local-4", "--out", str(new)]
+    assert main([*arguments, "--candidate", str(tmp_path / "plan.json")]) == 0
+    assert old[json.loads((new / "plan.json").read_text())["chosen"]] == report["chosen"]
 
 
 def candidate(name: str, strategy: str, mode: str = "whole", why: str = "slower", **known: float) -> dict[str, object]:

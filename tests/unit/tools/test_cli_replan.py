@@ -114,7 +114,8 @@ def test_the_same_devices_have_the_same_plan_and_others_one_like_it(plan: Path, 
     assert first is not None
     assert second is not None
     assert found.record.candidate is not None
-    assert first["choice"]["name"] == found.record.candidate["choice"]["name"]
+    assert first["choice"]["pins"] == found.record.candidate["choice"]["pins"]
+    assert first["choice"]["weights"] == found.record.candidate["choice"]["weights"]
     assert second["parts"] == 2
     assert PlanRecord.of(other.module, other.report).adapted
     assert "another step" not in caplog.text

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from shardwright.passes.planning.records import CandidateRecord
+from shardwright.ir.json_shape import fault_of, shape_of
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.pins import Pin
+from shardwright.ir.sharding import Sharding
+from shardwright.passes.planning.candidates import Candidate, Layout, preset, searched
+from shardwright.passes.planning.records import CandidateRecord, Chosen
 from shardwright.tools.cli import main
-from shardwright.tools.plan_folder import CANDIDATE
+
+MESH = Mesh.of(node=2, gpu=2)
 
 GOOD: dict[str, Any] = {"mesh": {"gpu": 4}, "ranks": 4, "name": "s", "step": None, "predicted_step_s": 1.0}
 
@@ -41,7 +47,36 @@ def test_an_argument_is_no_novel(word: str, capsys: pytest.CaptureFixture[str]):
     assert "argument 2" in capsys.readouterr().err
 
 
-def test_every_entry_of_a_candidate_is_read():
-    assert isinstance(CANDIDATE, dict)
-    known = {name.removesuffix("?") for name in CANDIDATE}
-    assert known == CandidateRecord.__required_keys__ | CandidateRecord.__optional_keys__
+CANDIDATES = {
+    "a preset": Candidate(Layout(MESH), preset(("dp", ("node",)), ("tp", ("gpu",)))),
+    "a search": Candidate(Layout(MESH, "duplex", 2, fused=True, keep=0.3, chunked=True), searched(0.25, 1.0)),
+    "a pipeline": Candidate(Layout(MESH, "pipeline", 4, 2, "1f1b", chunks=2, ranks=(0, 1, 2, 3)), searched(1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_candidate_is_read_as_it_was_written(name: str):
+    pins = (Pin("*.weight", Sharding.replicated(2)), Pin(preset="dp"))
+    chosen = Chosen(CANDIDATES[name], pins, MESH)
+    record = json.loads(json.dumps(chosen.record()))
+    assert fault_of(record, shape_of(CandidateRecord)) is None
+    assert Chosen.read(record) == chosen
+    record["choice"]["name"] = "search(0.25, 1)"
+    assert fault_of(record, shape_of(CandidateRecord)) is None
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no mode": ({"mode": 1}, "mode is 1, expected text"),
+    "a mesh of text": ({"mesh": {"gpu": "4"}}, "mesh.gpu is '4', expected a whole number"),
+    "ranks of numbers": ({"ranks": [0, 0.5]}, "ranks[1] is 0.5, expected a whole number"),
+    "a pin of nothing": ({"pins": [{"value": "w"}]}, "pins[0] has no 'sharding'"),
+    "an unknown entry": ({"speed": 1}, "speed is not expected"),
+    "keep as text": ({"keep": "all"}, "keep is 'all', expected a number or a whole number"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_changed_candidate_is_refused_with_its_entry(name: str):
+    changed, message = FAULTS[name]
+    record = {**Chosen(CANDIDATES["a preset"], (), MESH).record(), **changed}
+    assert fault_of(record, shape_of(CandidateRecord)) == message
