@@ -18,7 +18,6 @@ An outline takes some seconds, and `--outlines` caches outlines in a file. The p
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from _amp import Setup, Testbed, Trial, Workload, as_run, outlines, read_trials
 from _amp_profile import v100
 from _amp_space import Degrees, cut, degrees_of, peak_bytes, searched_plan
 from _outline import outline_seconds
-from _report import RESULTS, given_data, parsed, plot_grouped, publish
+from _report import RESULTS, arguments, given_data, parsed, plot_grouped, publish
 from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
 
 HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}
@@ -286,7 +285,7 @@ def plot(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--outlines", type=Path)
     parser.add_argument("--only", nargs="+", choices=("homogeneous", *HEADLINES))
@@ -297,7 +296,7 @@ def main() -> None:
     cache = options.outlines
     all_settings = settings_of(data, constants_of(data, cache))
     settings = [setting for setting in all_settings if not options.only or setting.name in options.only]
-    show = partial(publish, command="python benchmarks/amp_search.py --data DIR")
+    show = partial(publish)
     parts = options.parts or PARTS
     if "measured" in parts:
         show("amp_search_runs", [row for setting in settings for row in measured_rows(setting, cache)])

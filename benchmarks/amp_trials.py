@@ -16,7 +16,6 @@ Planning takes some seconds per trial; `--outlines` caches its results in a file
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
 from _amp_profile import v100
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
-from _report import given_data, parsed, plot_scatter, publish
+from _report import arguments, given_data, parsed, plot_scatter, publish
 
 EXPECTED = (
     Constant("flops", 30e12, 2.0),
@@ -190,7 +189,7 @@ def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any
 
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--outlines", type=Path)
@@ -207,15 +206,15 @@ def main() -> None:
     other = runs_of(carried)
     whole = calibrated(runs)
     by_split = halves(runs, options.splits)
-    publish("amp_splits", by_split, command=command, hidden=[constant.name for constant in EXPECTED])
-    publish("amp_constants", constants_table(by_split, whole), command=command)
+    publish("amp_splits", by_split, hidden=[constant.name for constant in EXPECTED])
+    publish("amp_constants", constants_table(by_split, whole))
     seconds = predicted(homogeneous(whole), runs)
     beyond = predicted(heterogeneous(whole, v100(whole, data)), other)
-    publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond), command=command)
+    publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond))
     table = summary(by_split)
     for name, value in figures(beyond, [run.trial.seconds for run in other]).items():
         table.append({"what": f"{name}, ours, V100s and T4s", "median": value, "worst": value})
-    publish("amp_summary", table, command=command)
+    publish("amp_summary", table)
     points = {"16 T4s, all fitted": (runs, seconds), "12 V100s and 4 T4s, nothing fitted": (other, beyond)}
     series = {k: [(r.trial.seconds, s) for r, s in zip(*pair, strict=True)] for k, pair in points.items()}
     plot_scatter("amp_trials", series, xlabel="measured seconds", ylabel="predicted seconds")

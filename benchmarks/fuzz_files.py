@@ -9,22 +9,18 @@ than 20 s and an allocation of more than 1 GiB are failures.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from _report import parsed, publish
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
+from _report import arguments, parsed, publish
 from hostile_files import KINDS, load_what_is_used, mutants, outcome
 from hostile_json import JSON_KINDS, json_mutants
 
 
 def main() -> None:
     """Use `--count` mutants of each kind, and publish the counts of the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=2000, help="mutants of each kind (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=(*KINDS, *JSON_KINDS), action="append", help="repeatable (default: all)")
@@ -34,7 +30,7 @@ def main() -> None:
     load_what_is_used()
     rows = [_row(kind, options) for kind in options.kind or (*KINDS, *JSON_KINDS)]
     command = f"python benchmarks/fuzz_files.py --count {options.count} --seed {options.seed}"
-    publish("fuzz_files", rows, command=command)
+    publish("fuzz_files", rows)
 
 
 def _row(kind: str, options: argparse.Namespace) -> dict[str, Any]:

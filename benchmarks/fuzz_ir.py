@@ -15,10 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from _report import parsed, publish
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
+from _report import arguments, parsed, publish
 from hostile_files import Outcome, load_what_is_used
 from hostile_ir import Mutant, become_of, file_seeds, imported_seeds, mutants, step_seeds
 
@@ -28,7 +25,7 @@ NAMES = ("used", "refused", "internal", "hang", "memory", "died")
 
 def main() -> None:
     """Use `--count` mutants, publish the counts of the results, and exit with 1 if a mutant failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=2000, help="number of mutants (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="number of processes (%(default)s)")
@@ -51,7 +48,7 @@ def main() -> None:
                     kinds[_kind(outcome)] += 1
     command = f"python benchmarks/fuzz_ir.py --count {options.count} --seed {options.seed}"
     row = {"seed": options.seed, "mutants": options.count, **{name: counts[name] for name in NAMES}}
-    publish("fuzz_ir", [{**row, "longest_s": longest}], command=command)
+    publish("fuzz_ir", [{**row, "longest_s": longest}])
     for kind, count in kinds.most_common():
         print(f"{count:5} {kind}")
     sys.exit(1 if kinds else 0)

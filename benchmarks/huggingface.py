@@ -11,7 +11,6 @@ also run in float64 on 2x2, and three models also run with dropout. The table ha
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 from _dtypes import is_mixed
-from _report import parsed, publish
+from _report import arguments, parsed, publish
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, imported
 from shardwright.api.checking.check import check_on_ranks
@@ -121,7 +120,7 @@ def _cell(value: Any) -> str:
 
 def main() -> None:
     """Print the table, write JSON and, with `--docs`, the manual's table. Exit with 1 if a model differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--group", type=int, default=6, help="models per launch of four processes (%(default)s)")
     parser.add_argument("--docs", action="store_true", help="write the table into the manual")
     parser.add_argument("names", nargs="*", default=list(TINY), metavar="NAME")
@@ -132,7 +131,7 @@ def main() -> None:
         for row in run(options.names[start : start + options.group]):
             rows.append(row)
             print(row, file=sys.stderr, flush=True)
-    publish("huggingface", rows, command="python benchmarks/huggingface.py")
+    publish("huggingface", rows)
     if options.docs:
         before, _, rest = DOCS.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)

@@ -9,12 +9,11 @@ modules are imported before the measurement starts.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 
-from _report import parsed, publish
+from _report import arguments, parsed, publish
 
 _ONE = """
 import json, sys
@@ -54,7 +53,7 @@ def measure(step: str) -> dict[str, float]:
 
 def main() -> None:
     """Print the table of the best runs, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("steps", nargs="*", default=["gpt2-48", "hf:gpt2?num_hidden_layers=48&dropout=0"])
     options = parsed(parser, repeat=1, steps=["gpt2-tiny"])
@@ -62,7 +61,7 @@ def main() -> None:
     for step in options.steps:
         runs = [measure(step) for _ in range(options.repeat)]
         rows.append({"step": step, **{key: min(run[key] for run in runs) for key in runs[0]}})
-    publish("import_speed", rows, command="python benchmarks/import_speed.py")
+    publish("import_speed", rows)
 
 
 if __name__ == "__main__":

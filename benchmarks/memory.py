@@ -9,7 +9,6 @@ step (`_memory_meter.py`). The table shows the rank with the largest predicted p
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import torch
 from _peak_memory import peak_by_tensors
 from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
-from _report import RESULTS, parsed, publish
+from _report import RESULTS, arguments, parsed, publish
 
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
@@ -147,11 +146,11 @@ def plot(table: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", metavar="PLAN")
     options = parsed(parser, only=[CASES[0].name])
     table = list(rows([case for case in CASES if not options.only or case.name in options.only]))
-    publish("memory", table, command="python benchmarks/memory.py")
+    publish("memory", table)
     errors = [abs(row["error %"]) for row in table]
     within = sum(error <= 10 for error in errors)
     print(f"{within} of {len(table)} within 10 %; median {statistics.median(errors):.2g} %, most {max(errors):.2g} %")

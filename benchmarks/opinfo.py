@@ -17,24 +17,19 @@ compared with the interpreter's own on one device, and `empty` only in shapes an
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import logging
 import multiprocessing
 import random
 import re
-import sys
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from _report import parsed, publish
+from _report import arguments, parsed, publish, quiet
 from import_function import ImportedFunction, import_function
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
@@ -48,9 +43,6 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import Signature
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.probe.soundness import spread_signatures
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
 
 MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
 TOLERANCE = 1e-4
@@ -230,14 +222,13 @@ def _error_text(error: Exception) -> str:
 
 def main() -> None:
     """Test both systems, publish the counts, and print each op that is not `run`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--ops", default="", help="regular expression that names of ops match")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op from op I, for N parallel runs")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
     options = parsed(parser, samples=1, ops="functional.relu$")
-    warnings.simplefilter("ignore")
-    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    quiet()
     runner = None
     if options.dtensor:
         from _dtensor_ops import DTensorRunner
@@ -277,7 +268,7 @@ def main() -> None:
                 }
             )
     name = "opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}"
-    publish(name, rows, command=f"python benchmarks/opinfo.py --samples {options.samples}", hidden=("not run",))
+    publish(name, rows, hidden=("not run",))
 
 
 if __name__ == "__main__":

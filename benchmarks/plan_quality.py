@@ -24,7 +24,6 @@ import logging
 import os
 import random
 import statistics
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -41,7 +40,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
 from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
-from _report import RESULTS, parsed, publish
+from _report import RESULTS, arguments, parsed, publish
 from _unequal_pairs import PAIRS
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -321,7 +320,7 @@ def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--steps", nargs="+", metavar="STEP", help="steps (default: all of full size)")
     parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", help="clusters (default: all shipped ones)")
     parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these; either may be random-NUMBER")
@@ -366,7 +365,7 @@ def report(rows: Sequence[Row], name: str) -> None:
     """Publish the table and the plot, and print the summary and the losses."""
     order: list[Mapping[str, Any]] = [row.as_dict() for row in sorted(rows, key=lambda row: -(row.ratio or 9e9))]
     hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused", "bound")
-    publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)
+    publish(name, order, hidden=hidden)
     for key, value in summary_of(rows).items():
         print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
     for line in (line for row in rows for line in faults(row)):

@@ -14,7 +14,6 @@ start-up, verification and saving, and the limit on it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -30,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
-from _report import RESULTS, parsed, publish
+from _report import RESULTS, arguments, parsed, publish
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
@@ -273,14 +272,14 @@ def plot(table: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", metavar="STEP@CLUSTER")
     parser.add_argument("--wall", action="store_true", help="make plans by the command and measure its wall time")
     options = parsed(parser, only=["gpt2-tiny@local-4"])
     cases = [case for case in CASES if not options.only or case.name in options.only]
     table = list(rows(cases, wall=options.wall))
     hidden = ("all by hand",) if options.wall else ("all by hand", "wall s", "wall at most s")
-    publish("plan_table", table, command=f"python benchmarks/plan_table.py {' '.join(sys.argv[1:])}", hidden=hidden)
+    publish("plan_table", table, hidden=hidden)
     plot(table)
 
 

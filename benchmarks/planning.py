@@ -9,14 +9,13 @@ the best and the median of N runs, and separately the start of Python and torch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 from typing import Any
 
-from _report import parsed, plot_bars, publish
+from _report import arguments, parsed, plot_bars, publish
 
 _ONE = """
 import json, sys, time
@@ -41,7 +40,7 @@ def measure(step: str, cluster: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("steps", nargs="*", default=["gpt2-small", "gpt2-48"])
@@ -71,7 +70,7 @@ def main() -> None:
         values = (seconds["import"], seconds["search-plan"], best["wall"] - listed, seconds["emit"])
         for part, value in zip(parts.values(), values, strict=True):
             part.append(value)
-    publish("planning", rows, command="python benchmarks/planning.py " + " ".join(options.steps))
+    publish("planning", rows + " ".join(options.steps))
     plot_bars("planning", options.steps, parts, ylabel="seconds to plan (best run)")
 
 

@@ -12,7 +12,6 @@ parameters and states.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from _report import interval, parsed, plot_intervals, publish
+from _report import arguments, interval, parsed, plot_intervals, publish
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_on_ranks
@@ -103,7 +102,7 @@ def measure_speed(rounds: int) -> None:
         low, high = interval(ratios)
         median = statistics.median(turn[name] for turn in times)
         rows.append({"dropout": name, "ms": 1e3 * median, "ratio": statistics.median(ratios), "low": low, "high": high})
-    publish("random_numbers", rows, command=f"python benchmarks/random_numbers.py --rounds {rounds}")
+    publish("random_numbers", rows)
     names, middles = [row["dropout"] for row in rows], [row["ratio"] for row in rows]
     bounds = [(row["low"], row["high"]) for row in rows]
     plot_intervals("random_numbers", names, middles, bounds, xlabel="time of a dropout, to torch's own")
@@ -139,12 +138,12 @@ def measure_training() -> None:
                     "agrees": result.passed,
                 }
             )
-    publish("dropout", rows, command="python benchmarks/random_numbers.py --training")
+    publish("dropout", rows)
 
 
 def main() -> None:
     """Print the tables, and write JSON files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", action="store_true")
     options = parsed(parser, rounds=1)

@@ -16,7 +16,6 @@ In `scaling`, an algorithm that fails, or takes longer than `--seconds`, is not 
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from _report import RESULTS, parsed, publish
+from _report import RESULTS, arguments, parsed, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
 from xdsl.utils.exceptions import PassFailedException
@@ -339,7 +338,7 @@ def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[f
 
 def main() -> None:
     """Print the tables, and write JSON files and plots."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--algorithms", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
@@ -354,16 +353,15 @@ def main() -> None:
         publish(
             "referee",
             settings(options.settings, options.algorithms, options.seconds),
-            command=command,
             hidden=("statistics", "paper"),
         )
     if "budget" in options.parts:
         rows = budgets(options.algorithms, options.seconds, options.most)
-        publish("referee_budget", rows, command=command)
+        publish("referee_budget", rows)
         plot_lines("referee_budget", rows, "setting", "search s", "own cost ms")
     if "scaling" in options.parts:
         rows = scaling(options.algorithms, options.seconds, options.layers, options.devices)
-        publish("referee_scaling", rows, command=command)
+        publish("referee_scaling", rows)
         plot_lines("referee_scaling", rows, "by", "number", "search s")
 
 

@@ -13,7 +13,6 @@ processes need and do not have, over the least such state that any placement of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _report import parsed, publish
+from _report import arguments, parsed, publish
 
 CLUSTER = """version = 1
 name = "unequal-{count}"
@@ -78,7 +77,7 @@ def cluster_text(count: int, memory: int) -> str:
 
 def main() -> None:
     """Print the table, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--budget", type=float, default=10.0)
     parser.add_argument("--memory", type=int, default=80, help="memory of each device in GB")

@@ -9,7 +9,6 @@ begins at the first candidate that fits. Steps are simulated.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _report import RESULTS, parsed, publish
+from _report import RESULTS, arguments, parsed, publish
 from plan_quality import cluster_for, prepared_step
 from xdsl.context import Context
 
@@ -133,13 +132,13 @@ def plot(curves: Sequence[Curve]) -> None:
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--budget", type=float, help="time limit per case (default: none)")
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
     options = parsed(parser, budget=1.0, cases=["gpt2-tiny@local-4"])
     curves = [curve_of(name, options.budget) for name in options.cases]
     command = f"python benchmarks/search_budget.py {' '.join(sys.argv[1:])}"
-    publish("search_budget", [row_of(curve) for curve in curves], command=command, hidden=("curve",))
+    publish("search_budget", [row_of(curve) for curve in curves], hidden=("curve",))
     plot(curves)
 
 

@@ -6,10 +6,9 @@ Measure how exact search scales with depth: time of `solve` on synthetic trainin
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter
 
-from _report import parsed
+from _report import arguments, parsed
 from _synthetic_problems import layered_problem
 
 from shardwright.passes.search.eliminate import solve
@@ -17,7 +16,7 @@ from shardwright.passes.search.eliminate import solve
 
 def main() -> None:
     """Print a line for each depth."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("layers", nargs="*", type=int, default=[2, 4, 6, 12, 24, 48])
     depths = parsed(parser, layers=[2]).layers
     titles = ("layers", "nodes", "edges", "states", "left", "computed", "seconds")

@@ -8,7 +8,6 @@ The commands alternate, so that noise of the machine affects all equally. The ra
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _report import parsed, plot_intervals, publish
+from _report import arguments, parsed, plot_intervals, publish
 
 STEP = """
 func.func @step(%w: tensor<512x512xf32> {train.param = "w"}, %x: tensor<64x512xf32> {train.batch = "0"})
@@ -40,7 +39,7 @@ def seconds(command: list[str]) -> float:
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     options = parsed(parser, runs=1)
     with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
@@ -63,7 +62,7 @@ def main() -> None:
         ratios = [a / b for a, b in zip(measured, base, strict=True)]
         row = {"command": name, "median s": statistics.median(measured), "min s": min(measured)}
         rows.append({**row, "max s": max(measured), "ratio to xdsl-opt": statistics.median(ratios)})
-    publish("startup", rows, command=f"python benchmarks/startup.py --runs {options.runs}")
+    publish("startup", rows)
     bounds = [(row["min s"], row["max s"]) for row in rows]
     plot_intervals("startup", list(times), [row["median s"] for row in rows], bounds, xlabel="seconds")
 

@@ -11,18 +11,18 @@ lists the ops that are replicated because they have no sharding rule.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from _report import parsed, publish
+from _report import arguments, parsed, publish
+from random_strategies import RandomStrategies
+from split_cluster import split_cluster
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwright.api.checking.cases import CheckCase
@@ -31,10 +31,6 @@ from shardwright.api.compile import import_training_step
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models import MODELS, training_step
 from shardwright.passes.analysis.coverage import coverage
-
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
-from random_strategies import RandomStrategies
-from split_cluster import split_cluster
 
 TINY = [name for name in MODELS if name.endswith("-tiny")]
 LARGE = [name for name in MODELS if not name.endswith("-tiny")]
@@ -118,18 +114,18 @@ def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the requested table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--strategies", type=int, default=0, metavar="N")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parsed(parser, names=["mlp-tiny"])
     if options.strategies:
         rows = strategies(options.strategies)
-        publish("zoo_strategies", rows, command=f"python benchmarks/zoo.py --strategies {options.strategies}")
+        publish("zoo_strategies", rows)
     elif options.sizes:
-        publish("zoo_sizes", sizes(options.names or LARGE), command="python benchmarks/zoo.py --sizes")
+        publish("zoo_sizes", sizes(options.names or LARGE))
     else:
-        publish("zoo", equality(options.names or TINY), command="python benchmarks/zoo.py")
+        publish("zoo", equality(options.names or TINY))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ is here the better of the all-gathers in greedy order. `--data` adds the bounds 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -34,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
-from _report import parsed, plot_lines, publish
+from _report import arguments, parsed, plot_lines, publish
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.port_schedule import Order
@@ -128,7 +127,7 @@ def random_rows(count: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--figures", action="store_true", help="only redraw Figures 5 to 9 (cross_mesh_figures.py)")
@@ -147,11 +146,11 @@ def main() -> None:
     command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
     # Import the exact solver first: its import takes half a second or more, which would count as planning.
     import_module("ortools.sat.python.cp_model")
-    publish("cross_mesh_orders", order_rows(known), command=command)
-    publish("cross_mesh_methods", method_rows(), command=command)
+    publish("cross_mesh_orders", order_rows(known))
+    publish("cross_mesh_methods", method_rows())
     if options.random:
         rows = random_rows(options.random)
-        publish("cross_mesh_random", rows, command=command, hidden=("ratios",))
+        publish("cross_mesh_random", rows, hidden=("ratios",))
         series = {row["order"]: sorted(row["ratios"]) for row in rows}
         plot_lines("cross_mesh", series, xlabel="random cases, by ratio", ylabel="simulated time / NIC bound")
 

@@ -157,7 +157,7 @@ def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates:
         for chunks in (1, 2)
     ]
     rows = [row_of(*case) for case in cases]
-    publish("cross_mesh_schedules", rows, command=command)
+    publish("cross_mesh_schedules", rows)
     labels = [f"{row['model']} x {row['parts']}, {row['rate']:g}, {row['chunks']} chunks" for row in rows]
     series = {"best fixed": [min(row[name] for name in FIXED if row[name]) for row in rows]}
     series |= {way: [row[way] for row in rows] for way in ("auto", "free", "links")}
