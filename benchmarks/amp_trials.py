@@ -26,6 +26,7 @@ from typing import Any
 
 from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
 from _amp_profile import v100
+from _figures_of_fit import mean_error, spearman
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
 from _report import arguments, given_data, parsed, plot_scatter, publish
@@ -109,21 +110,6 @@ def calibrated(runs: Sequence[Run]) -> dict[str, float]:
     return dict(fit_constants(lambda constants: predicted(homogeneous(constants), runs), measured, EXPECTED).constants)
 
 
-def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the rank correlation. Equal numbers share the mean of their ranks."""
-    a, b = _ranks(one), _ranks(other)
-    return statistics.correlation(a, b)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [sum(v < value for v in values) + (values.count(value) + 1) / 2 for value in values]
-
-
-def mean_error(ours: Sequence[float], measured: Sequence[float]) -> float:
-    """Return the mean absolute relative error."""
-    return statistics.fmean(abs(a / b - 1.0) for a, b in zip(ours, measured, strict=True))
-
-
 def figures(ours: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
     """Return correlation and error of predictions, and the time of the predicted best run relative to the best run."""
     best = measured[min(range(len(ours)), key=ours.__getitem__)]
@@ -195,7 +181,6 @@ def main() -> None:
     parser.add_argument("--outlines", type=Path)
     options = parsed(parser, splits=1)
     data = given_data(options, "amp_trials_homogeneous.csv and amp_tables_6_11.csv")
-    command = f"python benchmarks/amp_trials.py --data DIR --splits {options.splits}"
 
     def runs_of(trials: Sequence[Trial]) -> list[Run]:
         found = map(as_run, outlines([trial.setup for trial in trials], options.outlines))

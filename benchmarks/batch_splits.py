@@ -137,8 +137,6 @@ def main() -> None:
             print(f"{outcome.name}: {outcome.refusal or outcome.differs}", flush=True)
     kinds = sorted({kind for past in outcomes for kind in past.name.partition(": ")[2].split(", ")})
     rows = [row_of(outcomes, kind) for kind in (*kinds, "all")]
-    arguments = f" --count {options.count}" + (f" --first {options.first}" if options.first else "")
-    check = " --check" if options.check else ""
     publish("batch_splits", rows)
 
 

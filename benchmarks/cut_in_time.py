@@ -60,7 +60,6 @@ def main() -> None:
     rows: list[dict[str, str]] = []
     for name in options.names or names:
         rows.append({"model": name, **{form: outcome(name, form, check=options.check) for form in FORMS}})
-    flags = " --huggingface" * options.huggingface + " --check" * options.check
     publish("cut_in_time", rows)
 
 

@@ -85,7 +85,6 @@ def main() -> None:
             ours = {"kernels": report.kernels, "copied": report.copied, "launches": report.launches}
             theirs = their_counts(options.step, peer, options.ranks, library)
             rows += [row(preset, ours, theirs), row(peer, theirs, theirs)]
-    command = f"python benchmarks/kernels.py --step {options.step} --ranks {options.ranks} --cluster {options.cluster}"
     publish(f"kernels-{options.step}", rows, hidden=("by op", "bytes by op"))
     if options.ops:
         for each in rows:

@@ -276,7 +276,6 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20)
     options = parsed(parser, splits=1)
     tables = read_tables(given_data(options, "nccl_h100_tables.json") / "nccl_h100_tables.json")
-    command = f"python benchmarks/nccl_tables.py --data DIR --splits {options.splits}"
     publish("nccl_constants", constant_rows(tables))
     publish("nccl_tables", rows(tables, options.splits))
     publish("nccl_shipped", shipped_rows(tables))

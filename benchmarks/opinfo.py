@@ -18,7 +18,6 @@ compared with the interpreter's own on one device, and `empty` only in shapes an
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import random
 import re
 from collections import Counter, defaultdict
@@ -42,6 +41,7 @@ from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import Signature
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.probe.apart import DiedError, run_apart
 from shardwright.lowering.probe.soundness import spread_signatures
 
 MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
@@ -55,7 +55,6 @@ ODD_SIZES = {"L": 20, "M": 10, "S": 5, "XS": 3}
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 """Torch's own sizes are odd. Torch's DTensor tests replace them by even sizes, which four ranks divide."""
 
-_FORK = multiprocessing.get_context("fork")
 _BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
 _FOR_TORCHS_SIZES = frozenset({"_segment_reduce", "nn.functional.embedding", "nn.functional.embedding_bag"})
 """Ops with samples whose offsets or indices fit torch's own sizes only; with others they read past the end."""
@@ -178,21 +177,12 @@ def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outc
     return outcome
 
 
-def apart(run: Callable[..., Outcome], *given: Any) -> Outcome:
+def apart(run: Callable[[], Outcome]) -> Outcome:
     """Run a function in a separate process, since a kernel may kill the process, and return its outcome."""
-    receiver, sender = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=lambda: sender.send(run(*given)))
-    process.start()
-    sender.close()
-    outcome = Outcome(refused=["killed after a minute"])
-    if receiver.poll(60):
-        try:
-            outcome = receiver.recv()
-        except EOFError:
-            outcome = Outcome(refused=["the process died"])
-    process.kill()
-    process.join()
-    return outcome
+    try:
+        return run_apart(run, 60)
+    except DiedError as error:
+        return Outcome(refused=[str(error)])
 
 
 def _compare(
@@ -229,46 +219,40 @@ def main() -> None:
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
     options = parsed(parser, samples=1, ops="functional.relu$")
     quiet()
-    runner = None
-    if options.dtensor:
-        from _dtensor_ops import DTensorRunner
-
-        runner = DTensorRunner()
     floats = (info for info in op_db if torch.float32 in info.supported_dtypes("cpu"))
     part, parts = map(int, options.part.split("/"))
     infos = [info for info in floats if re.search(options.ops, info.name)][part::parts]
-    outcomes: dict[str, dict[str, Outcome]] = {"shardwright": {}, "DTensor": {}}
+    systems: dict[str, Callable[..., Outcome]] = {"shardwright": run_ours}
+    if options.dtensor:
+        from _dtensor_ops import DTensorRunner
+
+        systems["DTensor"] = partial(run_dtensor, DTensorRunner())
+    outcomes: dict[str, dict[str, Outcome]] = {system: {} for system in systems}
     seconds: dict[str, float] = defaultdict(float)
     for number, info in enumerate(infos):
         name = f"{info.name}.{info.variant_test_name}".rstrip(".")
-        start = perf_counter()
-        outcomes["shardwright"][name] = apart(run_ours, info, options.samples, random.Random(number))
-        seconds["shardwright"] += perf_counter() - start
+        for system, run in systems.items():
+            start = perf_counter()
+            outcomes[system][name] = apart(partial(run, info, options.samples, random.Random(number)))
+            seconds[system] += perf_counter() - start
         if outcomes["shardwright"][name].verdict != "run":
             print(name, outcomes["shardwright"][name], flush=True)
-        if runner is not None:
-            start = perf_counter()
-            beside = partial(run_dtensor, runner)
-            outcomes["DTensor"][name] = apart(beside, info, options.samples, random.Random(number))
-            seconds["DTensor"] += perf_counter() - start
-    rows: list[dict[str, Any]] = []
-    for system, found in outcomes.items():
-        if found:
-            counts = Counter(each.verdict for each in found.values())
-            sharded_ops = sum(each.sharded and each.verdict == "run" for each in found.values())
-            rows.append(
-                {
-                    "system": system,
-                    "ops": len(found),
-                    **{verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")},
-                    "run and sharded": sharded_ops,
-                    "samples run": sum(each.runs for each in found.values()),
-                    "s": round(seconds[system]),
-                    "not run": {n: (o.wrong or o.refused)[0] for n, o in found.items() if o.wrong or o.refused},
-                }
-            )
-    name = "opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}"
-    publish(name, rows, hidden=("not run",))
+    rows = [row_of(system, own, seconds[system]) for system, own in outcomes.items()]
+    publish("opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}", rows, hidden=("not run",))
+
+
+def row_of(system: str, outcomes: Mapping[str, Outcome], seconds: float) -> dict[str, Any]:
+    """Return the counts of one system."""
+    counts = Counter(outcome.verdict for outcome in outcomes.values())
+    return {
+        "system": system,
+        "ops": len(outcomes),
+        **{verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")},
+        "run and sharded": sum(each.sharded and each.verdict == "run" for each in outcomes.values()),
+        "samples run": sum(each.runs for each in outcomes.values()),
+        "s": round(seconds),
+        "not run": {n: (o.wrong or o.refused)[0] for n, o in outcomes.items() if o.wrong or o.refused},
+    }
 
 
 if __name__ == "__main__":

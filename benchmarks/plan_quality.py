@@ -40,7 +40,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
 from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
-from _report import RESULTS, arguments, parsed, publish
+from _report import arguments, parsed, plot, publish
 from _unequal_pairs import PAIRS
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -285,23 +285,14 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def plot(rows: Sequence[Row]) -> None:
+def plot_ratios_of(rows: Sequence[Row]) -> None:
     """Plot the sorted ratios to `results/plan_quality.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot(range(1, len(ratios) + 1), ratios, ".")
-    axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.set_yscale("log")
-    axes.set_xlabel("pairs of a step and a cluster")
-    axes.set_ylabel("step of the searched plan / of the best by hand")
-    figure.tight_layout()
-    figure.savefig(RESULTS / "plan_quality.png", dpi=120)
-    pyplot.close(figure)
+    with plot("plan_quality") as axes:
+        axes.plot(range(1, len(ratios) + 1), ratios, ".")
+        axes.axhline(1.0, color="grey", linewidth=0.8)
+        axes.set(yscale="log", xlabel="pairs of a step and a cluster")
+        axes.set_ylabel("step of the searched plan / of the best by hand")
 
 
 def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -370,7 +361,7 @@ def report(rows: Sequence[Row], name: str) -> None:
         print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
     for line in (line for row in rows for line in faults(row)):
         print(line)
-    plot(rows)
+    plot_ratios_of(rows)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
-from _report import RESULTS, arguments, parsed, publish
+from _report import arguments, parsed, plot, publish
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
@@ -247,27 +247,18 @@ def rows(cases: Sequence[Case], *, wall: bool) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def plot(table: Sequence[dict[str, Any]]) -> None:
+def plot_steps(table: Sequence[dict[str, Any]]) -> None:
     """Plot the step times of the plans relative to the plans by hand to `results/plan_table.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = [row for row in table if row["plan ms"] and (row["by hand ms"] or row["noted ms"])]
-    names = [f"{row['step']}\n{row['cluster']}" for row in shown]
-    figure, axes = pyplot.subplots(figsize=(8, 0.6 * len(shown) + 1.5))
-    for key, marker in (("by hand ms", "o"), ("noted ms", "x")):
-        points = [(row["plan ms"] / row[key], place) for place, row in enumerate(shown) if row[key]]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker, label=f"plan / {key[:-3]}")
-    axes.axvline(1.0, color="grey", linewidth=0.8)
-    axes.set_yticks(range(len(shown)), names, fontsize=7)
-    axes.set_xlabel("step of the plan relative to that by hand")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / "plan_table.png", dpi=120)
-    pyplot.close(figure)
+    with plot("plan_table", 8, 0.6 * len(shown) + 1.5) as axes:
+        for key, marker in (("by hand ms", "o"), ("noted ms", "x")):
+            points = [(row["plan ms"] / row[key], place) for place, row in enumerate(shown) if row[key]]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker, label=f"plan / {key[:-3]}")
+        axes.axvline(1.0, color="grey", linewidth=0.8)
+        axes.set_yticks(range(len(shown)), [f"{row['step']}\n{row['cluster']}" for row in shown], fontsize=7)
+        axes.set_xlabel("step of the plan relative to that by hand")
+        axes.legend()
 
 
 def main() -> None:
@@ -280,7 +271,7 @@ def main() -> None:
     table = list(rows(cases, wall=options.wall))
     hidden = ("all by hand",) if options.wall else ("all by hand", "wall s", "wall at most s")
     publish("plan_table", table, hidden=hidden)
-    plot(table)
+    plot_steps(table)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,6 @@ def choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Publish the tables and the plot of a site."""
-    command = "python benchmarks/prediction.py" + ("" if name == LOCAL else " --emulated")
     publish(f"prediction-{name}-plans", rows)
     publish(f"prediction-{name}-choices", choices(rows))
     publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS])

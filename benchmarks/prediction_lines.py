@@ -84,7 +84,6 @@ def main() -> None:
         skip(f"{error}; run python benchmarks/prediction.py first, which plans and measures")
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
     measured = [statistics.fmean(times) for times in zip(*by_rank, strict=True)]
-    command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
     publish("prediction-lines", rows_of(program, measured, predicted))
 
 

@@ -26,7 +26,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from _report import RESULTS, arguments, parsed, publish
+from _report import arguments, parsed, plot, progress, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
 from xdsl.utils.exceptions import PassFailedException
@@ -279,7 +279,7 @@ def budgets(algorithms: Sequence[str], seconds: float, most: int) -> Rows:
                         "why none": " ".join(outcome.why_none.split())[:60],
                     }
                 )
-                print(rows[-1], file=sys.stderr, flush=True)
+                progress(rows[-1])
                 if outcome.why_none and budget is not None and outcome.seconds >= seconds:
                     break
     return rows
@@ -303,7 +303,7 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
             at = number if kind == "layers" else count
             rows.append({"by": kind, "number": at, "algorithm": algorithm, "search s": outcome.seconds})
             rows[-1] |= {"own cost ms": _milliseconds(outcome.cost), "why none": outcome.why_none[:60]}
-            print(rows[-1], file=sys.stderr, flush=True)
+            progress(rows[-1])
             if outcome.why_none:
                 too_slow.add((kind, algorithm))
     return rows
@@ -311,21 +311,13 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
 
 def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None:
     """Write a plot with a panel for each value of one column and a line for each algorithm to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     titles = list(dict.fromkeys(row[panels] for row in rows))
-    figure, axes = pyplot.subplots(1, len(titles), figsize=(7 * len(titles), 4), squeeze=False)
-    for title, panel in zip(titles, axes[0], strict=True):
-        for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
-            panel.plot(*zip(*points, strict=True), ".-", label=algorithm)
-        panel.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
-        panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
+    with plot(name, panels=len(titles)) as axes:
+        for title, panel in zip(titles, axes if len(titles) > 1 else [axes], strict=True):
+            for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
+                panel.plot(*zip(*points, strict=True), ".-", label=algorithm)
+            panel.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
+            panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
@@ -348,13 +340,9 @@ def main() -> None:
     parser.add_argument("--devices", nargs="+", type=int, default=[4, 8, 16, 64])
     quick = {"settings": [], "most": 1, "layers": [1], "devices": [2], "seconds": 5.0, "algorithms": ["eliminate"]}
     options = parsed(parser, **quick)
-    command = "python benchmarks/referee.py"
     if "settings" in options.parts and options.settings:
-        publish(
-            "referee",
-            settings(options.settings, options.algorithms, options.seconds),
-            hidden=("statistics", "paper"),
-        )
+        rows = settings(options.settings, options.algorithms, options.seconds)
+        publish("referee", rows, hidden=("statistics", "paper"))
     if "budget" in options.parts:
         rows = budgets(options.algorithms, options.seconds, options.most)
         publish("referee_budget", rows)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,7 +18,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _report import RESULTS, arguments, parsed, publish
+from _report import arguments, parsed, plot, publish
 from plan_quality import cluster_for, prepared_step
 from xdsl.context import Context
 
@@ -109,25 +108,15 @@ def row_of(curve: Curve) -> dict[str, Any]:
     }
 
 
-def plot(curves: Sequence[Curve]) -> None:
+def plot_curves(curves: Sequence[Curve]) -> None:
     """Plot the best step by seconds, relative to the best at the end, to `results/search_budget.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for curve in curves:
-        best = curve.points[-1][1]
-        times = [when for when, _, _ in curve.points] + [curve.ended]
-        axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds of the search")
-    axes.set_ylabel("best step / best at the end")
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(RESULTS / "search_budget.png", dpi=120)
-    pyplot.close(figure)
+    with plot("search_budget") as axes:
+        for curve in curves:
+            best = curve.points[-1][1]
+            times = [when for when, _, _ in curve.points] + [curve.ended]
+            axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
+        axes.set(xscale="log", xlabel="seconds of the search", ylabel="best step / best at the end")
+        axes.legend(fontsize=7)
 
 
 def main() -> None:
@@ -137,9 +126,8 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
     options = parsed(parser, budget=1.0, cases=["gpt2-tiny@local-4"])
     curves = [curve_of(name, options.budget) for name in options.cases]
-    command = f"python benchmarks/search_budget.py {' '.join(sys.argv[1:])}"
     publish("search_budget", [row_of(curve) for curve in curves], hidden=("curve",))
-    plot(curves)
+    plot_curves(curves)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from pathlib import Path
 from time import perf_counter
 
-from _report import arguments, parsed, publish, quiet
+from _report import ROOT, arguments, parsed, publish, quiet, write_between
 from ir_files import context, parse
 from op_samples import UNDEFINED, OpSample, op_samples
 from proofs import backward_fault, strides_matter
@@ -88,13 +87,10 @@ def _backward(sample: OpSample) -> tuple[int, str | None]:
 
 def write_table(rows: list[dict[str, str | int]]) -> None:
     """Write the table into the manual."""
-    page = Path(__file__).parents[1] / "docs" / "soundness.md"
-    before, _, rest = page.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     columns = list(rows[0])
     lines = [columns, ["---", *("---:" for _ in columns[1:])], *([str(row[c]) for c in columns] for row in rows)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    page.write_text(f"{before}{_BEGIN}{table}{_END}{after}")
+    write_between(ROOT / "docs" / "soundness.md", _BEGIN, _END, table)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from _report import arguments, parsed, publish
+from _report import arguments, parsed, progress, publish
 from random_strategies import RandomStrategies
 from split_cluster import split_cluster
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -50,12 +50,6 @@ start = time.perf_counter()
 report = compile_step(step, cluster, name=name).report
 print(json.dumps({**report, "wall": time.perf_counter() - start}))
 """
-
-
-def row_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Print a row at once, since later rows take minutes, and return it."""
-    print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
-    return row
 
 
 def equality(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -89,7 +83,7 @@ def strategies(count: int) -> list[dict[str, Any]]:
         worst = max(errors, key=lambda each: each.error)
         row: dict[str, Any] = {"model": name, "mesh": mesh, "strategies": len(errors), "largest error": worst.error}
         row |= {"of": f"{worst.kind} {worst.name}", "over 1e-10": sum(each.error > 1e-10 for each in errors)}
-        rows.append(row_of(row))
+        rows.append(progress(row))
     return rows
 
 
@@ -108,7 +102,7 @@ def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
             row["import s"] = plan["pass_seconds"]["import"] if plan else row.get("import s", float("nan"))
             row[f"{mesh}: step s"] = plan.get("predicted_step_s", float("nan"))
             row[f"{mesh}: peak GiB"] = max(plan.get("peak_bytes", [float("nan")])) / 2**30
-        rows.append(row_of(row))
+        rows.append(progress(row))
     return rows
 
 

@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
-from _report import arguments, parsed, plot_lines, publish
+from _report import arguments, parsed, plot_curves, publish
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.port_schedule import Order
@@ -143,7 +143,6 @@ def main() -> None:
         import_module("cross_mesh_figures").publish_figures()
         return
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
-    command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
     # Import the exact solver first: its import takes half a second or more, which would count as planning.
     import_module("ortools.sat.python.cp_model")
     publish("cross_mesh_orders", order_rows(known))
@@ -151,8 +150,8 @@ def main() -> None:
     if options.random:
         rows = random_rows(options.random)
         publish("cross_mesh_random", rows, hidden=("ratios",))
-        series = {row["order"]: sorted(row["ratios"]) for row in rows}
-        plot_lines("cross_mesh", series, xlabel="random cases, by ratio", ylabel="simulated time / NIC bound")
+        series = {row["order"]: list(enumerate(sorted(row["ratios"]), 1)) for row in rows}
+        plot_curves("cross_mesh", series, xlabel="random cases, by ratio", ylabel="simulated time / NIC bound")
 
 
 if __name__ == "__main__":

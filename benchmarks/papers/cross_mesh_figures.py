@@ -55,7 +55,6 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.stages.schedules import ScheduleName
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 
-COMMAND = "python benchmarks/papers/cross_mesh.py --figures"
 MANY = 32
 """Number of micro-batches of a step that reaches a steady state, in figure 9."""
 
@@ -349,7 +348,7 @@ def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) 
         9: (figure_9(rates), ("micro-batches", "rate")),
     }
     for number, (rows, names) in figures.items():
-        publish(f"cross_mesh_figure_{number}", rows, command=COMMAND)
+        publish(f"cross_mesh_figure_{number}", rows)
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
         plot_grouped(f"cross_mesh_figure_{number}", labels, dict(_bars(rows)), ylabel="seconds, simulated")
         if speedups := _in_paper(number, rows):

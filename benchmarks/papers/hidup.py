@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -253,17 +253,8 @@ def main() -> None:
         make, plot = sections[name]
         rows = make(options)
         hidden = [column for column, value in rows[0].items() if isinstance(value, list)]
-        words = [f" --{key} {shown}" for key, shown in _changed(parser, options) if key != "only"]
-        command = f"python benchmarks/papers/hidup.py --only {name}{''.join(words)}"
         publish(f"hidup_{name}", rows, hidden=hidden)
         plot(f"hidup_{name}", rows)
-
-
-def _changed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the options that differ from their defaults, with their values as on a command line."""
-    for key, value in vars(options).items():
-        if value != parser.get_default(key):
-            yield key, " ".join(map(str, value)) if isinstance(value, Sequence) else str(value)
 
 
 def _plot_loss(name: str, rows: Rows) -> None:
