@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from _report import arguments, parsed
-from _synthetic_problems import layered_problem
+from synthetic_problems import layered_problem
 
 from shardwright.passes.search.eliminate import solve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _synthetic_problems import layered_problem, perturbed
+from synthetic_problems import layered_problem, perturbed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
