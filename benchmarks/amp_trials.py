@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
+from _amp import Constants, Outlines, Testbed, Trial, read_trials
 from _amp_profile import v100
 from _figures_of_fit import mean_error, spearman
 from _fit_constants import Constant, fit_constants
@@ -64,7 +64,7 @@ class Run:
     @lru_cache(maxsize=4096)
     def seconds(self, testbed: Testbed) -> float:
         """Return the seconds of a step. The cache serves splits that start from the same constants."""
-        return outline_seconds(self.outline, testbed.cluster(self.trial.axes))
+        return outline_seconds(self.outline, testbed.cluster(self.trial.setup.axes))
 
 
 def homogeneous(constants: Mapping[str, float]) -> Testbed:
@@ -147,12 +147,16 @@ def summary(by_split: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def constants_table(by_split: Sequence[Mapping[str, Any]], whole: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return for each constant its expectation, its fit to all runs, and the extremes of its fits to halves."""
-    rows: list[dict[str, Any]] = []
-    for constant in EXPECTED:
-        values = [row[constant.name] for row in by_split]
-        row: dict[str, Any] = {"constant": constant.name, "expected": constant.expected}
-        rows.append(row | {"all runs": whole[constant.name], "least": min(values), "most": max(values)})
-    return rows
+    return [
+        {
+            "constant": constant.name,
+            "expected": constant.expected,
+            "all runs": whole[constant.name],
+            "least": min(row[constant.name] for row in by_split),
+            "most": max(row[constant.name] for row in by_split),
+        }
+        for constant in EXPECTED
+    ]
 
 
 def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any]]:
@@ -160,10 +164,10 @@ def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any
     return [
         {
             "setting": run.trial.setting,
-            "micro-batch": run.trial.micro_batch,
-            "tensor": run.trial.tensor,
-            "data": run.trial.data,
-            "pipe": run.trial.pipe,
+            "micro-batch": run.trial.setup.micro_batch,
+            "tensor": run.trial.setup.tensor,
+            "data": run.trial.setup.data,
+            "pipe": run.trial.setup.pipe,
             "measured s": run.trial.seconds,
             "ours s": ours,
             "AMP s": run.trial.theirs or "",
@@ -181,14 +185,10 @@ def main() -> None:
     parser.add_argument("--outlines", type=Path)
     options = parsed(parser, splits=1)
     data = given_data(options, "amp_trials_homogeneous.csv and amp_tables_6_11.csv")
-
-    def runs_of(trials: Sequence[Trial]) -> list[Run]:
-        found = map(as_run, outlines([trial.setup for trial in trials], options.outlines))
-        return [Run(trial, outline) for trial, outline in zip(trials, found, strict=True)]
-
-    runs = runs_of(read_trials(data / "amp_trials_homogeneous.csv"))
-    carried = [t for t in read_trials(data / "amp_tables_6_11.csv") if t.setting == "het_cluster"]
-    other = runs_of(carried)
+    outlines = Outlines(options.outlines)
+    trials, listed = (read_trials(data / f"amp_{name}.csv") for name in ("trials_homogeneous", "tables_6_11"))
+    runs = [Run(trial, outlines.of(trial.setup)) for trial in trials]
+    other = [Run(trial, outlines.of(trial.setup)) for trial in listed if trial.setting == "het_cluster"]
     whole = calibrated(runs)
     by_split = halves(runs, options.splits)
     publish("amp_splits", by_split, hidden=[constant.name for constant in EXPECTED])

@@ -19,8 +19,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -30,6 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
 from _report import arguments, parsed, plot, publish
+from _unequal_pairs import CLUSTERS
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
@@ -41,7 +42,6 @@ from shardwright.models.registry import training_step
 from shardwright.passes.errors import PassError
 
 GIB = 2**30
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Case:
         noted_ms: step of the plan by hand when the search was worse; absent if the cluster has changed since.
         limit_ms, limit_gib: upper limits of the step and of its memory.
         wall: upper limit of the command's seconds on two idle cores.
-        options: options of the command.
+        options: options of the command, as names of `PlanOptions`.
     """
 
     step: str
@@ -84,7 +84,7 @@ class Case:
     limit_ms: float | None = None
     limit_gib: float | None = None
     wall: float | None = None
-    options: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def name(self) -> str:
@@ -94,11 +94,17 @@ class Case:
     @property
     def cluster_file(self) -> str:
         """Return the path of the cluster file in `benchmarks/clusters`, or the name of a shipped cluster."""
-        file = HERE / "clusters" / f"{self.cluster}.toml"
+        file = CLUSTERS / f"{self.cluster}.toml"
         return str(file) if file.exists() else self.cluster
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the options as words of a command line."""
+        pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in self.options.items())
+        return tuple(word for pair in pairs for word in pair)
 
-_FIXED = ("--mesh", "8x8", "--stages", "1", "--micro-batches", "1", "--duplex", "no")
+
+_FIXED = {"mesh": "8x8", "stages": 1, "micro_batches": 1, "duplex": "no"}
 _ALL, _GPU = ("node", "gpu"), ("gpu",)
 
 CASES = (
@@ -144,7 +150,7 @@ CASES = (
         ),
     ),
     Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=(("zero3", _ALL),)),), wall=60.0),
-    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pins", "zero3", "--keep-activations", "0.3")),
+    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options={"pins": "zero3", "keep_activations": 0.3}),
     Case("gpt2-48", "h100-8x8", wall=30.0),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
     Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
@@ -160,13 +166,7 @@ def _imported(step: str) -> ModuleOp:
 
 def planned(case: Case) -> dict[str, Any]:
     """Plan the case in this process and return the report of the plan, or the error as `error`."""
-    if case.options == _FIXED:
-        options = PlanOptions(mesh="8x8", stages=1, micro_batches=1, duplex="no")
-    else:
-        options_by_name = dict(zip(case.options[::2], case.options[1::2], strict=True))
-        keep = float(options_by_name["--keep-activations"]) if "--keep-activations" in options_by_name else None
-        options = PlanOptions(pins=options_by_name.get("--pins"), keep_activations=keep)
-    cluster = find_cluster(case.cluster_file)
+    cluster, options = find_cluster(case.cluster_file), PlanOptions(**case.options)
     try:
         plan = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
     except PassError as error:
@@ -178,9 +178,9 @@ def planned_by_command(case: Case) -> dict[str, Any]:
     """Plan the case by the command and return the same report, with the wall time in seconds as `wall`."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "shardwright.tools.cli", "plan", case.step, "--cluster", case.cluster_file]
-        environment = {**os.environ, "PYTHONPATH": str(HERE)}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
         began = perf_counter()
-        done = subprocess.run([*words, "--out", folder, *case.options], capture_output=True, text=True, env=environment)
+        done = subprocess.run([*words, "--out", folder, *case.words], capture_output=True, text=True, env=environment)
         wall = perf_counter() - began
         if done.returncode:
             return {"error": done.stderr.strip().splitlines()[-1], "wall": wall}
@@ -204,7 +204,7 @@ def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
     best = min(counted, key=lambda plan: plan.step or 0.0, default=None)
     step = report.get("predicted_step_s")
     return {
-        "step": " ".join((case.step, *case.options)),
+        "step": " ".join((case.step, *case.words)),
         "cluster": case.cluster,
         "plan": report.get("chosen") or report.get("error") or "as asked",
         "plan ms": _ms(step),

@@ -23,6 +23,7 @@ from _prediction_steps import STEPS
 from _prediction_study import Study
 from _report import RESULTS, arguments, parsed, publish, skip
 
+from shardwright.ir.cluster_fields import ClusterFileError
 from shardwright.lowering.codegen.names import identifier
 from shardwright.passes.analysis.simulation.timeline import Timeline
 from shardwright.runtime import run_ranks
@@ -80,7 +81,7 @@ def main() -> None:
         program = (folder / "program.py").read_text()
         # The first timeline belongs to the first stage, which has rank 0.
         predicted = {name: by_name(first) for name, (first, *_) in study.predicted(group, options.plan).items()}
-    except OSError as error:
+    except (OSError, ClusterFileError) as error:
         skip(f"{error}; run python benchmarks/prediction.py first, which plans and measures")
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
     measured = [statistics.fmean(times) for times in zip(*by_rank, strict=True)]

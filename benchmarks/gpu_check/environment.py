@@ -110,8 +110,3 @@ def _write_topology(path: Path) -> None:
     """Write the links between GPUs as nvidia-smi shows them."""
     result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
     path.write_text(result.stdout + result.stderr)
-
-
-def make(job: Job) -> Environment:
-    """Return the work of the stage `environment`."""
-    return Environment(job)

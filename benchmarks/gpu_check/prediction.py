@@ -110,8 +110,3 @@ class Prediction:
         slower = gpt2[predicted][1] / gpt2[fastest][1] - 1.0
         note = f"predicted to be the fastest: {predicted}; measured: {fastest}"
         return Row(CHOICE, "measured", {"slower than the fastest by, %": 100 * slower}, note)
-
-
-def make(job: Job) -> Prediction:
-    """Return the work of the stage `prediction`."""
-    return Prediction(job)

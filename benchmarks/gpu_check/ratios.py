@@ -129,8 +129,3 @@ def _row(case: str, rows: Sequence[tuple[float, ...]], difference: float, same: 
     if difference > same:
         return Row(case, "failed", figures, f"the first losses differ by {difference:.2g}, above {same:g}")
     return Row(case, "measured", figures)
-
-
-def make(job: Job) -> Ratios:
-    """Return the work of the stage `ratios`."""
-    return Ratios(job)
