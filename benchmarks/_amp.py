@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from _outline import Outline, Stretch, outline_of
+from _plain_plans import pins_of
 from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -222,8 +223,8 @@ def _searched(
     device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
     links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
     add_cluster(module, Cluster("amp", mesh, (device,), (0,) * RANKS, links))
-    presets = [(preset, axis) for preset, axis in (("dp", "data"), ("tp", "tensor")) if axis in mesh.names]
-    pins = "".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for preset, axis in presets)
+    presets = (("dp", "data"), ("tp", "tensor"))
+    pins = pins_of(*((preset, (axis,)) for preset, axis in presets if axis in mesh.names))
     passes = Pipeline.of(
         PartitionStagesPass(len(begins), begins=",".join(map(str, begins))),
         SearchStrategyPass("fixed", pins or None),

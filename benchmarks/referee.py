@@ -26,6 +26,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
+from _plain_plans import step_seconds, tightest
 from _report import arguments, parsed, plot, progress, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
@@ -43,8 +44,6 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.analysis.tightest import tightest_ranks
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search_plan import SearchPlanPass
@@ -202,9 +201,8 @@ def run(
             run_pipeline(Context(), module, program, verify_each=False)
         except (PassError, PassFailedException) as error:
             return Outcome(spent, cost, bound, statistics=statistics, why_none=str(error))
-    simulated = sum(each.seconds for each in simulate_module(module))
-    excess = max(each.excess for each in tightest_ranks(module))
-    return Outcome(spent, cost, bound, simulated, max(excess, 0.0), statistics)
+    peak, memory = tightest(module)
+    return Outcome(spent, cost, bound, step_seconds(module), max(peak - memory, 0.0), statistics)
 
 
 def _told(module: ModuleOp) -> tuple[float | None, float | None, dict[str, int]]:

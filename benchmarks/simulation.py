@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, import_training_step
 from shardwright.api.files import write_atomically
-from shardwright.dialects.text import module_text, parse_module
+from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
@@ -31,7 +31,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.tools.ir_input import full_context
+from shardwright.tools.ir_input import load_module
 
 _STAGES = (
     "prepare,partition-stages{stages=8},search-strategy{algorithm=fixed pins=zero3},"
@@ -63,7 +63,7 @@ def planned(name: str, folder: Path) -> ModuleOp:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, module_text(made(CASES[name])))
-    return parse_module(full_context(), path.read_text(), str(path))
+    return load_module(str(path))
 
 
 def made(case: Case) -> ModuleOp:

@@ -92,15 +92,13 @@ def method_rows() -> list[dict[str, Any]]:
     """Return a row for each case of the paper, with the results of each method and of the paper."""
     rows: list[dict[str, Any]] = []
     for case in paper_cases():
-        least = bound(case)
+        least, best = bound(case), outcome(case, "broadcast", "best").seconds
         others = {method: outcome(case, method, "greedy").seconds for method in METHODS}
-        best = outcome(case, "broadcast", "best").seconds
         hosts, gpus = case.target.axis("node").size, case.target.axis("gpu").size
         in_paper = {"send_recv": hosts * gpus, "local_allgather": hosts, "global_allgather": 2}
         row: dict[str, Any] = {"case": case.name, "broadcast": best / least}
         for method, seconds in others.items():
-            row[method] = seconds / least
-            row[f"{method}, paper"] = in_paper[method] if case.name not in TABLE_2 else ""
+            row |= {method: seconds / least, f"{method}, paper": in_paper[method] if case.name not in TABLE_2 else ""}
         alpa = min(others[method] for method in METHODS[1:])
         rows.append(row | {"over Alpa": alpa / best, "over Alpa, paper": OVER_ALPA.get(case.name, "")})
     return rows
