@@ -71,7 +71,7 @@ def quiet() -> None:
     logging.getLogger("shardwright").setLevel(logging.ERROR)
 
 
-def progress(row: Row) -> Row:
+def progress(row: dict[str, Any]) -> dict[str, Any]:
     """Print a row to standard error at once, since later rows may take minutes, and return it."""
     print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
     return row

@@ -179,7 +179,8 @@ def fsdp2(model: nn.Module, step: TrainingStep, device: torch.device, compiles: 
     _compile(blocks or [model], compiles)
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
-    return fully_shard(model, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
 
 
 def tensor_parallel(model: nn.Module, step: TrainingStep, device: torch.device, compiles: bool) -> nn.Module:
@@ -198,7 +199,8 @@ def tensor_parallel(model: nn.Module, step: TrainingStep, device: torch.device, 
         if block.attn.heads % ranks:
             raise ValueError(f"torch's tensor parallelism cannot split {block.attn.heads} heads over {ranks} ranks")
         block.attn.heads //= ranks
-        styles = {name: ColwiseParallel() for name in columns} | {name: RowwiseParallel() for name in rows}
+        styles: dict[str, Any] = {name: ColwiseParallel() for name in columns}
+        styles |= {name: RowwiseParallel() for name in rows}
         parallelize_module(block, mesh, styles)
     _compile([model], compiles)
     return model

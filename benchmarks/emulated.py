@@ -199,7 +199,7 @@ def _lengthen(names: dict[str, Any], seconds: float) -> None:
 
 def run_all(
     comparison: Comparison, rate: str, pairs: int, compiled: Mapping[str, CompiledStep], *, profile: bool = False
-) -> tuple[list[list[float]], list[dict[str, float]]]:
+) -> tuple[Sequence[Sequence[float]], list[dict[str, float]]]:
     """Return the seconds of each program (the first one twice) over the rounds, and the profiles of the programs."""
     texts = [(name, plan.program) for name, plan in compiled.items()]
     request = {"step": comparison.step, "programs": [texts[0], *texts], "pairs": pairs}
