@@ -26,7 +26,7 @@ _SWITCH, _BRIDGE = f"{_OWN}switch", "swbr0"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
 _REQUEST, _ANSWER = "request.json", "answer.json"
 _RANK = "--rank-of"
-"""Option by which `answers` starts the ranks; the folder of the request follows."""
+"""Option of the ranks that `answers` starts, with the folder of the request."""
 
 _PERIOD = 10_000
 """Scheduling period in microseconds, short so that a slowed process runs evenly."""

@@ -47,7 +47,7 @@ def by_round(sides: Sequence[Callable[[], T]], rounds: int, warm: int = 0) -> li
     Call every side once per round, each round in another order, and return the results of the sides by round.
 
     Args:
-        warm: number of rounds before those that count.
+        warm: number of untimed rounds before the timed rounds.
     """
     generator, order, rows = random.Random(0), list(range(len(sides))), list[list[T]]()
     for number in range(-warm, rounds):

@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def seconds(tool: str, *words: str) -> float:
-    """Return the wall time of one run of a tool beside this Python."""
+    """Return the wall time of one run of a tool that is installed with this Python."""
     start = time.perf_counter()
     subprocess.run([str(Path(sys.executable).with_name(tool)), *words], capture_output=True, check=True)
     return time.perf_counter() - start

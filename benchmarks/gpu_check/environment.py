@@ -25,8 +25,6 @@ from .results import Row
 class Environment:
     """Reports facts about the job, and whether a collective over all ranks works."""
 
-    cases: Sequence[str] = ("versions", "job", "devices", "driver", "sum over all ranks")
-
     def __init__(self, job: Job) -> None:
         self._job = job
         self._facts = {
@@ -36,6 +34,7 @@ class Environment:
             "driver": self._driver,
             "sum over all ranks": self._sum,
         }
+        self.cases: Sequence[str] = list(self._facts)
 
     def prepare(self, cases: Sequence[str]) -> None:
         """Do nothing."""
