@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _machine import busy_seconds
-from _sides import executor_of
+from _sides import busy_seconds, executor_of
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.lowering.capture.calling import batch_items

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -67,6 +68,12 @@ def timed(run: Run, count: int = 1, inside: Callable[[], AbstractContextManager[
             run()
         dist.barrier()
         return Took(time.perf_counter() - start, time.process_time() - used)
+
+
+def busy_seconds() -> float:
+    """Return the seconds that all processors of the machine have been busy since it started."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", maxsplit=1)[0].split()[1:9])
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
 def until_all_are_done(run: Run) -> float:

@@ -37,9 +37,9 @@ from typing import Any
 
 import _netns
 from _emulated_cases import CASES, Case, Measured, cluster_of
-from _machine import busy_seconds
 from _plain_plans import PIPELINED, Plain, Prepared, Workshop, step_seconds
 from _report import RESULTS, Row, arguments, parsed, plot_ratios, progress, publish, ratio, skip
+from _sides import busy_seconds
 from plan_quality import TOLERANCE
 from xdsl.context import Context
 from xdsl.utils.exceptions import DiagnosticException

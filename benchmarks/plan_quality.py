@@ -39,9 +39,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
-from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
+from _random_pairs import PAIRS, PREFIX, find_any_cluster, find_step, number_of, random_step
 from _report import arguments, parsed, plot, publish
-from _unequal_pairs import PAIRS
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
@@ -317,7 +316,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these; either may be random-NUMBER")
     parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N of these pairs")
     parser.add_argument("--random", type=int, metavar="N", help="N random clusters with a random step each")
-    parser.add_argument("--unequal", action="store_true", help="the pairs of `_unequal_pairs.py`")
+    parser.add_argument(
+        "--unequal", action="store_true", help="clusters whose links or devices differ much"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample, or first number of --random")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--plan", default="search-plan", metavar="PIPELINE", help="the passes that search")

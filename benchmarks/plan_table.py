@@ -29,8 +29,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
+from _random_pairs import CLUSTERS
 from _report import arguments, parsed, plot, publish
-from _unequal_pairs import CLUSTERS
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
