@@ -316,9 +316,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these; either may be random-NUMBER")
     parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N of these pairs")
     parser.add_argument("--random", type=int, metavar="N", help="N random clusters with a random step each")
-    parser.add_argument(
-        "--unequal", action="store_true", help="clusters whose links or devices differ much"
-    )
+    parser.add_argument("--unequal", action="store_true", help="clusters whose links or devices differ much")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample, or first number of --random")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--plan", default="search-plan", metavar="PIPELINE", help="the passes that search")
