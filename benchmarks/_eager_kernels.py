@@ -176,7 +176,7 @@ def main() -> None:
     """Count the kernels of a step, and print them as JSON."""
     library, step_name, peer, ranks = sys.argv[1:]
     load_before_torch(library)
-
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
     print(json.dumps(count(step_name, peer, int(ranks))), flush=True)
 
 
