@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from _outline import Outline, Stretch, outline_of
+from _plain_plans import pins_of
 from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -144,34 +145,16 @@ class Trial:
     A published run.
 
     Args:
-        micro_batch: number of samples of a micro-batch on a rank.
-        cuts: first slot of each stage, and the number of slots.
         seconds: measured seconds of the step.
         theirs: seconds of the step that AMP predicts, or 0.
         method: `AMP` or `Megatron`, whichever proposed the run, or empty if no table tells.
     """
 
     setting: str
-    micro_batch: int
-    tensor: int
-    data: int
-    pipe: int
-    cuts: tuple[int, ...]
+    setup: Setup
     seconds: float
     theirs: float = 0.0
     method: str = ""
-
-    @property
-    def setup(self) -> Setup:
-        """Return our setup of the run."""
-        workload = TRANSGAN_RUN if self.setting == "het_model" else GPT2_RUN
-        begins = (0, *map(workload.layer_at, self.cuts[1:-1]))
-        return Setup(workload, self.micro_batch, self.tensor, self.data, begins)
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Return the sizes of the mesh axes, major to minor, without axes of size one."""
-        return self.setup.axes
 
 
 def read_trials(path: Path, *, failed: bool = False) -> list[Trial]:
@@ -179,40 +162,38 @@ def read_trials(path: Path, *, failed: bool = False) -> list[Trial]:
     trials: list[Trial] = []
     for row in csv.DictReader(path.read_text().splitlines()):
         seconds = float(row["measured_s"] or "nan")
-        cuts = tuple(map(int, row["layer_cuts"].split()))
+        workload = TRANSGAN_RUN if row["setting"] == "het_model" else GPT2_RUN
         # Table 10 lists one and two as numbers of stages where the cuts make two and four; the cuts decide here.
-        tensor, pipe = int(row["tensor_par"]), len(cuts) - 1
-        data = int(row.get("data_par") or RANKS // (tensor * pipe))
-        theirs, method = float(row.get("predicted_s") or 0.0), row.get("method") or ""
+        cuts = tuple(map(int, row["layer_cuts"].split()))
+        begins = (0, *map(workload.layer_at, cuts[1:-1]))
+        tensor = int(row["tensor_par"])
+        data = int(row.get("data_par") or RANKS // (tensor * len(begins)))
+        setup = Setup(workload, int(row["microbatch"]), tensor, data, begins)
         if seconds == float("inf") if failed else seconds < float("inf"):
-            trials.append(
-                Trial(row["setting"], int(row["microbatch"]), tensor, data, pipe, cuts, seconds, theirs, method)
-            )
+            theirs = float(row.get("predicted_s") or 0.0)
+            trials.append(Trial(row["setting"], setup, seconds, theirs, row.get("method") or ""))
     return trials
 
 
-def outlines(setups: Iterable[Setup], cache_file: Path | None) -> list[Outline]:
-    """Return the outlines of plans, and cache them in a file if one is given."""
-    cached = _kept(cache_file)
-    results: list[Outline] = []
-    for setup in setups:
+class Outlines:
+    """Makes outlines of plans, and keeps them in a file if one is given."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known: dict[object, Outline] = {}
+        if file is not None and file.exists():
+            self._known = pickle.loads(file.read_bytes())
+
+    def of(self, setup: Setup) -> Outline:
+        """Return the outline of a plan as AMP's DeepSpeed ran it."""
         key = (setup.workload.name, setup.micro_batch, setup.tensor, setup.data, setup.begins)
-        if key not in cached:
+        if key not in self._known:
             module = planned(setup, written_out=setup.workload.written_out)
             (func,) = step_functions(module)
-            cached[key] = outline_of(module, func)
-            if cache_file is not None:
-                cache_file.write_bytes(pickle.dumps(cached))
-        results.append(cached[key])
-    return results
-
-
-@cache
-def _kept(cache_file: Path | None) -> dict[object, Outline]:
-    """Read the cached outlines once; `outlines` adds to them."""
-    if cache_file is None or not cache_file.exists():
-        return {}
-    return pickle.loads(cache_file.read_bytes())
+            self._known[key] = outline_of(module, func)
+            if self._file is not None:
+                self._file.write_bytes(pickle.dumps(self._known))
+        return as_run(self._known[key])
 
 
 @cache
@@ -242,8 +223,8 @@ def _searched(
     device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
     links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
     add_cluster(module, Cluster("amp", mesh, (device,), (0,) * RANKS, links))
-    presets = [(preset, axis) for preset, axis in (("dp", "data"), ("tp", "tensor")) if axis in mesh.names]
-    pins = "".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for preset, axis in presets)
+    presets = (("dp", "data"), ("tp", "tensor"))
+    pins = pins_of(*((preset, (axis,)) for preset, axis in presets if axis in mesh.names))
     passes = Pipeline.of(
         PartitionStagesPass(len(begins), begins=",".join(map(str, begins))),
         SearchStrategyPass("fixed", pins or None),

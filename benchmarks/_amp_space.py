@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from _amp import RANKS, Setup, Testbed, Workload, imported, planned
@@ -27,45 +27,30 @@ KEPT_WHOLE = frozenset({MemoryRole.PARAMETERS, MemoryRole.STATES, MemoryRole.GRA
 """Roles that take sixteen bytes per parameter together, in float32 as in mixed precision."""
 
 
-@dataclass(frozen=True)
-class Degrees:
-    """Micro-batch size and degrees of parallelism."""
-
-    micro_batch: int
-    tensor: int
-    data: int
-
-    @property
-    def pipe(self) -> int:
-        """Return the number of stages."""
-        return RANKS // (self.tensor * self.data)
-
-
-def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Degrees, ...], ...]]:
+def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Setup, ...], ...]]:
     """
-    Yield all degrees that AMP enumerates.
+    Yield all degrees that AMP enumerates, as setups that are not cut into stages.
 
     The order is by tensor parallelism, which stays inside hosts, then by data parallelism, then by micro-batch size.
     """
     for tensor in divisors(4):
         by_data = ((data, divisors(workload.batch // data)) for data in divisors(RANKS // tensor))
-        yield tuple(tuple(Degrees(size, tensor, data) for size in sizes) for data, sizes in by_data)
+        yield tuple(tuple(Setup(workload, size, tensor, data, (0,)) for size in sizes) for data, sizes in by_data)
 
 
-def cut(workload: Workload, degrees: Degrees, testbed: Testbed) -> Setup:
-    """Return the setup with stages cut as `partition-stages` cuts them for these degrees."""
-    setup = Setup(workload, degrees.micro_batch, degrees.tensor, degrees.data, (0,))
-    if degrees.pipe == 1:
+def cut(setup: Setup, testbed: Testbed) -> Setup:
+    """Return the setup with as many stages as fill all ranks, cut as `partition-stages` cuts them."""
+    workload, pipe = setup.workload, RANKS // (setup.tensor * setup.data)
+    if pipe == 1:
         return setup
-    sizes = {"pipe": degrees.pipe, "data": degrees.data, "tensor": degrees.tensor}
-    cluster = in_float32(testbed.cluster({name: size for name, size in sizes.items() if size > 1}))
+    cluster = in_float32(testbed.cluster(replace(setup, begins=(0,) * pipe).axes))
     module = imported(workload, written_out=workload.written_out).clone()
     add_cluster(module, cluster)
     ((view, _),) = step_views(module)
     layers = find_layers(view)
-    counts = (RANKS // degrees.pipe,) * degrees.pipe
+    counts = (RANKS // pipe,) * pipe
     costs = StageCosts(view, layers, cluster, counts, setup.parts)
-    best = partition(len(layers.names), degrees.pipe, setup.parts, costs.compute, costs.communicate)
+    best = partition(len(layers.names), pipe, setup.parts, costs.compute, costs.communicate)
     return replace(setup, begins=best.bounds[:-1])
 
 

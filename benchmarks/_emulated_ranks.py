@@ -2,33 +2,30 @@
 Measure an emulated cluster, or take the steps of several programs on it. Every rank runs this script.
 
     python benchmarks/_emulated_ranks.py profile FILE SECONDS
-    python benchmarks/_emulated_ranks.py measure|run FOLDER CASE
+    python benchmarks/_emulated_ranks.py OPTIONS-OF-`_netns.answers`
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import _netns
 import torch
 import torch.distributed as dist
 from _emulated_cases import BETWEEN, CASES, INSIDE, Case
-from _in_turns import seconds_by_round
 from _paced import Paced
+from _sides import by_round, executor_of, timed, until_all_are_done
 
-from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 from shardwright.lowering.capture.calling import batch_items
-from shardwright.lowering.codegen.load_program import load_text
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.executor import Executor
-from shardwright.runtime.stages import Stage, connect
 
 _PRIORITY = -10
 """The nice value of a rank. A negative value needs root, as the links do."""
@@ -51,9 +48,8 @@ def profile(path: str, seconds: float) -> None:
         main(["profile", "--mesh", "gpu=1", "--seconds", str(seconds), "-o", path])
 
 
-def measure(case: Case, folder: Path) -> None:
-    """Measure the speed of each rank, and the links from rank 0; rank 0 writes the results."""
-    rank, hosts = dist.get_rank(), len(case.rates)
+def measure(case: Case) -> dict[str, Any]:
+    """Measure the speed of each rank, and the links from rank 0."""
     pace = _pace(case)
     with pace:
         seconds = torch.tensor([_matrix_seconds(pace)], dtype=torch.float64)
@@ -63,11 +59,10 @@ def measure(case: Case, folder: Path) -> None:
     if case.ranks_each > 1:
         results["latency"][INSIDE] = _one_way(1, _SMALL, 100)
         results["bandwidth"] = 4 * _LARGE / _one_way(1, _LARGE, 10)
-    if hosts > 1:
+    if len(case.rates) > 1:
         results["latency"][BETWEEN] = latency = _one_way(case.ranks - 1, _SMALL, 100)
         results["efficiency"] = {BETWEEN: _efficiencies(case, latency)}
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(results))
+    return results
 
 
 def _pace(case: Case) -> Paced:
@@ -124,45 +119,30 @@ def _efficiencies(case: Case, latency: float) -> dict[str, float]:
     for kind, (rounds, call) in calls.items():
         # All groups of an axis share the link of a host.
         ideal = rounds * 4 * _PART * (count - 1) * case.ranks_each / slowest
-        efficiencies[kind] = min(1.0, ideal / max(ideal, _slowest(call, 5) - rounds * (count - 1) * latency))
+        seconds = statistics.median(until_all_are_done(call) for _ in range(5))
+        efficiencies[kind] = min(1.0, ideal / max(ideal, seconds - rounds * (count - 1) * latency))
     return efficiencies
 
 
-def _slowest(call: Callable[[], object], times: int) -> float:
-    """Return the median seconds of a collective until its last rank is done, equal on all ranks."""
-    took = torch.zeros(times, dtype=torch.float64)
-    for index in range(times):
-        dist.barrier()
-        start = time.perf_counter()
-        call()
-        took[index] = time.perf_counter() - start
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.median().item()
-
-
-def run(case: Case, folder: Path) -> None:
-    """Take the steps of all programs of the folder in random order; rank 0 writes the seconds."""
-    request = json.loads((folder / "asked.json").read_text())
-    step = case.step()
-    pace = _pace(case)
-    steps = [_step(step, text, name, pace) for name, text in request["programs"]]
-    rows = seconds_by_round(steps, request["pairs"], warm=1)
-    if dist.get_rank() == 0:
-        (folder / "found.json").write_text(json.dumps(rows))
-
-
-def _step(step: TrainingStep, text: str, name: str, pace: Paced) -> Callable[[], object]:
-    stages = [Stage(*each) for each in load_text(text, name)]
-    side = Executor(stages, connect(stages, torch.device("cpu")))
-    side.initialize(step.model, 0)
+def run(case: Case, programs: Sequence[tuple[str, str]], pairs: int) -> list[list[float]]:
+    """Take steps of programs, given by name and text, in turn, and return their seconds by round."""
+    step, pace = case.step(), _pace(case)
     batch = batch_items(step.batch)
+    sides = [partial(_paced_step, executor_of(step, text, name), batch, pace) for name, text in programs]
+    rows = by_round([partial(timed, side) for side in sides], pairs, warm=1)
+    return [[took.seconds for took in row] for row in rows]
 
-    def paced() -> None:
-        with pace:
-            side.step(batch)
-            pace.settle()
 
-    return paced
+def _paced_step(side: Executor, batch: dict[str, Any], pace: Paced) -> None:
+    with pace:
+        side.step(batch)
+        pace.settle()
+
+
+def work(request: Any) -> Any:
+    """Measure the case of a request, or run its programs."""
+    case = next(case for case in CASES if case.name == request["case"])
+    return run(case, request["programs"], request["pairs"]) if "programs" in request else measure(case)
 
 
 def main() -> None:
@@ -170,14 +150,10 @@ def main() -> None:
     torch.set_num_threads(1)
     # A rank sleeps most of the time, and must not wait for a core when it wakes.
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    task, place, more = sys.argv[1:4]
-    if task == "profile":
-        profile(place, float(more))
-        return
-    dist.init_process_group("gloo")
-    case = next(case for case in CASES if case.name == more)
-    (measure if task == "measure" else run)(case, Path(place))
-    dist.destroy_process_group()
+    if _netns.is_rank():
+        _netns.answer(work)
+    else:
+        profile(sys.argv[2], float(sys.argv[3]))
 
 
 if __name__ == "__main__":

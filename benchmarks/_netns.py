@@ -8,19 +8,26 @@ root, iproute2 and, to slow a process, the cpu cgroup.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _OWN = f"sw{os.getpid()}"
 """Prefix of the names of this process's namespaces and cgroups, since several benchmarks may run at a time."""
 
 _SWITCH, _BRIDGE = f"{_OWN}switch", "swbr0"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
+_REQUEST, _ANSWER = "request.json", "answer.json"
+_RANK = "--rank-of"
+"""Option of the ranks that `answers` starts, with the folder of the request."""
+
 _PERIOD = 10_000
 """Scheduling period in microseconds, short so that a slowed process runs evenly."""
 
@@ -112,6 +119,50 @@ def launch(
         for rank in range(len(names)):
             if (group := _CGROUP / f"{_OWN}rank{rank}").exists():
                 group.rmdir()
+
+
+def answers(
+    script: str,
+    rates: Sequence[str | None],
+    request: object,
+    ranks_each: int = 1,
+    *,
+    burst: str = "256kb",
+    receiving: bool = False,
+    shares: Mapping[int, float] | None = None,
+) -> Any:
+    """
+    Run a script on the ranks of emulated hosts, where it calls `answer`, and return the answer of rank 0.
+
+    Args:
+        request: value that all ranks get, as JSON.
+        ranks_each: number of ranks of a host; the links between them are not limited.
+        burst, receiving, shares: as in `hosts` and `launch`.
+    """
+    with tempfile.TemporaryDirectory() as folder, hosts(rates, burst, receiving=receiving) as names:
+        Path(folder, _REQUEST).write_text(json.dumps(request))
+        arguments = [os.fspath(Path(script).resolve()), _RANK, folder]
+        launch([name for name in names for _ in range(ranks_each)], arguments, shares=shares)
+        return json.loads(Path(folder, _ANSWER).read_text())
+
+
+def is_rank() -> bool:
+    """Return whether `answers` started this process."""
+    return _RANK in sys.argv
+
+
+def answer(work: Callable[[Any], Any]) -> None:
+    """Call `work` with the request as one rank of a gloo job; the result of rank 0 is the answer."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    folder = sys.argv[sys.argv.index(_RANK) + 1]
+    result = work(json.loads(Path(folder, _REQUEST).read_text()))
+    if dist.get_rank() == 0:
+        Path(folder, _ANSWER).write_text(json.dumps(result))
+    dist.destroy_process_group()
 
 
 def _slow(rank: int, pid: int, share: float | None) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from _estimated_runs import SlotRun
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from shardwright.dialects.pipe import Action, Slot
 from shardwright.dialects.spmd import CollectiveOp
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.mesh import Mesh
@@ -56,18 +57,18 @@ class Crossing:
     edges: tuple[tuple[int, int, float], ...]
 
 
-Action: TypeAlias = tuple[Literal["run", "issue", "await"], int]
-"""An action of a stage: run a stretch, issue a transfer, or wait for it. The number selects stretch or transfer."""
-
-
 @dataclass(frozen=True)
 class StageOutline:
-    """A stage: its mesh, its first rank in the job, its stretches, and its actions in order."""
+    """
+    A stage: its mesh, its first rank in the job, its stretches, and its slots in order.
+
+    The label of a slot is the number of its transfer, or the number of the stage with the number of its stretch.
+    """
 
     mesh: Mesh
     first: int
     stretches: tuple[Stretch, ...]
-    actions: tuple[Action, ...]
+    slots: tuple[Slot, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def outline_of(module: ModuleOp, func: FuncOp) -> Outline:
         raise ValueError("the ranks of a stage differ: use the simulator, as an outline needs equal ranks")
     crossings: dict[Traffic, int] = {}
     programs = zip(divisions, written_programs(func, writers_of(func, divisions)), strict=True)
-    stages = tuple(_Writer(division.place, crossings).stage(program) for division, program in programs)
+    stages = tuple(
+        _Writer(number, division.place, crossings).stage(program) for number, (division, program) in enumerate(programs)
+    )
     return Outline(stages, tuple(_crossing(each) for each in crossings))
 
 
@@ -104,36 +107,42 @@ def _crossing(traffic: Traffic) -> Crossing:
 class _Writer:
     """Writes the outline of one place. Equal stretches, such as the parts of a loop, share one entry."""
 
-    def __init__(self, place: Place, crossings: dict[Traffic, int]) -> None:
-        self.place, self.crossings = place, crossings
+    def __init__(self, number: int, place: Place, crossings: dict[Traffic, int]) -> None:
+        self.number, self.place, self.crossings = number, place, crossings
         self.costs = OpCosts(place.cluster, [0])
         self.numbers: dict[tuple[int, ...], int] = {}
         self.stretches: list[Stretch] = []
+        self.slots: list[Slot] = []
+        self.counts: Counter[tuple[Action, str]] = Counter()
 
     def stage(self, program: Program) -> StageOutline:
         """Return the outline of the place's program."""
-        actions: list[Action] = []
         pending: list[Instruction] = []
         for instruction, _ in program:
             if isinstance(instruction, Span | End) or instruction.traffic.kind != TRANSFER:
                 pending.append(instruction)
                 continue
-            actions += self._run(pending)
+            self._run(pending)
             pending = []
             number = self.crossings.setdefault(instruction.traffic, len(self.crossings))
-            actions.append(("issue" if isinstance(instruction, Issue) else "await", number))
-        actions += self._run(pending)
+            self._add(Action.START if isinstance(instruction, Issue) else Action.WAIT, str(number))
+        self._run(pending)
         place = self.place
-        return StageOutline(place.cluster.mesh, place.ranks[0], tuple(self.stretches), tuple(actions))
+        return StageOutline(place.cluster.mesh, place.ranks[0], tuple(self.stretches), tuple(self.slots))
 
-    def _run(self, instructions: Sequence[Instruction]) -> list[Action]:
+    def _add(self, action: Action, label: str) -> None:
+        """Append a slot. Its part is the number of equal slots before."""
+        self.slots.append(Slot(action, label, self.counts[action, label]))
+        self.counts[action, label] += 1
+
+    def _run(self, instructions: Sequence[Instruction]) -> None:
         if not instructions:
-            return []
+            return
         key = tuple(map(id, instructions))
         if key not in self.numbers:
             self.numbers[key] = len(self.stretches)
             self.stretches.append(self._stretch(instructions))
-        return [("run", self.numbers[key])]
+        self._add(Action.RUN, f"{self.number}.{self.numbers[key]}")
 
     def _stretch(self, instructions: Sequence[Instruction]) -> Stretch:
         works: Counter[OpWork] = Counter()
@@ -163,13 +172,15 @@ def outline_seconds(outline: Outline, cluster: Cluster) -> float:
         subcluster(cluster, stage.mesh, range(stage.first, stage.first + stage.mesh.device_count))
         for stage in outline.stages
     ]
-    stretches = [
-        [stretch_seconds(stretch, stage_cluster) for stretch in stage.stretches]
-        for stage, stage_cluster in zip(outline.stages, stages, strict=True)
-    ]
-    crossings = [_crossing_seconds(crossing, cluster) for crossing in outline.crossings]
-    ends = _Run(outline, stretches, crossings).ends()
-    return max(ends) + max(device.overhead for device in cluster.kinds_used)
+    runs = {
+        f"{number}.{at}": stretch_seconds(stretch, stage_cluster)
+        for number, (stage, stage_cluster) in enumerate(zip(outline.stages, stages, strict=True))
+        for at, stretch in enumerate(stage.stretches)
+    }
+    transfers = {str(at): _crossing_seconds(crossing, cluster) for at, crossing in enumerate(outline.crossings)}
+    ends_of = {str(at): (crossing.source, crossing.target) for at, crossing in enumerate(outline.crossings)}
+    estimated = SlotRun([stage.slots for stage in outline.stages], runs, transfers, ends_of).run()
+    return max(estimated.stages) + max(device.overhead for device in cluster.kinds_used)
 
 
 def stretch_seconds(stretch: Stretch, cluster: Cluster) -> float:
@@ -187,52 +198,3 @@ def _crossing_seconds(crossing: Crossing, cluster: Cluster) -> float:
         for port in route.ports:
             busy[port] += size / route.bandwidth
     return max(route.latency for route, _ in routes) + max(busy.values(), default=0.0)
-
-
-class _Run:
-    """Runs one step: each stage in turn advances as far as it can, until all are done. An instance runs once."""
-
-    def __init__(self, outline: Outline, stretches: Sequence[Sequence[float]], crossings: Sequence[float]) -> None:
-        self.outline, self.stretches, self.crossings = outline, stretches, crossings
-        self.now = [0.0] * len(outline.stages)
-        self.at = [0] * len(outline.stages)
-        self.awaited = [[0] * len(crossings) for _ in outline.stages]
-        self.issued: dict[int, list[list[float]]] = {stage: [[] for _ in crossings] for stage in range(len(self.now))}
-        self.over: list[list[float]] = [[] for _ in crossings]
-        self.free: defaultdict[tuple[int, int], float] = defaultdict(float)
-
-    def ends(self) -> Sequence[float]:
-        """Return the end time of each stage."""
-        stages = range(len(self.now))
-        while any(self.at[stage] < len(self.outline.stages[stage].actions) for stage in stages):
-            before = list(self.at)
-            for stage in stages:
-                self._go_on(stage)
-            assert self.at != before, "deadlock: all unfinished stages wait for one another"
-        return self.now
-
-    def _go_on(self, stage: int) -> None:
-        actions = self.outline.stages[stage].actions
-        while self.at[stage] < len(actions):
-            action, number = actions[self.at[stage]]
-            if action == "run":
-                self.now[stage] += self.stretches[stage][number]
-            elif action == "issue":
-                self._issue(stage, number)
-            elif self.awaited[stage][number] < len(self.over[number]):
-                self.now[stage] = max(self.now[stage], self.over[number][self.awaited[stage][number]])
-                self.awaited[stage][number] += 1
-            else:
-                return
-            self.at[stage] += 1
-
-    def _issue(self, stage: int, number: int) -> None:
-        """Issue a transfer, and start it if both sides have issued it and the link between them is free."""
-        crossing = self.outline.crossings[number]
-        ends = (crossing.source, crossing.target)
-        self.issued[stage][number].append(self.now[stage])
-        part = len(self.issued[stage][number]) - 1
-        if all(len(self.issued[each][number]) > part for each in ends):
-            begin = max(self.free[ends], *(self.issued[each][number][part] for each in ends))
-            self.free[ends] = begin + self.crossings[number]
-            self.over[number].append(self.free[ends])

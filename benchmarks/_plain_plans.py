@@ -21,8 +21,8 @@ from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Axis, Mesh
 from shardwright.ir.submesh import is_division, on_mesh, subcluster, submesh
 from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.passes.analysis.tightest import tightest_ranks
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import Pipeline, run_pipeline
 from shardwright.passes.search_strategy import SearchStrategyPass
@@ -97,12 +97,8 @@ class Prepared:
 
 def tightest(module: ModuleOp) -> tuple[int, float]:
     """Return peak and memory size, in bytes, of the rank with the least free memory (or the largest excess)."""
-    peaks: list[tuple[int, float]] = []
-    for view, cluster in step_views(module):
-        limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
-        peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
-        peaks.append((peak.bytes, limits[peak.rank]))
-    return max(peaks, key=lambda pair: pair[0] - pair[1])
+    rank = max(tightest_ranks(module), key=lambda rank: rank.excess)
+    return rank.bytes, rank.limit
 
 
 def step_seconds(module: ModuleOp) -> float:
@@ -351,8 +347,7 @@ class Workshop:
         whole = self.cluster
         placed = on_mesh(whole, plan.mesh) if plan.ranks is None else subcluster(whole, plan.mesh, plan.ranks)
         add_cluster(module, placed)
-        pins = "".join(_pin(preset, axes) for preset, axes in plan.pins)
-        search = SearchStrategyPass("fixed", pins) if pins else SearchStrategyPass()
+        search = SearchStrategyPass("fixed", pins_of(*plan.pins)) if plan.pins else SearchStrategyPass()
         passes = Pipeline.of(plan.before.rstrip(","), search, plan.after)
         try:
             run_pipeline(Context(), module, passes, verify_each=False)
@@ -361,8 +356,9 @@ class Workshop:
         return module
 
 
-def _pin(preset: str, axes: Sequence[str]) -> str:
-    return f'[[pin]]\npreset = "{preset}"\naxes = {json.dumps(list(axes))}\n'
+def pins_of(*pins: tuple[str, tuple[str, ...]]) -> str:
+    """Return presets with their axes as the text of a pin file."""
+    return "".join(f'[[pin]]\npreset = "{preset}"\naxes = {json.dumps(axes)}\n' for preset, axes in pins)
 
 
 def judge_all(workshop: Workshop, plans: Sequence[Plain], seconds: float | None = None) -> list[Judged]:

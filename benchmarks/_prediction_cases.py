@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from _plain_plans import pins_of
+
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
@@ -16,7 +18,7 @@ class Form:
     A way of planning a step.
 
     Args:
-        pins: entries of a pin file; if empty, the strategy is searched for.
+        pins: a preset, or entries of a pin file; if empty, the strategy is searched for.
         mesh: mesh to use in the place of the mesh of the group.
         pipeline: pass pipeline that replaces the usual passes and pins.
         ratios: value of `PlanOptions.ratios`.
@@ -28,11 +30,6 @@ class Form:
     ratios: str = "even"
 
 
-def _preset(name: str, axis: str = "") -> str:
-    axes = f'axes = ["{axis}"]\n' if axis else ""
-    return f'[[pin]]\npreset = "{name}"\n{axes}'
-
-
 def _pinned(preset: str, program: str) -> str:
     return f"prepare,search-strategy{{algorithm=fixed pins={preset}}},{program},finish"
 
@@ -40,11 +37,11 @@ def _pinned(preset: str, program: str) -> str:
 _HOSTS = "node=2,gpu=2"
 FORMS: dict[str, Form] = {
     "searched": Form(),
-    "dp": Form(_preset("dp")),
-    "tp": Form(_preset("tp")),
-    "zero3": Form(_preset("zero3")),
-    "uneven": Form(_preset("dp"), ratios="0.625,0.375"),
-    "hybrid": Form(_preset("dp", "node") + _preset("tp", "gpu"), mesh=_HOSTS),
+    "dp": Form("dp"),
+    "tp": Form("tp"),
+    "zero3": Form("zero3"),
+    "uneven": Form("dp", ratios="0.625,0.375"),
+    "hybrid": Form(pins_of(("dp", ("node",)), ("tp", ("gpu",))), mesh=_HOSTS),
     "grid": Form(mesh=_HOSTS),
     "no overlap": Form(pipeline=_pinned("zero3", "communicate,join-updates")),
     "micro": Form(pipeline=_pinned("dp", "program{parts=2}")),

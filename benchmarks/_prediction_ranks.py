@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _machine import busy_seconds
+from _sides import busy_seconds, executor_of
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.lowering.capture.calling import batch_items
-from shardwright.lowering.codegen.load_program import load_text
 from shardwright.runtime.executor import Executor
-from shardwright.runtime.stages import Stage, connect
 
 _WARM = 1
 """Untimed steps at the begin of a turn; the first step has cold caches."""
@@ -61,20 +58,12 @@ def quiet_steps(turns: Sequence[Turn]) -> list[float]:
     return [seconds for turn in quiet for seconds in turn.steps]
 
 
-def executor(step: TrainingStep, text: str, name: str) -> Executor:
-    """Return this rank's executor of a program, with the weights of seed 0."""
-    stages = [Stage(*each) for each in load_text(text, name)]
-    runner = Executor(stages, connect(stages, torch.device("cpu")))
-    runner.initialize(step.model, 0)
-    return runner
-
-
 def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[Turn]:
     """Run a program in turns for about `seconds`, at least for one turn."""
     torch.set_num_threads(1)
     step = make()
     batch = batch_items(step.batch)
-    side = executor(step, text, "timed")
+    side = executor_of(step, text, "timed")
     count = _steps_of_turn(side, batch)
     turns: list[Turn] = []
     start = time.perf_counter()
@@ -111,8 +100,7 @@ def _timed(side: Executor, batch: dict[str, Any]) -> float:
 
 def _own_seconds() -> float:
     """Return the processor seconds that this process has used so far."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return time.process_time()
 
 
 def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[float]:
@@ -123,7 +111,7 @@ def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
     """
     torch.set_num_threads(1)
     step = make()
-    side = executor(step, with_clock(text), "clocked")
+    side = executor_of(step, with_clock(text), "clocked")
     batch = batch_items(step.batch)
     clock: list[float] = []
     side.main.function.__globals__[_CLOCK] = lambda: clock.append(time.perf_counter())

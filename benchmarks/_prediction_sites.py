@@ -1,21 +1,18 @@
 """
 Sites where plans are measured: processes of this machine, or of emulated hosts with limited links.
 
-    sudo python benchmarks/_prediction_sites.py FOLDER        (the command of each rank of an emulated host)
+The ranks of emulated hosts run this file.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import _netns
 from _prediction_ranks import Turn, time_steps
@@ -65,33 +62,22 @@ class Emulated:
     rates: tuple[str, ...]
     ranks_each: int
 
-    @contextmanager
-    def _hosts(self, ranks: int) -> Generator[list[str], None, None]:
-        """Create the hosts and yield the name of each rank's host."""
-        assert ranks == len(self.rates) * self.ranks_each
-        with _netns.hosts(self.rates, _BURST) as names:
-            yield [name for name in names for _ in range(self.ranks_each)]
-
     def profile(self, ranks: int, words: Sequence[str]) -> None:
         """Run the command on every rank, as under torchrun."""
-        with self._hosts(ranks) as names:
-            _netns.launch(names, [*_PROFILE, *words])
+        assert ranks == len(self.rates) * self.ranks_each
+        with _netns.hosts(self.rates, _BURST) as names:
+            _netns.launch([name for name in names for _ in range(self.ranks_each)], [*_PROFILE, *words])
 
     def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
         """Time the program over the limited links."""
-        with tempfile.TemporaryDirectory() as path, self._hosts(ranks) as names:
-            folder = Path(path)
-            asked = {"step": step, "program": program, "seconds": seconds}
-            (folder / _ASKED).write_text(json.dumps(asked))
-            _netns.launch(names, [os.fspath(Path(__file__).resolve()), path])
-            return read_turns(folder / _FOUND)[step]
+        request = {"step": step, "program": program, "seconds": seconds}
+        turns = _netns.answers(__file__, self.rates, request, self.ranks_each, burst=_BURST)
+        return [Turn(**turn) for turn in turns]
 
 
 _PROFILE = ("-m", "shardwright.tools.cli", "profile")
 _BURST = "16kb"
 """Burst of a link. It is small, since pauses refill it, and programs pause more than profiling does."""
-
-_ASKED, _FOUND = "asked.json", "found.json"
 
 
 def write_turns(path: Path, turns: Turns) -> None:
@@ -106,18 +92,10 @@ def read_turns(path: Path) -> Turns:
     return {form: [Turn(**turn) for turn in of_form] for form, of_form in read.items()}
 
 
-def _rank(folder: Path) -> None:
-    """Run one rank of an emulated host."""
-    import torch.distributed as dist
-
-    from shardwright.runtime.launch import process_group
-
-    asked = json.loads((folder / _ASKED).read_text())
-    with process_group("prediction"):
-        turns = time_steps(STEPS[asked["step"]], asked["program"], asked["seconds"])
-        if dist.get_rank() == 0:
-            write_turns(folder / _FOUND, {asked["step"]: turns})
+def _answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Time a program as one rank of an emulated host."""
+    return [asdict(turn) for turn in time_steps(STEPS[request["step"]], request["program"], request["seconds"])]
 
 
 if __name__ == "__main__":
-    _rank(Path(sys.argv[1]))
+    _netns.answer(_answer)

@@ -14,19 +14,16 @@ from _prediction_cases import SEARCHED_FORMS, Group, mesh_of, meshes, plan
 from _prediction_ranks import Turn, quiet_steps
 from _prediction_sites import Site, Turns, read_turns, write_turns
 from _prediction_steps import STEPS
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.universe import XDSL_UNIVERSE
 
 from shardwright.api.compile import PlanOptions
 from shardwright.api.finalists import MOST, compile_finalists, fastest
-from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import Cluster, Device
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.analysis.simulation.timeline import Timeline, longest, predict, predict_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, mesh_of_module, step_functions, step_views
-from shardwright.tools.universe import UNIVERSE
+from shardwright.tools.ir_input import load_module
 
 PHASES = ("profile", "plan", "measure", "predict")
 BACK_ENDS: tuple[BackEnd, ...] = ("analytic", "fitted", "table")
@@ -175,7 +172,7 @@ class Study:
 
     def predicted(self, group: Group, form: str) -> dict[str, list[Timeline]]:
         """Return the timelines of a plan's stages, as each back end predicts them."""
-        module = load_module(self.plan_path(group, form) / "step.mlir")
+        module = load_module(str(self.plan_path(group, form) / "step.mlir"))
         cluster = self.cluster(mesh_of(group, form))
         return {name: predicted_stages(module, cluster, name) for name in BACK_ENDS}
 
@@ -201,11 +198,3 @@ def predicted(module: ModuleOp, cluster: Cluster) -> Timeline:
     (func,) = step_functions(module)
     # The plan's mesh may have a temporal axis, which the mesh of a cluster file has not.
     return predict(func, replace(cluster, mesh=mesh_of_module(module)))
-
-
-def load_module(path: Path) -> ModuleOp:
-    """Return the IR of a plan."""
-    context = Context()
-    for name, make in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
-        context.register_dialect(name, make)
-    return parse_module(context, path.read_text(), str(path))

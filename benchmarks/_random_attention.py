@@ -265,7 +265,8 @@ class Patches(nn.Module):
         return torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
 
 
-def _front(generator: random.Random, width: int, batch: int) -> tuple[str, nn.Module, Callable[[], torch.Tensor]]:
+def front(generator: random.Random, width: int, batch: int) -> tuple[str, nn.Module, Callable[[], torch.Tensor]]:
+    """Return the kind of a random front, the front, and a maker of its inputs."""
     kind, length = generator.choice(("vectors", "tokens", "patches")), generator.choice((2, 3, 4, 6))
     if kind == "vectors":
         return kind, nn.Linear(5, width), lambda: torch.randn(batch, length, 5)
@@ -317,12 +318,12 @@ def random_attention(number: int) -> tuple[str, tuple[str, ...], Callable[[], Tr
         drawn.setstate(state)
         heads = drawn.choice((2, 4))
         width, batch = heads * drawn.choice((2, 4)), drawn.choice((4, 6, 8, 12))
-        _, front, inputs = _front(drawn, width, batch)
+        _, first, inputs = front(drawn, width, batch)
         blocks = [BLOCKS[kind][1](drawn, width, heads) for kind in kinds]
         loss, head = _head(drawn, width)
         x = inputs()
         with torch.no_grad():
-            model = Model(front, blocks, head)
+            model = Model(first, blocks, head)
             shape = model(x).shape
         labels = torch.randn(shape) if loss == "squares" else torch.randint(0, _CLASSES, shape[:-1])
         return TrainingStep(model, _LOSSES[loss], partial(torch.optim.SGD, lr=0.1), (x, labels))

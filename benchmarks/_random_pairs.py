@@ -1,5 +1,8 @@
 """
-Random clusters and training steps, each generated from its number alone and equal on every machine.
+Pairs of a training step and a cluster: very unequal ones, and random ones, which are equal on every machine.
+
+On the unequal clusters of `PAIRS`, the best plan leaves devices or an axis idle. A random step or cluster is generated
+from its number alone.
 
 `random-17` is the name of the cluster, or of the step, with the number 17. The memory of a random cluster is relative
 to the memory that the step needs on one device, so that some pairs barely fit.
@@ -8,10 +11,9 @@ to the memory that the step needs on one device, so that some pairs barely fit.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-
-from _unequal_pairs import CLUSTERS, STEPS
+from pathlib import Path
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
@@ -24,6 +26,31 @@ from shardwright.models.registry import MODELS, training_step
 from shardwright.models.resnet import ResNetConfig, resnet_step
 from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
 from shardwright.models.vit import ViTConfig, vit_step
+
+CLUSTERS = Path(__file__).parent / "clusters"
+"""Folder of the cluster files: six homes, a host with a remote slower device, two sites, two hosts."""
+
+_GPT = GPT2Config(layers=6, width=384, heads=6, vocabulary=8192, positions=256)
+
+STEPS: Mapping[str, Callable[[], TrainingStep]] = {
+    "gpt-6x384": partial(gpt2_step, _GPT, batch=24, length=256),
+    "mlp-8x512": partial(mlp_step, (256,) + (512,) * 8 + (10,), batch=8192),
+    "mlp-4x4096": partial(mlp_step, (1024,) + (4096,) * 4 + (1000,), batch=2048),
+    "mlp-small": partial(mlp_step, (512, 2048, 2048, 512, 10), batch=96),
+}
+"""The steps, by name."""
+
+PAIRS = [
+    ("gpt-6x384", "home-6"),
+    ("mlp-8x512", "slow-one"),
+    ("mlp-4x4096", "wan-2x8"),
+    ("mlp-small", "two-of-three"),
+    ("mlp-4x4096", "home-6"),
+    ("gpt-6x384", "slow-one"),
+    ("gpt-6x384", "wan-2x8"),
+    ("gpt-6x384", "two-of-three"),
+]
+"""Steps with the names of their unequal clusters."""
 
 PREFIX = "random-"
 MOST_DEVICES = 64
@@ -39,7 +66,7 @@ def number_of(name: str) -> int | None:
 
 
 def find_step(name: str) -> TrainingStep:
-    """Return the step called `name`: shipped, random or of `_unequal_pairs`."""
+    """Return the step called `name`: shipped, random or of `PAIRS`."""
     if name in STEPS:
         return STEPS[name]()
     number = number_of(name)
@@ -48,7 +75,7 @@ def find_step(name: str) -> TrainingStep:
 
 def find_any_cluster(name: str, need: Callable[[], float]) -> Cluster:
     """
-    Return the cluster called `name`: shipped, random or of `_unequal_pairs`.
+    Return the cluster called `name`: shipped, random or of `PAIRS`.
 
     Args:
         need: function that returns the bytes that the step needs on one device.

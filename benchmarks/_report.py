@@ -1,22 +1,42 @@
-"""Helpers shared by all benchmarks: tables on the screen, JSON files, and plots in the same folder."""
+"""Helpers shared by all benchmarks: options, tables on the screen, JSON files, and plots in the same folder."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import platform
 import random
+import shlex
 import statistics
+import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results" / ("quick" if "--quick" in sys.argv else "")
+ROOT = Path(__file__).resolve().parents[1]
+"""Folder of the project."""
+
+RESULTS = ROOT / "benchmarks" / "results" / ("quick" if "--quick" in sys.argv else "")
 """Folder of the results. A quick run writes to its own folder, since its figures mean nothing."""
+
+# Scripts share generators of models and faults with the tests.
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+Row = Mapping[str, Any]
+"""A row of a table: values by column."""
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose `--help` shows the docstring of the script."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
@@ -45,132 +65,53 @@ def skip(reason: object) -> NoReturn:
     sys.exit(0)
 
 
-def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str, hidden: Collection[str] = ()) -> Path:
+def quiet() -> None:
+    """Hide the warnings of Python and the messages of the library."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("shardwright").setLevel(logging.ERROR)
+
+
+def progress(row: dict[str, Any]) -> dict[str, Any]:
+    """Print a row to standard error at once, since later rows may take minutes, and return it."""
+    print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
+    return row
+
+
+def in_new_process(code: str, *words: object) -> Any:
+    """Run Python code in a new process, with `words` in `sys.argv`, and return the JSON of its last line."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+def publish(name: str, rows: Sequence[Row], *, hidden: Collection[str] = ()) -> None:
     """
     Print `rows` as a table and write them, with the machine and the command, to `results/NAME.json`.
 
     Args:
         hidden: columns that are written to the file but not printed.
     """
+    script = Path(sys.argv[0]).resolve()
+    words = [str(script.relative_to(ROOT) if script.is_relative_to(ROOT) else script), *sys.argv[1:]]
+    command = f"python {shlex.join(words)}"
     table = Table(title=f"{name}  ({command})")
     columns = [column for column in rows[0] if column not in hidden]
     for column in columns:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        values = [row[column] for column in columns]
+        values = [row.get(column, "") for column in columns]
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
     Console(width=140).print(table)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": _cores()}
-    path.write_text(json.dumps({"command": command, "machine": machine, "rows": list(rows)}, indent=2) + "\n")
-    return path
+    cores = len(os.sched_getaffinity(0))
+    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": cores}
+    content = {"command": command, "machine": machine, "rows": list(rows)}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
-def plot_bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
-    """Write a stacked bar chart to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    bottom = [0.0] * len(labels)
-    for title, heights in series.items():
-        axes.bar(labels, heights, bottom=bottom, label=title)
-        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-    axes.set_ylabel(ylabel)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
-
-
-def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
-    """Write a grouped bar chart, with one bar for each series at each label, to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(max(7, 0.8 * len(labels)), 4))
-    width = 0.8 / len(series)
-    for number, (title, heights) in enumerate(series.items()):
-        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(labels))]
-        axes.bar(places, heights, width, label=title)
-    axes.set_xticks(range(len(labels)), labels, rotation=20 if len(labels) > 5 else 0)
-    axes.set_ylabel(ylabel)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
-
-
-def plot_intervals(
-    name: str, labels: Sequence[str], middles: Sequence[float], bounds: Sequence[tuple[float, float]], *, xlabel: str
-) -> None:
-    """Write medians with their intervals, one row each, to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 0.6 * len(labels) + 1.5))
-    below = [m - low for m, (low, _) in zip(middles, bounds, strict=True)]
-    above = [high - m for m, (_, high) in zip(middles, bounds, strict=True)]
-    axes.errorbar(middles, range(len(labels)), xerr=[below, above], fmt="o", capsize=4)
-    axes.axvline(1.0, color="grey", linewidth=0.8)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_xlabel(xlabel)
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
-
-
-def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
-    """Write a scatter plot with logarithmic axes and the diagonal to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 5))
-    for title, points in series.items():
-        axes.scatter(*zip(*points, strict=True), s=12, label=title)
-    values = [value for points in series.values() for point in points for value in point]
-    axes.plot([min(values), max(values)], [min(values), max(values)], color="grey", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
-
-
-def plot_lines(name: str, series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> None:
-    """Plot each series as a line, by the index of its values from 1, to `results/NAME.png`."""
-    points = {title: list(enumerate(values, 1)) for title, values in series.items()}
-    plot_curves(name, points, xlabel=xlabel, ylabel=ylabel)
-
-
-def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
-    """Write a line through the points of each series to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for title, points in series.items():
-        axes.plot(*zip(*points, strict=True), label=title)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
+def write_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace the text between two marks of a page of the manual."""
+    before, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{before}{begin}{text}{end}{rest.partition(end)[2]}")
 
 
 def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
@@ -180,7 +121,77 @@ def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]
     return medians[int(0.025 * rounds)], medians[int(0.975 * rounds)]
 
 
-def _cores() -> int:
-    import os
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Return the median of paired ratios, and the bounds of its interval, as columns of a row."""
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    low, high = interval(ratios)
+    return {"ratio": statistics.median(ratios), "low": low, "high": high}
 
-    return len(os.sched_getaffinity(0))
+
+@contextmanager
+def plot(name: str, width: float = 7, height: float = 4, panels: int = 1) -> Generator[Any, None, None]:
+    """Yield the axes of a plot (a list of them for several panels), and write the plot to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, panels, figsize=(width * panels, height))
+    yield axes
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
+def plot_bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
+    """Write a stacked bar chart to `results/NAME.png`."""
+    with plot(name) as axes:
+        bottom = [0.0] * len(labels)
+        for title, heights in series.items():
+            axes.bar(labels, heights, bottom=bottom, label=title)
+            bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+        axes.set_ylabel(ylabel)
+        axes.legend()
+
+
+def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
+    """Write a grouped bar chart, with one bar for each series at each label, to `results/NAME.png`."""
+    with plot(name, width=max(7, 0.8 * len(labels))) as axes:
+        width = 0.8 / len(series)
+        for number, (title, heights) in enumerate(series.items()):
+            places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(labels))]
+            axes.bar(places, heights, width, label=title)
+        axes.set_xticks(range(len(labels)), labels, rotation=20 if len(labels) > 5 else 0)
+        axes.set_ylabel(ylabel)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
+def plot_ratios(name: str, rows: Sequence[Row], label: Callable[[Any], str], *, xlabel: str) -> None:
+    """Write the ratio of each row with its interval to `results/NAME.png`."""
+    with plot(name, height=0.6 * len(rows) + 1.5) as axes:
+        middles = [row["ratio"] for row in rows]
+        errors = [[row["ratio"] - row["low"] for row in rows], [row["high"] - row["ratio"] for row in rows]]
+        axes.errorbar(middles, range(len(rows)), xerr=errors, fmt="o", capsize=4)
+        axes.axvline(1.0, color="grey", linewidth=0.8)
+        axes.set_yticks(range(len(rows)), list(map(label, rows)))
+        axes.set_xlabel(xlabel)
+
+
+def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
+    """Write a scatter plot with logarithmic axes and the diagonal to `results/NAME.png`."""
+    with plot(name, 6, 5) as axes:
+        for title, points in series.items():
+            axes.scatter(*zip(*points, strict=True), s=12, label=title)
+        values = [value for points in series.values() for point in points for value in point]
+        axes.plot([min(values), max(values)], [min(values), max(values)], color="grey", linewidth=0.8)
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+        axes.legend()
+
+
+def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
+    """Write a line through the points of each series to `results/NAME.png`."""
+    with plot(name) as axes:
+        for title, points in series.items():
+            axes.plot(*zip(*points, strict=True), label=title)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.legend()

@@ -18,22 +18,20 @@ An outline takes some seconds, and `--outlines` caches outlines in a file. The p
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from _amp import Setup, Testbed, Trial, Workload, as_run, outlines, read_trials
+from _amp import Outlines, Setup, Testbed, Trial, Workload, read_trials
 from _amp_profile import v100
-from _amp_space import Degrees, cut, degrees_of, peak_bytes, searched_plan
+from _amp_space import cut, degrees_of, peak_bytes, searched_plan
 from _outline import outline_seconds
-from _report import RESULTS, given_data, parsed, plot_grouped, publish
+from _report import RESULTS, arguments, given_data, parsed, plot_grouped, publish
 from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
 
 HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}
@@ -66,6 +64,7 @@ class Setting:
     testbeds: Mapping[str, Testbed]
     trials: tuple[Trial, ...]
     failed: tuple[Trial, ...]
+    outlines: Outlines
 
     @property
     def workload(self) -> Workload:
@@ -81,6 +80,15 @@ class Setting:
         """Return the fastest measured run of AMP or of Megatron."""
         return min((trial for trial in self.trials if trial.method == method), key=lambda trial: trial.seconds)
 
+    def simulated(self, setup: Setup, testbed: Testbed | None = None) -> float:
+        """Simulate a step as AMP's runtime would run it, on AMP's order of hosts or on another testbed."""
+        return outline_seconds(self.outlines.of(setup), (testbed or self.testbed).cluster(setup.axes))
+
+    @property
+    def of_megatron(self) -> float:
+        """Return the least simulated seconds of Megatron's candidates."""
+        return min(self.simulated(trial.setup) for trial in self.trials if trial.method == "Megatron")
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -91,10 +99,9 @@ class Candidate:
     seconds: float
 
 
-def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
+def settings_of(data: Path, constants: Mapping[str, float], outlines: Outlines) -> list[Setting]:
     """Return all three settings, for the given constants of a T4 and its wires."""
-    tables = read_trials(data / "amp_tables_6_11.csv")
-    listed = data / "amp_trials_homogeneous.csv"
+    tables, listed = read_trials(data / "amp_tables_6_11.csv"), data / "amp_trials_homogeneous.csv"
     runs, failed = read_trials(listed), read_trials(listed, failed=True)
     faster = v100(constants, data)
     mixed = heterogeneous(constants, faster)
@@ -104,34 +111,26 @@ def settings_of(data: Path, constants: Mapping[str, float]) -> list[Setting]:
         "het_cluster": {"V100s first": mixed, "T4s first": turned},
         "het_model": {"equal": of_v100s(constants, faster)},
     }
+
+    def of_setting(name: str, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+        return tuple(trial for trial in trials if trial.setting == name)
+
     return [
-        Setting(
-            name,
-            beds,
-            tuple(trial for trial in (*tables, *runs) if trial.setting == name),
-            tuple(trial for trial in failed if trial.setting == name),
-        )
+        Setting(name, beds, of_setting(name, (*tables, *runs)), of_setting(name, failed), outlines)
         for name, beds in testbeds.items()
     ]
 
 
-def constants_of(data: Path, cache_file: Path | None) -> dict[str, float]:
+def constants_of(data: Path, outlines: Outlines) -> dict[str, float]:
     """Fit the constants to all runs of the homogeneous setting, or read the result of an earlier fit."""
     path = RESULTS / "amp_search_constants.json"
     if path.exists():
         return json.loads(path.read_text())
     trials = read_trials(data / "amp_trials_homogeneous.csv")
-    run_outlines = outlines([trial.setup for trial in trials], cache_file)
-    constants = calibrated([Run(trial, as_run(outline)) for trial, outline in zip(trials, run_outlines, strict=True)])
+    constants = calibrated([Run(trial, outlines.of(trial.setup)) for trial in trials])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(constants, indent=2) + "\n")
     return constants
-
-
-def simulated(setup: Setup, testbed: Testbed, cache_file: Path | None) -> float:
-    """Simulate a step as AMP's runtime would run it."""
-    (outline,) = outlines([setup], cache_file)
-    return outline_seconds(as_run(outline), testbed.cluster(setup.axes))
 
 
 def name_of(setup: Setup) -> str:
@@ -139,24 +138,16 @@ def name_of(setup: Setup) -> str:
     return f"{setup.pipe}x{setup.data}x{setup.tensor}, {setup.micro_batch}"
 
 
-def measured_rows(setting: Setting, cache_file: Path | None) -> list[dict[str, Any]]:
-    """Return a row for each run of the tables, with simulated and measured seconds."""
-    listed = [trial for trial in setting.trials if trial.method]
-    return [
-        {
-            "setting": setting.name,
-            "method": trial.method,
-            "plan": name_of(trial.setup),
-            "measured s": trial.seconds,
-            "simulated s": simulated(trial.setup, setting.testbed, cache_file),
-        }
-        for trial in listed
-    ]
+def measured_rows(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Yield a row for each run of the tables, with simulated and measured seconds."""
+    for trial in (trial for trial in setting.trials if trial.method):
+        row = {"setting": setting.name, "method": trial.method, "plan": name_of(trial.setup)}
+        yield {**row, "measured s": trial.seconds, "simulated s": setting.simulated(trial.setup)}
 
 
-def choice_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
+def choice_row(setting: Setting) -> dict[str, Any]:
     """Choose among the measured runs by simulation, and compare the choice with AMP's and Megatron's best runs."""
-    seconds = {trial: simulated(trial.setup, setting.testbed, cache_file) for trial in setting.trials}
+    seconds = {trial: setting.simulated(trial.setup) for trial in setting.trials}
     ours, *others = sorted(seconds, key=seconds.__getitem__)[:FEW]
     of_five = min((ours, *others), key=lambda trial: trial.seconds)
     best = min(trial.seconds for trial in setting.trials)
@@ -184,7 +175,7 @@ def choice_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
     }
 
 
-def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candidate]:
+def candidates_of(setting: Setting) -> Iterator[Candidate]:
     """
     Yield AMP's space, with stages cut for each order of hosts.
 
@@ -196,7 +187,7 @@ def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candida
         for of_tensor in degrees_of(setting.workload):
             best = inf
             for sizes in of_tensor:
-                for candidate in _by_size(setting, hosts, testbed, sizes, cache_file):
+                for candidate in _by_size(setting, hosts, testbed, sizes):
                     best = min(best, candidate.seconds)
                     yield candidate
             if best > before:
@@ -204,15 +195,13 @@ def candidates_of(setting: Setting, cache_file: Path | None) -> Iterator[Candida
             before = best
 
 
-def _by_size(
-    setting: Setting, hosts: str, testbed: Testbed, sizes: Sequence[Degrees], cache_file: Path | None
-) -> Iterator[Candidate]:
+def _by_size(setting: Setting, hosts: str, testbed: Testbed, sizes: Sequence[Setup]) -> Iterator[Candidate]:
     """Yield plans of equal degrees with growing micro-batches, until the step gets slower."""
     before = inf
     for degrees in sizes:
-        setup = cut(setting.workload, degrees, testbed)
+        setup = cut(degrees, testbed)
         try:
-            candidate = Candidate(setup, hosts, simulated(setup, testbed, cache_file))
+            candidate = Candidate(setup, hosts, setting.simulated(setup, testbed))
         except ValueError as error:
             # An outline needs equal ranks in a stage, but a dim of size 3 (colours) does not split evenly.
             print(f"{setting.name}, {hosts}: {name_of(setup)}: left out, {error}", file=sys.stderr)
@@ -224,15 +213,14 @@ def _by_size(
         before = candidate.seconds
 
 
-def space_row(setting: Setting, cache_file: Path | None) -> dict[str, Any]:
+def space_row(setting: Setting) -> dict[str, Any]:
     """Return a row with the fastest plan of AMP's space that fits in memory and did not fail in AMP's runs."""
-    ordered = sorted(candidates_of(setting, cache_file), key=lambda candidate: candidate.seconds)
+    ordered = sorted(candidates_of(setting), key=lambda candidate: candidate.seconds)
     failed = {_degrees(trial.setup) for trial in setting.failed}
     runs = (_degrees(candidate.setup) not in failed and peak_bytes(candidate.setup) <= MEMORY for candidate in ordered)
     at = next(number for number, can_run in enumerate(runs) if can_run)
-    ours = ordered[at]
+    ours, theirs = ordered[at], setting.of_megatron
     same = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
-    theirs = megatron_seconds(setting, cache_file)
     return {
         "setting": setting.name,
         "candidates": len(ordered),
@@ -253,19 +241,12 @@ def _degrees(setup: Setup) -> tuple[int, int, int]:
     return setup.micro_batch, setup.tensor, setup.data
 
 
-def megatron_seconds(setting: Setting, cache_file: Path | None) -> float:
-    """Return the least simulated seconds of Megatron's candidates."""
-    theirs = [trial for trial in setting.trials if trial.method == "Megatron"]
-    return min(simulated(trial.setup, setting.testbed, cache_file) for trial in theirs)
-
-
-def plan_row(setting: Setting, cache_file: Path | None, budget: float | None) -> dict[str, Any]:
+def plan_row(setting: Setting, budget: float | None) -> dict[str, Any]:
     """Run `search-plan` with no options, and compare the plan with Megatron's best by the same cost model."""
     began = perf_counter()
     plan = searched_plan(setting.workload, setting.testbed, budget)
-    seconds = perf_counter() - began
+    seconds, theirs = perf_counter() - began, setting.of_megatron
     (peak,) = {tried_plan.peak_bytes for tried_plan in plan.candidates if tried_plan.name == plan.chosen}
-    theirs = megatron_seconds(setting, cache_file)
     return {
         "setting": setting.name,
         "plan": plan.chosen,
@@ -278,37 +259,30 @@ def plan_row(setting: Setting, cache_file: Path | None, budget: float | None) ->
     }
 
 
-def plot(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Plot the measured seconds of Megatron's best, AMP's best and our choice."""
-    series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
-    plot_grouped("amp_search", [row["setting"] for row in rows], series, ylabel="measured seconds of a step")
-
-
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--outlines", type=Path)
     parser.add_argument("--only", nargs="+", choices=("homogeneous", *HEADLINES))
-    parser.add_argument("--parts", nargs="+", choices=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--budget", type=float, help="time limit in seconds of each search for a plan")
     options = parsed(parser, parts=["measured"])
     data = given_data(options, "amp_trials_homogeneous.csv, amp_tables_6_11.csv and amp_layer_costs.json")
-    cache = options.outlines
-    all_settings = settings_of(data, constants_of(data, cache))
-    settings = [setting for setting in all_settings if not options.only or setting.name in options.only]
-    show = partial(publish, command="python benchmarks/amp_search.py --data DIR")
-    parts = options.parts or PARTS
-    if "measured" in parts:
-        show("amp_search_runs", [row for setting in settings for row in measured_rows(setting, cache)])
-        choices = [choice_row(setting, cache) for setting in settings]
-        show("amp_search", choices, hidden=("runs", "simulated s"))
-        plot(choices)
-    if "space" in parts:
-        rows = [space_row(setting, cache) for setting in settings]
-        show("amp_search_space", rows, hidden=("cannot run", "best measured s", "Megatron simulated s"))
-    if "plan" in parts:
-        show("amp_search_plans", [plan_row(setting, cache, options.budget) for setting in settings])
+    outlines = Outlines(options.outlines)
+    settings = settings_of(data, constants_of(data, outlines), outlines)
+    settings = [setting for setting in settings if not options.only or setting.name in options.only]
+    if "measured" in options.parts:
+        publish("amp_search_runs", [row for setting in settings for row in measured_rows(setting)])
+        rows = list(map(choice_row, settings))
+        publish("amp_search", rows, hidden=("runs", "simulated s"))
+        series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
+        plot_grouped("amp_search", [row["setting"] for row in rows], series, ylabel="measured seconds of a step")
+    if "space" in options.parts:
+        hidden = ("cannot run", "best measured s", "Megatron simulated s")
+        publish("amp_search_space", list(map(space_row, settings)), hidden=hidden)
+    if "plan" in options.parts:
+        publish("amp_search_plans", [plan_row(setting, options.budget) for setting in settings])
 
 
 if __name__ == "__main__":

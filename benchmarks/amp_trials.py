@@ -16,7 +16,6 @@ Planning takes some seconds per trial; `--outlines` caches its results in a file
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -25,11 +24,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
+from _amp import Constants, Outlines, Testbed, Trial, read_trials
 from _amp_profile import v100
+from _figures_of_fit import mean_error, spearman
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
-from _report import given_data, parsed, plot_scatter, publish
+from _report import arguments, given_data, parsed, plot_scatter, publish
 
 EXPECTED = (
     Constant("flops", 30e12, 2.0),
@@ -64,7 +64,7 @@ class Run:
     @lru_cache(maxsize=4096)
     def seconds(self, testbed: Testbed) -> float:
         """Return the seconds of a step. The cache serves splits that start from the same constants."""
-        return outline_seconds(self.outline, testbed.cluster(self.trial.axes))
+        return outline_seconds(self.outline, testbed.cluster(self.trial.setup.axes))
 
 
 def homogeneous(constants: Mapping[str, float]) -> Testbed:
@@ -110,21 +110,6 @@ def calibrated(runs: Sequence[Run]) -> dict[str, float]:
     return dict(fit_constants(lambda constants: predicted(homogeneous(constants), runs), measured, EXPECTED).constants)
 
 
-def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the rank correlation. Equal numbers share the mean of their ranks."""
-    a, b = _ranks(one), _ranks(other)
-    return statistics.correlation(a, b)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [sum(v < value for v in values) + (values.count(value) + 1) / 2 for value in values]
-
-
-def mean_error(ours: Sequence[float], measured: Sequence[float]) -> float:
-    """Return the mean absolute relative error."""
-    return statistics.fmean(abs(a / b - 1.0) for a, b in zip(ours, measured, strict=True))
-
-
 def figures(ours: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
     """Return correlation and error of predictions, and the time of the predicted best run relative to the best run."""
     best = measured[min(range(len(ours)), key=ours.__getitem__)]
@@ -162,12 +147,16 @@ def summary(by_split: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def constants_table(by_split: Sequence[Mapping[str, Any]], whole: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return for each constant its expectation, its fit to all runs, and the extremes of its fits to halves."""
-    rows: list[dict[str, Any]] = []
-    for constant in EXPECTED:
-        values = [row[constant.name] for row in by_split]
-        row: dict[str, Any] = {"constant": constant.name, "expected": constant.expected}
-        rows.append(row | {"all runs": whole[constant.name], "least": min(values), "most": max(values)})
-    return rows
+    return [
+        {
+            "constant": constant.name,
+            "expected": constant.expected,
+            "all runs": whole[constant.name],
+            "least": min(row[constant.name] for row in by_split),
+            "most": max(row[constant.name] for row in by_split),
+        }
+        for constant in EXPECTED
+    ]
 
 
 def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any]]:
@@ -175,10 +164,10 @@ def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any
     return [
         {
             "setting": run.trial.setting,
-            "micro-batch": run.trial.micro_batch,
-            "tensor": run.trial.tensor,
-            "data": run.trial.data,
-            "pipe": run.trial.pipe,
+            "micro-batch": run.trial.setup.micro_batch,
+            "tensor": run.trial.setup.tensor,
+            "data": run.trial.setup.data,
+            "pipe": run.trial.setup.pipe,
             "measured s": run.trial.seconds,
             "ours s": ours,
             "AMP s": run.trial.theirs or "",
@@ -190,32 +179,27 @@ def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any
 
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--outlines", type=Path)
     options = parsed(parser, splits=1)
     data = given_data(options, "amp_trials_homogeneous.csv and amp_tables_6_11.csv")
-    command = f"python benchmarks/amp_trials.py --data DIR --splits {options.splits}"
-
-    def runs_of(trials: Sequence[Trial]) -> list[Run]:
-        found = map(as_run, outlines([trial.setup for trial in trials], options.outlines))
-        return [Run(trial, outline) for trial, outline in zip(trials, found, strict=True)]
-
-    runs = runs_of(read_trials(data / "amp_trials_homogeneous.csv"))
-    carried = [t for t in read_trials(data / "amp_tables_6_11.csv") if t.setting == "het_cluster"]
-    other = runs_of(carried)
+    outlines = Outlines(options.outlines)
+    trials, listed = (read_trials(data / f"amp_{name}.csv") for name in ("trials_homogeneous", "tables_6_11"))
+    runs = [Run(trial, outlines.of(trial.setup)) for trial in trials]
+    other = [Run(trial, outlines.of(trial.setup)) for trial in listed if trial.setting == "het_cluster"]
     whole = calibrated(runs)
     by_split = halves(runs, options.splits)
-    publish("amp_splits", by_split, command=command, hidden=[constant.name for constant in EXPECTED])
-    publish("amp_constants", constants_table(by_split, whole), command=command)
+    publish("amp_splits", by_split, hidden=[constant.name for constant in EXPECTED])
+    publish("amp_constants", constants_table(by_split, whole))
     seconds = predicted(homogeneous(whole), runs)
     beyond = predicted(heterogeneous(whole, v100(whole, data)), other)
-    publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond), command=command)
+    publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond))
     table = summary(by_split)
     for name, value in figures(beyond, [run.trial.seconds for run in other]).items():
         table.append({"what": f"{name}, ours, V100s and T4s", "median": value, "worst": value})
-    publish("amp_summary", table, command=command)
+    publish("amp_summary", table)
     points = {"16 T4s, all fitted": (runs, seconds), "12 V100s and 4 T4s, nothing fitted": (other, beyond)}
     series = {k: [(r.trial.seconds, s) for r, s in zip(*pair, strict=True)] for k, pair in points.items()}
     plot_scatter("amp_trials", series, xlabel="measured seconds", ylabel="predicted seconds")

@@ -12,19 +12,12 @@ accumulated program in float64 for two steps and compares it with one device.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import sys
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import torch
 from _random_attention import WHOLE, random_attention
-from _report import parsed, publish
+from _report import arguments, parsed, publish, quiet
 from split_cluster import split_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -131,13 +124,12 @@ def row_of(outcomes: Iterable[Outcome], block: str) -> dict[str, str | int]:
 
 def main() -> None:
     """Run the study, and print refusals and differences."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=150, help="number of models")
     parser.add_argument("--first", type=int, default=0, help="number of the first model")
     parser.add_argument("--check", action="store_true", help="compare accumulated programs to one device")
     options = parsed(parser, count=3)
-    warnings.simplefilter("ignore")
-    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    quiet()
     outcomes: list[Outcome] = []
     for number in range(options.first, options.first + options.count):
         outcomes.append(outcome := outcome_of(number, check=options.check))
@@ -145,9 +137,7 @@ def main() -> None:
             print(f"{outcome.name}: {outcome.refusal or outcome.differs}", flush=True)
     kinds = sorted({kind for past in outcomes for kind in past.name.partition(": ")[2].split(", ")})
     rows = [row_of(outcomes, kind) for kind in (*kinds, "all")]
-    arguments = f" --count {options.count}" + (f" --first {options.first}" if options.first else "")
-    check = " --check" if options.check else ""
-    publish("batch_splits", rows, command=f"python benchmarks/batch_splits.py{arguments}{check}")
+    publish("batch_splits", rows)
 
 
 if __name__ == "__main__":

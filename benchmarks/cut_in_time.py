@@ -12,19 +12,11 @@ compute in float32 in any dtype are compared in float32.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import sys
-import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
 from _dtypes import is_mixed
-from _report import parsed, publish
+from _report import arguments, parsed, publish, quiet
 from time_cuts import FORMS
 
 from shardwright.api.checking.cases import imported, plan_case
@@ -53,13 +45,12 @@ def outcome(name: str, form: str, *, check: bool) -> str:
 
 def main() -> None:
     """Print the table, and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("names", nargs="*", help="names of models (default: all)")
     parser.add_argument("--huggingface", action="store_true", help="check the tiny configs of Hugging Face models")
     parser.add_argument("--check", action="store_true", help="interpret the plans, and compare with one device")
     options = parsed(parser, names=["mlp-tiny"])
-    warnings.simplefilter("ignore")
-    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    quiet()
     if options.huggingface:
         from shardwright.models.hf.tiny import TINY
 
@@ -69,8 +60,7 @@ def main() -> None:
     rows: list[dict[str, str]] = []
     for name in options.names or names:
         rows.append({"model": name, **{form: outcome(name, form, check=options.check) for form in FORMS}})
-    flags = " --huggingface" * options.huggingface + " --check" * options.check
-    publish("cut_in_time", rows, command=f"python benchmarks/cut_in_time.py{flags}")
+    publish("cut_in_time", rows)
 
 
 if __name__ == "__main__":

@@ -3,35 +3,35 @@ Measure duplex, products in parts, schedules and balanced shares on emulated lin
 
     sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex orders parts schedules shares ...]
     sudo python benchmarks/emulated.py --sweep [RATE ...] [--pairs 20]
+    python benchmarks/emulated.py --simulate [RATE ...]
 
 Each host is a network namespace whose sending rate is limited to RATE (`_netns`). The programs of one comparison run in
-the same processes and take their steps in random order, so that noise of the machine affects them equally. The ratio is
-the median of the paired ratios to the first program, with a 95 % bootstrap interval. The first program runs twice, as a
-control. `--sweep` compares duplex at several rates; its cluster file has the FLOP/s of a matrix product that is timed
-first. `auto` is the side that the simulator predicts to be the faster, and `auto / better` compares it with the side
-that is. Step, computation, communication, overlapped and exposed communication are given in ms, as simulated and as
-measured (by `StepProfile` at the end of the run, on the rank that computes longest). Without root, iproute2 or network
+the same processes and take their steps in random order. The ratio is the median of the paired ratios to the first
+program, with a 95 % bootstrap interval. The first program runs twice, as a control. Without root, iproute2 or network
 namespaces the script is skipped with a message.
+
+`--sweep` compares duplex at several rates; its cluster file has the FLOP/s of a matrix product that is timed first.
+`auto` is the side that the simulator predicts to be the faster, and `auto / better` compares it with the side that is.
+Step, computation, communication, overlapped and exposed communication are given in ms, as simulated and as measured (by
+`StepProfile` at the end of the run, on the rank that computes longest).
+
+`--simulate` simulates products and collectives that are split into parts: each cell is the step in milliseconds, and
+its ratio to the first column.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import _netns
-from _report import interval, parsed, plot_intervals, publish, skip
+from _report import arguments, parsed, plot_ratios, progress, publish, ratio, skip
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
@@ -49,7 +49,7 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
     "blocks": lambda: mlp_step((256, 1024, 256, 1024, 16), batch=1024),
 }
-_TENSOR_PARALLEL, _DATA_PARALLEL = (f"search-strategy{{algorithm=fixed pins={preset}}}" for preset in ("tp", "dp"))
+_TENSOR_PARALLEL, _DATA_PARALLEL = (f"prepare,search-strategy{{algorithm=fixed pins={pin}}}" for pin in ("tp", "dp"))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ class Comparison:
 
     step: str
     pipelines: Mapping[str, str]
-    ranks: int = 2
     shares: Mapping[int, float] = field(default_factory=dict[int, float])
     speeds: Sequence[float] = (1.0, 1.0)
     fragment: float = 0.0
@@ -77,61 +76,51 @@ def _pipeline(schedule: str, count: int = 2) -> str:
     return f"prepare,partition-stages{{stages={count}}},search-strategy,{program},finish"
 
 
-_SPLIT = f"prepare,{_TENSOR_PARALLEL}"
-_WHOLE = f"{_SPLIT},program,finish"
+def _in_order(parts: int, order: str) -> str:
+    split = f"split-batch{{parts={parts} unrolled=true}}"
+    return f"{_TENSOR_PARALLEL},{split},communicate,duplex{{order={order}}},overlap,join-updates,finish"
+
+
+def _in_parts(count: int) -> str:
+    return f"{_TENSOR_PARALLEL},communicate,chunk-collectives{{parts={count}}},overlap,join-updates,finish"
+
+
+_WHOLE = f"{_TENSOR_PARALLEL},program,finish"
 _PARTS = {
     "whole products": _WHOLE,
-    "in 2 parts": f"{_SPLIT},communicate,chunk-collectives{{parts=2}},overlap,join-updates,finish",
-    "in 4 parts": f"{_SPLIT},communicate,chunk-collectives{{parts=4}},overlap,join-updates,finish",
-    "by cost": f"{_SPLIT},program{{chunked=true}},finish",
+    "in 2 parts": _in_parts(2),
+    "in 4 parts": _in_parts(4),
+    "by cost": f"{_TENSOR_PARALLEL},program{{chunked=true}},finish",
 }
 """Tensor parallelism with whole products, and with products whose reductions are in parts."""
 
+_ORDERS = {
+    f"duplex, {parts} parts, {order}": _in_order(parts, order)
+    for parts, order in ((2, "phases"), (2, "list"), (4, "list"))
+}
+_SHARES = {
+    "even": f"{_DATA_PARALLEL},program,finish",
+    "balanced": f"{_DATA_PARALLEL},balance-ratios,program,finish",
+}
+_THREE = {name: _pipeline(name, 3) for name in ("1f1b", "eager-1f1b", "zero-bubble")}
+
 COMPARISONS: dict[str, Comparison] = {
     "duplex": Comparison(
-        "gpt2",
-        {
-            "no duplex": _WHOLE,
-            "duplex": f"{_SPLIT},program{{mode=duplex parts=2}},finish",
-        },
+        "gpt2", {"no duplex": _WHOLE, "duplex": f"{_TENSOR_PARALLEL},program{{mode=duplex parts=2}},finish"}
     ),
-    "orders": Comparison(
-        "gpt2",
-        {
-            "no duplex": _WHOLE,
-            **{
-                f"duplex, {parts} parts, {order}": f"{_SPLIT},split-batch{{parts={parts} unrolled=true}},communicate,"
-                f"duplex{{order={order}}},overlap,join-updates,finish"
-                for parts, order in ((2, "phases"), (2, "list"), (4, "list"))
-            },
-        },
-    ),
+    "orders": Comparison("gpt2", {"no duplex": _WHOLE, **_ORDERS}),
     "parts": Comparison("gpt2", _PARTS),
     "parts of blocks": Comparison("blocks", _PARTS),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
-    "three stages": Comparison(
-        "rows",
-        {name: _pipeline(name, 3) for name in ("1f1b", "eager-1f1b", "zero-bubble")},
-        ranks=3,
-        speeds=(1.0, 1.0, 1.0),
-        fragment=0.08,
-    ),
-    "shares": Comparison(
-        "mlp",
-        {
-            "even": f"prepare,{_DATA_PARALLEL},program,finish",
-            "balanced": f"prepare,{_DATA_PARALLEL},balance-ratios,program,finish",
-        },
-        shares={1: 0.4},
-        speeds=(1.0, 0.4),
-    ),
+    "three stages": Comparison("rows", _THREE, speeds=(1.0, 1.0, 1.0), fragment=0.08),
+    "shares": Comparison("mlp", _SHARES, shares={1: 0.4}, speeds=(1.0, 0.4)),
 }
-
 
 FLOPS = 25e9
 """Default FLOP/s of a core, if it is not measured."""
 
 SWEEP = ("25mbit", "50mbit", "100mbit", "150mbit", "200mbit", "300mbit", "400mbit", "800mbit")
+SIMULATED = ("100mbit", "200mbit", "400mbit", "800mbit", "1600mbit")
 
 
 def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) -> Cluster:
@@ -144,7 +133,7 @@ def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) ->
         f'memory = "4GiB"\nlaunch = {10e-6 / speed}\n[[place]]\ndevice = "d{i}"\ncount = 1\n'
         for i, speed in enumerate(comparison.speeds)
     )
-    text = f'version = 1\nname = "emulated"\nmesh = ["gpu={comparison.ranks}"]\n'
+    text = f'version = 1\nname = "emulated"\nmesh = ["gpu={len(comparison.speeds)}"]\n'
     link = f"[link.gpu]\nlatency = 5e-4\nbandwidth = {1 / beta}\n"
     return parse_cluster(text + places + link, "emulated")
 
@@ -161,33 +150,21 @@ def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, 
     }
 
 
-def worker(folder: Path) -> None:
-    """Run one rank: step all programs of the folder in random order. Rank 0 writes the seconds."""
-    import torch
-    import torch.distributed as dist
-    from _in_turns import seconds_by_round
+def worker(request: Any) -> dict[str, Any]:
+    """Take steps of all programs in turn as one rank, and return their seconds by round, and their profiles."""
+    from _sides import by_round, executor_of, timed
 
-    from shardwright.lowering.codegen.load_program import load_text
-    from shardwright.runtime.executor import Executor
-    from shardwright.runtime.stages import Stage, connect
+    from shardwright.lowering.capture.calling import batch_items
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    asked = json.loads((folder / "asked.json").read_text())
-    step = STEPS[asked["step"]]()
-    batch = {str(i): item for i, item in enumerate(step.batch)}
-    sides: list[Executor] = []
-    for name, text in asked["programs"]:
-        stages = [Stage(*stage) for stage in load_text(text, name)]
-        if asked["fragment"]:
-            _lengthen(stages, asked["fragment"])
-        sides.append(Executor(stages, connect(stages, torch.device("cpu"))))
-        sides[-1].initialize(step.model, 0)
-    rows = seconds_by_round([partial(side.step, batch) for side in sides], asked["pairs"])
-    measured = [_measured(side, batch) for side in sides] if asked["profile"] else []
-    if dist.get_rank() == 0:
-        (folder / "seconds.json").write_text(json.dumps({"rows": rows, "measured": measured}))
-    dist.destroy_process_group()
+    step = STEPS[request["step"]]()
+    batch = batch_items(step.batch)
+    sides = [executor_of(step, text, name) for name, text in request["programs"]]
+    if request["fragment"]:
+        for side in sides:
+            _lengthen(side.main.function.__globals__, request["fragment"])
+    blocks = [partial(timed, partial(side.step, batch)) for side in sides]
+    rows = [[took.seconds for took in row] for row in by_round(blocks, request["pairs"], warm=3)]
+    return {"rows": rows, "measured": [_measured(side, batch) for side in sides] if request["profile"] else []}
 
 
 def _measured(executor: Any, batch: Mapping[str, Any]) -> dict[str, float]:
@@ -199,13 +176,15 @@ def _measured(executor: Any, batch: Mapping[str, Any]) -> dict[str, float]:
         for _ in range(7):
             executor.step(batch)
     totals = max((each[ALL, ALL] for each in profile.overlaps.values()), key=lambda each: each.compute)
-    activities = {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
-    return {"step": max(each.seconds for each in profile.middle), **activities}
+    return {"step": max(each.seconds for each in profile.middle), **_activities(totals)}
 
 
-def _lengthen(stages: Sequence[Any], seconds: float) -> None:
-    """Wrap every fragment of a program so that it takes at least `seconds`."""
-    names = stages[0].step.__globals__
+def _activities(totals: Any) -> dict[str, float]:
+    return {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
+
+
+def _lengthen(names: dict[str, Any], seconds: float) -> None:
+    """Wrap every fragment among the functions of a program so that it takes at least `seconds`."""
     for name, function in list(names.items()):
         if re.fullmatch(r"(forward|backward|weights)\d+", name):
 
@@ -218,33 +197,33 @@ def _lengthen(stages: Sequence[Any], seconds: float) -> None:
             names[name] = longer
 
 
+def run_all(
+    comparison: Comparison, rate: str, pairs: int, compiled: Mapping[str, CompiledStep], *, profile: bool = False
+) -> tuple[Sequence[Sequence[float]], list[dict[str, float]]]:
+    """Return the seconds of each program (the first one twice) over the rounds, and the profiles of the programs."""
+    texts = [(name, plan.program) for name, plan in compiled.items()]
+    request = {"step": comparison.step, "programs": [texts[0], *texts], "pairs": pairs}
+    request |= {"fragment": comparison.fragment, "profile": profile}
+    answer = _netns.answers(__file__, [rate] * len(comparison.speeds), request, shares=comparison.shares)
+    return list(zip(*answer["rows"], strict=True)), answer["measured"]
+
+
 def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
     """Return a row for each program of one comparison."""
     comparison = COMPARISONS[name]
-    titles, rows, _ = seconds(comparison, rate, pairs, plans(comparison, rate))
-    return [_row(name, rate, rows, index, title) for index, title in enumerate(titles) if index]
-
-
-def seconds(
-    comparison: Comparison, rate: str, pairs: int, made: Mapping[str, CompiledStep], *, profile: bool = False
-) -> tuple[list[str], list[list[float]], list[dict[str, float]]]:
-    """Return the names of the programs (the first one twice), the seconds of each in each round, and their profiles."""
-    with tempfile.TemporaryDirectory() as place, _netns.hosts([rate] * comparison.ranks) as names:
-        folder = Path(place)
-        texts = [(name, plan.program) for name, plan in made.items()]
-        listed = [texts[0], *texts]
-        request = {
-            "step": comparison.step,
-            "programs": listed,
+    (first, *others), _ = run_all(comparison, rate, pairs, plans(comparison, rate))
+    titles = list(comparison.pipelines)
+    return [
+        {
+            "comparison": name,
+            "program": title,
+            "links": rate,
+            "step ms": 1e3 * statistics.median(seconds),
+            **ratio(seconds, first),
             "pairs": pairs,
-            "fragment": comparison.fragment,
-            "profile": profile,
         }
-        (folder / "asked.json").write_text(json.dumps(request))
-        arguments = [os.fspath(Path(__file__).resolve()), "--worker", place]
-        _netns.launch(names, arguments, shares=comparison.shares)
-        results = json.loads((folder / "seconds.json").read_text())
-        return [title for title, _ in listed], results["rows"], results["measured"]
+        for title, seconds in zip((f"{titles[0]} (control)", *titles[1:]), others, strict=True)
+    ]
 
 
 def matrix_flops(width: int = 1024, times: int = 7) -> float:
@@ -261,101 +240,87 @@ def matrix_flops(width: int = 1024, times: int = 7) -> float:
     return 2 * width**3 / statistics.median(times_taken)
 
 
-def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
-    """Compare duplex with no duplex at each rate, and the side that is predicted to be faster with the faster side."""
-    from shardwright.ir.overlap import ALL
-    from shardwright.passes.analysis.simulation.overlap_report import overlaps
+def sweep(rate: str, pairs: int, flops: float) -> dict[str, Any]:
+    """Compare duplex with no duplex at a rate, and the side that is predicted to be faster with the faster side."""
     from shardwright.passes.analysis.simulation.simulate import simulate_module
 
-    comparison, flops = COMPARISONS["duplex"], matrix_flops()
-    rows: list[dict[str, Any]] = []
-    for rate in rates:
-        compiled = plans(comparison, rate, flops)
-        simulated = [simulate_module(each.module)[0] for each in compiled.values()]
-        whole, duplex = (each.seconds for each in simulated)
-        work = overlaps(simulated[0], 0)[ALL, ALL]
-        _, took, measured = seconds(comparison, rate, pairs, compiled, profile=True)
-        ratios = [first / turns for first, _, turns in took]
-        ratio, (low, high) = statistics.median(ratios), interval(ratios)
-        chosen = "duplex" if duplex < whole else "no duplex"
-        rows.append(
-            {
-                "links": rate,
-                "sent / computed": work.communication / work.compute,
-                "no duplex ms": 1e3 * statistics.median(row[0] for row in took),
-                "control": statistics.median(second / first for first, second, _ in took),
-                "speed-up": ratio,
-                "low": low,
-                "high": high,
-                "predicted": whole / duplex,
-                "auto": chosen,
-                "auto / better": min(ratio, 1.0) if chosen == "duplex" else min(1.0 / ratio, 1.0),
-                "load": os.getloadavg()[0],
-                "measured, no duplex": _in_ms(measured[1]),
-                "measured, duplex": _in_ms(measured[2]),
-                "simulated, no duplex": _of_simulation(simulated[0]),
-                "simulated, duplex": _of_simulation(simulated[1]),
-            }
-        )
-        print(rows[-1], file=sys.stderr, flush=True)
-    return rows
+    comparison = COMPARISONS["duplex"]
+    compiled = plans(comparison, rate, flops)
+    simulated = [simulate_module(each.module)[0] for each in compiled.values()]
+    whole, duplex = (each.seconds for each in simulated)
+    (first, second, turns), measured = run_all(comparison, rate, pairs, compiled, profile=True)
+    gain = ratio(first, turns)
+    speed_up = gain.pop("ratio")
+    chosen = "duplex" if duplex < whole else "no duplex"
+    shown = [_of_simulation(each) for each in simulated]
+    return {
+        "links": rate,
+        "sent / computed": shown[0]["communication"] / shown[0]["compute"],
+        "no duplex ms": 1e3 * statistics.median(first),
+        "control": ratio(second, first)["ratio"],
+        "speed-up": speed_up,
+        **gain,
+        "predicted": whole / duplex,
+        "auto": chosen,
+        "auto / better": min(speed_up if chosen == "duplex" else 1.0 / speed_up, 1.0),
+        "load": os.getloadavg()[0],
+        "measured, no duplex": _in_ms(measured[1]),
+        "measured, duplex": _in_ms(measured[2]),
+        "simulated, no duplex": _in_ms(shown[0]),
+        "simulated, duplex": _in_ms(shown[1]),
+    }
 
 
-def _of_simulation(found: Simulation) -> str:
+def _of_simulation(result: Simulation) -> dict[str, float]:
     from shardwright.ir.overlap import ALL
     from shardwright.passes.analysis.simulation.overlap_report import overlaps
 
-    totals = overlaps(found, 0)[ALL, ALL]
-    shown = {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
-    return _in_ms({"step": found.seconds, **shown})
+    return {"step": result.seconds, **_activities(overlaps(result, 0)[ALL, ALL])}
 
 
-def _in_ms(found: Mapping[str, float]) -> str:
+def _in_ms(shown: Mapping[str, float]) -> str:
     """Format the seconds of step, computation, communication, overlapped and exposed communication in ms."""
-    return " / ".join(f"{1e3 * value:.0f}" for value in found.values())
+    return " / ".join(f"{1e3 * value:.0f}" for value in shown.values())
 
 
-def _row(name: str, rate: str, rows: Sequence[Sequence[float]], index: int, title: str) -> dict[str, Any]:
-    """Return a row that compares the program at `index` with the program at 0; those at 0 and 1 are the same."""
-    ratios = [row[index] / row[0] for row in rows]
-    low, high = interval(ratios)
-    return {
-        "comparison": name,
-        "program": title + (" (control)" if index == 1 else ""),
-        "links": rate,
-        "step ms": 1e3 * statistics.median(row[index] for row in rows),
-        "ratio": statistics.median(ratios),
-        "low": low,
-        "high": high,
-        "pairs": len(rows),
-    }
+def simulate_parts(rate: str) -> dict[str, Any]:
+    """Return a row with the simulated steps of the comparison `parts` at a rate."""
+    from shardwright.passes.analysis.simulation.simulate import simulate_module
+
+    programs = plans(COMPARISONS["parts"], rate)
+    seconds = {name: sum(stage.seconds for stage in simulate_module(each.module)) for name, each in programs.items()}
+    whole = next(iter(seconds.values()))
+    return {"links": rate} | {name: f"{1e3 * s:.1f} ({s / whole:.3f})" for name, s in seconds.items()}
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if _netns.is_rank():
+        _netns.answer(worker)
+        return
+    parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")
     parser.add_argument("--only", nargs="+", choices=sorted(COMPARISONS), default=list(COMPARISONS))
     parser.add_argument("--sweep", nargs="*", metavar="RATE", help=f"compare duplex at these rates ({' '.join(SWEEP)})")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--simulate", nargs="*", metavar="RATE", help=f"simulate parts ({' '.join(SIMULATED)})")
     options = parsed(parser, pairs=2, only=list(COMPARISONS)[:1])
-    if options.worker is not None:
-        worker(options.worker)
+    if options.simulate is not None:
+        publish("chunked_products", [simulate_parts(rate) for rate in options.simulate or SIMULATED])
         return
     try:
         if options.sweep is not None:
-            rates = options.sweep or SWEEP
-            command = f"python benchmarks/emulated.py --sweep {' '.join(rates)} --pairs {options.pairs}"
-            publish("emulated_duplex", sweep(rates, options.pairs), command=command)
+            flops = matrix_flops()
+            rows = [progress(sweep(rate, options.pairs, flops)) for rate in options.sweep or SWEEP]
+            publish("emulated_duplex", rows)
             return
         rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
     except _netns.Unavailable as error:
         skip(error)
-    publish("emulated", rows, command=f"python benchmarks/emulated.py --pairs {options.pairs} --rate {options.rate}")
-    labels = [f"{row['comparison']}: {row['program']}" for row in rows]
-    bounds = [(row["low"], row["high"]) for row in rows]
-    plot_intervals("emulated", labels, [row["ratio"] for row in rows], bounds, xlabel="step time, to the first")
+    publish("emulated", rows)
+    plot_ratios(
+        "emulated", rows, lambda row: f"{row['comparison']}: {row['program']}", xlabel="step time, to the first"
+    )
 
 
 if __name__ == "__main__":

@@ -4,75 +4,46 @@ Compare flat and hierarchical collectives of each kind on emulated hosts, paired
     sudo python benchmarks/emulated_collectives.py [--pairs 30] [--rate 200mbit] [--sizes 65536 8388608]
 
 There are two hosts of two ranks (`_netns`): hosts send to each other at RATE, and ranks of a host communicate at
-several Gbit/s. In each round the same processes call all collectives in random order, so that noise of the machine
-affects all equally. A collective ends when its last rank is done. The ratio is the median of the ratios within a round,
-with a 95 % bootstrap interval; the flat collective runs twice, as a control. Without root, iproute2 or network
-namespaces the script is skipped with a message.
+several Gbit/s. In each round the same processes call all collectives in random order. A collective ends when its last
+rank is done. The ratio is the median of the ratios within a round, with a 95 % bootstrap interval; the flat collective
+runs twice, as a control. Without root, iproute2 or network namespaces the script is skipped with a message.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import random
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
+from itertools import product
 from typing import Any
 
 import _netns
-from _report import interval, parsed, plot_intervals, publish, skip
+from _report import arguments, parsed, plot_ratios, publish, ratio, skip
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 WAYS = ("flat", "flat (control)", "hierarchical")
-_WARM = 3
 
 
-def worker(folder: Path) -> None:
-    """Run one rank: call all collectives, in random order in each round. Rank 0 writes the seconds by round."""
+def worker(request: Any) -> list[list[float]]:
+    """Call all collectives in turn as one rank, and return the seconds of each by round."""
     import torch
-    import torch.distributed as dist
+    from _sides import by_round, until_all_are_done
 
     from shardwright.ir.mesh import Mesh
     from shardwright.runtime.communicator import Communicator
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    request = json.loads((folder / "asked.json").read_text())
     axes = ("node", "gpu")
     comm = Communicator(Mesh.of(node=2, gpu=2), (axes, axes[:1], axes[1:]))
-    calls: list[Callable[[], object]] = []
-    for size, kind, way in _cases(request["sizes"]):
-        whole = torch.ones(size // 4)
-        calls.append(_call(comm, kind, whole, "hierarchical" if way == WAYS[2] else None))
-    generator, rounds = random.Random(0), list[list[float]]()
-    order = list(range(len(calls)))
-    for number in range(request["pairs"] + _WARM):
-        generator.shuffle(order)
-        seconds = torch.zeros(len(calls))
-        for index in order:
-            dist.barrier()
-            start = time.perf_counter()
-            calls[index]()
-            seconds[index] = time.perf_counter() - start
-        dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        if number >= _WARM:
-            rounds.append(seconds.tolist())
-    if dist.get_rank() == 0:
-        (folder / "seconds.json").write_text(json.dumps(rounds))
-    dist.destroy_process_group()
+    calls = [
+        partial(until_all_are_done, _call(comm, kind, torch.ones(size // 4), way))
+        for size, kind, way in product(request["sizes"], KINDS, WAYS)
+    ]
+    return by_round(calls, request["pairs"], warm=3)
 
 
-def _cases(sizes: Sequence[int]) -> list[tuple[int, str, str]]:
-    return [(size, kind, way) for size in sizes for kind in KINDS for way in WAYS]
-
-
-def _call(comm: Any, kind: str, whole: Any, method: str | None) -> Callable[[], object]:
+def _call(comm: Any, kind: str, whole: Any, way: str) -> Callable[[], object]:
     """Return a call of a collective over both axes. `whole` is its full value; in an all-to-all, a rank's shard."""
-    axes = ("node", "gpu")
+    axes, method = ("node", "gpu"), "hierarchical" if way == WAYS[2] else None
     match kind:
         case "all_reduce":
             return lambda: comm.all_reduce(whole, axes, method=method)
@@ -86,58 +57,42 @@ def _call(comm: Any, kind: str, whole: Any, method: str | None) -> Callable[[], 
 
 def measure(rate: str, pairs: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Return a row for each size, kind and method."""
-    with tempfile.TemporaryDirectory() as path, _netns.hosts([rate] * 2) as names:
-        folder = Path(path)
-        (folder / "asked.json").write_text(json.dumps({"pairs": pairs, "sizes": list(sizes)}))
-        ranks = [name for name in names for _ in range(2)]
-        _netns.launch(ranks, [os.fspath(Path(__file__).resolve()), "--worker", path])
-        rounds = json.loads((folder / "seconds.json").read_text())
-    cases = _cases(sizes)
-    return [_row(case, rate, rounds, index, index - WAYS.index(case[2])) for index, case in enumerate(cases)]
-
-
-def _row(
-    case: tuple[int, str, str], rate: str, rounds: Sequence[Sequence[float]], index: int, first: int
-) -> dict[str, Any]:
-    ratios = [row[index] / row[first] for row in rounds]
-    low, high = interval(ratios) if index != first else (1.0, 1.0)
-    size, kind, way = case
-    return {
-        "kind": kind,
-        "bytes": size,
-        "way": way,
-        "links": rate,
-        "ms": 1e3 * statistics.median(row[index] for row in rounds),
-        "ratio": statistics.median(ratios),
-        "low": low,
-        "high": high,
-        "rounds": len(rounds),
-    }
+    rounds = _netns.answers(__file__, [rate] * 2, {"pairs": pairs, "sizes": list(sizes)}, ranks_each=2)
+    taken = dict(zip(product(sizes, KINDS, WAYS), zip(*rounds, strict=True), strict=True))
+    return [
+        {
+            "kind": kind,
+            "bytes": size,
+            "way": way,
+            "links": rate,
+            "ms": 1e3 * statistics.median(seconds),
+            **ratio(seconds, taken[size, kind, WAYS[0]]),
+            "rounds": pairs,
+        }
+        for (size, kind, way), seconds in taken.items()
+    ]
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if _netns.is_rank():
+        _netns.answer(worker)
+        return
+    parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")
     parser.add_argument("--sizes", type=int, nargs="+", default=[65536, 8388608], help="bytes, multiples of 64")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parsed(parser, pairs=2, sizes=[65536])
-    if options.worker is not None:
-        worker(options.worker)
-        return
     try:
         rows = measure(options.rate, options.pairs, options.sizes)
     except _netns.Unavailable as error:
         skip(error)
-    sizes = " ".join(map(str, options.sizes))
-    command = f"python benchmarks/emulated_collectives.py --pairs {options.pairs} --rate {options.rate} --sizes {sizes}"
-    publish("emulated_collectives", rows, command=command)
-    shown = [row for row in rows if row["way"] != "flat"]
-    labels = [f"{row['kind']} of {row['bytes']}: {row['way']}" for row in shown]
-    bounds = [(row["low"], row["high"]) for row in shown]
-    ratios = [row["ratio"] for row in shown]
-    plot_intervals("emulated_collectives", labels, ratios, bounds, xlabel="seconds, to those of the flat one")
+    publish("emulated_collectives", rows)
+    shown = [row for row in rows if row["way"] != WAYS[0]]
+    xlabel = "seconds, to those of the flat one"
+    plot_ratios(
+        "emulated_collectives", shown, lambda row: f"{row['kind']} of {row['bytes']}: {row['way']}", xlabel=xlabel
+    )
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ script is skipped with a message.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import resource
@@ -39,9 +37,9 @@ from typing import Any
 
 import _netns
 from _emulated_cases import CASES, Case, Measured, cluster_of
-from _machine import busy_seconds
 from _plain_plans import PIPELINED, Plain, Prepared, Workshop, step_seconds
-from _report import RESULTS, interval, parsed, plot_intervals, publish, skip
+from _report import RESULTS, Row, arguments, parsed, plot_ratios, progress, publish, ratio, skip
+from _sides import busy_seconds
 from plan_quality import TOLERANCE
 from xdsl.context import Context
 from xdsl.utils.exceptions import DiagnosticException
@@ -134,13 +132,11 @@ def planned(case: Case, cluster: Cluster) -> list[Planned]:
     return plans
 
 
-def _launch(case: Case, what: str, folder: Path) -> Any:
-    """Run a task of `_emulated_ranks.py` on every rank of a case, and return the findings of rank 0."""
+def _launch(case: Case, **request: Any) -> Any:
+    """Run a task of `_emulated_ranks.py` on every rank of a case, and return the answer of rank 0."""
     rates = [f"{rate}mbit" if rate is not None else None for rate in case.rates]
-    with _netns.hosts(rates, BURST, receiving=True) as names:
-        ranks = [name for name in names for _ in range(case.ranks_each)]
-        _netns.launch(ranks, [os.fspath(RANKS), what, os.fspath(folder), case.name])
-    return json.loads((folder / "found.json").read_text())
+    request["case"] = case.name
+    return _netns.answers(os.fspath(RANKS), rates, request, case.ranks_each, burst=BURST, receiving=True)
 
 
 def profiled_device(path: Path, seconds: float) -> Device:
@@ -153,22 +149,19 @@ def profiled_device(path: Path, seconds: float) -> Device:
 
 def compare(case: Case, device: Device, pairs: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Plan and measure a case, and return a row for each plan, and the verdict."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        cluster = cluster_of(case, device, Measured(**_launch(case, "measure", folder)))
-        path = RESULTS / "emulated_plans" / f"{cluster.name}.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(cluster_toml(cluster))
-        plans = planned(case, cluster)
-        plans = [replace(plans[0], name=CONTROL), *plans]
-        programs = [(plan.name, plan.program) for plan in plans]
-        (folder / "asked.json").write_text(json.dumps({"programs": programs, "pairs": pairs}))
-        begun, busy, own = time.perf_counter(), busy_seconds(), _seconds_of_children()
-        taken: list[list[float]] = _launch(case, "run", folder)
-        wall, busy = time.perf_counter() - begun, busy_seconds() - busy
+    cluster = cluster_of(case, device, Measured(**_launch(case)))
+    path = RESULTS / "emulated_plans" / f"{cluster.name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(cluster_toml(cluster))
+    plans = planned(case, cluster)
+    plans = [replace(plans[0], name=CONTROL), *plans]
+    begun, busy, own = time.perf_counter(), busy_seconds(), _seconds_of_children()
+    rounds = _launch(case, programs=[(plan.name, plan.program) for plan in plans], pairs=pairs)
+    wall, busy = time.perf_counter() - begun, busy_seconds() - busy
     others = (busy - _seconds_of_children() + own) / wall
-    rows = [_row(case, plan, taken, at, others) for at, plan in enumerate(plans)]
-    return rows, _verdict(rows)
+    taken = list(zip(*rounds, strict=True))
+    rows = [progress(_row(case, plan, own, taken[1], others)) for plan, own in zip(plans, taken, strict=True)]
+    return rows, progress(_verdict(rows))
 
 
 def _seconds_of_children() -> float:
@@ -176,24 +169,22 @@ def _seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _row(case: Case, plan: Planned, taken: Sequence[Sequence[float]], at: int, others: float) -> dict[str, Any]:
-    """Return the times of the plan at an index, with its ratio to the chosen plan at index 1."""
-    ratios = [seconds[at] / seconds[1] for seconds in taken]
-    low, high = interval(ratios)
+def _row(
+    case: Case, plan: Planned, seconds: Sequence[float], of_chosen: Sequence[float], others: float
+) -> dict[str, Any]:
+    """Return the times of a plan, with its ratio to the chosen plan."""
     return {
         "case": case.name,
         "plan": plan.name,
         "predicted ms": 1e3 * plan.predicted,
-        "measured ms": 1e3 * statistics.median(seconds[at] for seconds in taken),
-        "ratio": statistics.median(ratios),
-        "low": low,
-        "high": high,
-        "pairs": len(taken),
+        "measured ms": 1e3 * statistics.median(seconds),
+        **ratio(seconds, of_chosen),
+        "pairs": len(seconds),
         "others": others,
     }
 
 
-def _verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _verdict(rows: Sequence[Row]) -> dict[str, Any]:
     """
     Compare the chosen plan of a case with the fastest plan by hand.
 
@@ -216,7 +207,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Print the tables, and write JSON files and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     names = [case.name for case in CASES]
     parser.add_argument("--pairs", type=int, default=7, help="number of steps of each program of a case")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="; ".join(names))
@@ -232,17 +223,12 @@ def main() -> None:
             case_rows, verdict = compare(case, device, options.pairs)
             rows += case_rows
             verdicts.append(verdict)
-            print(json.dumps([case_rows, verdict], indent=1), file=sys.stderr, flush=True)
     except _netns.Unavailable as error:
         skip(error)
-    command = f"python benchmarks/emulated_plans.py --pairs {options.pairs}"
-    publish("emulated_plans", rows, command=command)
-    publish("emulated_plans_chosen", verdicts, command=command)
-    labels = [f"{row['case']}: {row['plan']}" for row in rows]
-    bounds = [(row["low"], row["high"]) for row in rows]
-    plot_intervals(
-        "emulated_plans", labels, [row["ratio"] for row in rows], bounds, xlabel="step, to the chosen plan's"
-    )
+    publish("emulated_plans", rows)
+    publish("emulated_plans_chosen", verdicts)
+    xlabel = "step, to the chosen plan's"
+    plot_ratios("emulated_plans", rows, lambda row: f"{row['case']}: {row['plan']}", xlabel=xlabel)
 
 
 if __name__ == "__main__":

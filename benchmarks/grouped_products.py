@@ -6,25 +6,22 @@ Measure the cost of sorting tokens within rows of the batch if rows are not spli
 A Llama of two layers with eight dropless experts (`mixtral(8)`) trains by AdamW in float32, on one device and by `dp`.
 Our program with the default passes is compared with three others: without `sort-within-rows`, so that the tokens of the
 whole batch are sorted together; without `sort-across-rows`, so that each sequence keeps its own list, as if the batch
-were split unevenly; and eager PyTorch (DistributedDataParallel on several ranks). All sides take the same steps in the
-same processes, in random order. Figures are processor seconds of all threads of all ranks: the median of the paired
-ratios to the program without `sort-within-rows`, with a 95 % bootstrap interval. The control `A/A` is a second copy of
-that program.
+were split unevenly; and eager PyTorch (DistributedDataParallel on several ranks). Figures are processor seconds of all
+threads of all ranks: the median of the paired ratios to the program without `sort-within-rows`, with a 95 % bootstrap
+interval. The control `A/A` is a second copy of that program.
 """
 
 from __future__ import annotations
 
-import argparse
-import random
-import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from _report import interval, parsed, publish
-from parity import cluster_of, our_side, processor_seconds, their_side
+from _report import arguments, parsed, publish, ratio
+from _sides import Ours, Peer, compared, middle_ms
+from parity import cluster_of
 from xdsl.passes import ModulePass
 
 from shardwright.api.compile import PlanOptions, compile_step
@@ -33,7 +30,6 @@ from shardwright.models.llama import LlamaConfig, llama_step
 from shardwright.models.moe import mixtral
 from shardwright.passes.fit_memory import FitMemoryPass
 from shardwright.passes.pipeline import Pipeline
-from shardwright.runtime import run_ranks
 
 _WITHIN = "sort-within-rows"
 
@@ -64,70 +60,29 @@ def _without(given: ModulePass, names: Collection[str]) -> ModulePass:
     return replace(given, pipeline=str(Pipeline.of(*passes)))
 
 
-def eager_side(step: TrainingStep) -> Callable[[], None]:
-    """Return a function that runs a step of eager PyTorch on this rank's part of the batch."""
-    if dist.get_world_size() > 1:
-        return their_side(step, "", "ddp")
-    torch.manual_seed(0)
-    model = step.build_model()
-    optimizer = step.optimizer(model.parameters())
-
-    def run() -> None:
-        optimizer.zero_grad()
-        step.compute_loss(model).backward()
-        optimizer.step()
-
-    return run
-
-
-def worker(width: int, texts: Sequence[str], turns: int) -> list[list[float]]:
-    """Return this rank's processor seconds of each turn: of our programs, and of eager PyTorch."""
-    torch.set_num_threads(1)
-    step = mixture_step(width)
-    sides = [*(our_side(step, text, "") for text in texts), eager_side(step)]
-    order, generator = list(range(len(sides))), random.Random(0)
-    rows: list[list[float]] = []
-    for turn in range(-3, turns):
-        generator.shuffle(order)
-        used = [0.0] * len(sides)
-        for index in order:
-            dist.barrier()
-            before = processor_seconds()
-            sides[index]()
-            dist.barrier()
-            used[index] = processor_seconds() - before
-        if turn >= 0:
-            rows.append(used)
-    return rows
-
-
 def compare(width: int, ranks: int, turns: int) -> dict[str, Any]:
     """Return one row: a width on a number of ranks."""
-    step = mixture_step(width)
-    texts = [plan_text(step, ranks, without) for without in SIDES.values()]
-    by_rank = run_ranks(worker, ranks, width, texts, turns, timeout=3000)
-    used = [[sum(each) for each in zip(*turn, strict=True)] for turn in zip(*by_rank, strict=True)]
-    base = list(SIDES).index("without")
-    row: dict[str, Any] = {"width": width, "ranks": ranks, "turns": turns}
-    row["without ms"] = 1e3 * statistics.median(each[base] for each in used)
-    for index, name in enumerate((*SIDES, "eager")):
-        if index != base:
-            ratios = [each[index] / each[base] for each in used]
-            row[name] = statistics.median(ratios)
-            row[f"{name} 95 %"] = "{:.3f} to {:.3f}".format(*interval(ratios))
+    make = partial(mixture_step, width)
+    ours = [Ours(plan_text(make(), ranks, without)) for without in SIDES.values()]
+    _, used = compared(make, ranks, [*ours, Peer("ddp" if ranks > 1 else "eager")], turns)
+    by_side = dict(zip((*SIDES, "eager"), used, strict=True))
+    base = by_side.pop("without")
+    row: dict[str, Any] = {"width": width, "ranks": ranks, "turns": turns, "without ms": middle_ms(base)}
+    for name, seconds in by_side.items():
+        columns = ratio(seconds, base)
+        row |= {name: columns["ratio"], f"{name} 95 %": f"{columns['low']:.3f} to {columns['high']:.3f}"}
     return row
 
 
 def main() -> None:
     """Print the table, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=40)
     options = parsed(parser, widths=[128], ranks=[1], turns=2)
-    rows = [compare(width, ranks, options.turns) for width in options.widths for ranks in options.ranks]
-    shown = f"--widths {' '.join(map(str, options.widths))} --ranks {' '.join(map(str, options.ranks))}"
-    publish("grouped_products", rows, command=f"python benchmarks/grouped_products.py {shown} --turns {options.turns}")
+    rows = [compare(width, ranks, options.turns) for width, ranks in product(options.widths, options.ranks)]
+    publish("grouped_products", rows)
 
 
 if __name__ == "__main__":

@@ -11,42 +11,33 @@ also run in float64 on 2x2, and three models also run with dropout. The table ha
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from _dtypes import is_mixed
-from _report import parsed, publish
+from _report import ROOT, arguments, parsed, progress, publish, write_between
+from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, imported
 from shardwright.api.checking.check import check_on_ranks
-from shardwright.ir.cluster import Cluster, Device, Link
-from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.ir.mesh import parse_mesh
 from shardwright.models.hf.tiny import TINY
 from shardwright.passes.analysis.coverage import coverage
 
 MESHES = ("4", "2x2")
 WITH_DROPOUT = ("bert", "gpt2", "vit")
-DOCS = Path(__file__).parents[1] / "docs" / "huggingface.md"
+DOCS = ROOT / "docs" / "huggingface.md"
 BEGIN, END = "<!-- table: python benchmarks/huggingface.py --docs -->", "<!-- end of table -->"
-
-
-def cluster_of(mesh: Mesh) -> Cluster:
-    """Return a cluster of slow devices on fast links, so that plans split even models with few parameters."""
-    device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
-    links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
-    return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
 
 
 def case_of(name: str, mesh: str, dtype: torch.dtype, optimizer: str) -> CheckCase:
     """Return the check of a tiny model over two steps."""
-    parsed = parse_mesh(mesh)
-    return CheckCase(f"hf:{name}", parsed, None, dtype, optimizer, steps=2, cluster=cluster_of(parsed))
+    on = parse_mesh(mesh)
+    return CheckCase(f"hf:{name}", on, None, dtype, optimizer, steps=2, cluster=split_cluster(on))
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -121,7 +112,7 @@ def _cell(value: Any) -> str:
 
 def main() -> None:
     """Print the table, write JSON and, with `--docs`, the manual's table. Exit with 1 if a model differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--group", type=int, default=6, help="models per launch of four processes (%(default)s)")
     parser.add_argument("--docs", action="store_true", help="write the table into the manual")
     parser.add_argument("names", nargs="*", default=list(TINY), metavar="NAME")
@@ -129,14 +120,10 @@ def main() -> None:
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     rows: list[dict[str, Any]] = []
     for start in range(0, len(options.names), options.group):
-        for row in run(options.names[start : start + options.group]):
-            rows.append(row)
-            print(row, file=sys.stderr, flush=True)
-    publish("huggingface", rows, command="python benchmarks/huggingface.py")
+        rows += map(progress, run(options.names[start : start + options.group]))
+    publish("huggingface", rows)
     if options.docs:
-        before, _, rest = DOCS.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        DOCS.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n\n{END}{after}")
+        write_between(DOCS, BEGIN, END, f"\n\n{markdown(rows)}\n\n")
     sys.exit(any(row["failed"] for row in rows))
 
 

@@ -9,12 +9,7 @@ modules are imported before the measurement starts.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-
-from _report import parsed, publish
+from _report import arguments, in_new_process, parsed, publish
 
 _ONE = """
 import json, sys
@@ -46,23 +41,17 @@ print(json.dumps({"ops": sum(1 for _ in module.walk()), "MB of text": len(text) 
 """
 
 
-def measure(step: str) -> dict[str, float]:
-    """Import, print, parse and verify `step` once in a fresh process."""
-    out = subprocess.run([sys.executable, "-c", _ONE, step], capture_output=True, text=True, check=True)
-    return json.loads(out.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """Print the table of the best runs, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("steps", nargs="*", default=["gpt2-48", "hf:gpt2?num_hidden_layers=48&dropout=0"])
     options = parsed(parser, repeat=1, steps=["gpt2-tiny"])
     rows: list[dict[str, str | float]] = []
     for step in options.steps:
-        runs = [measure(step) for _ in range(options.repeat)]
+        runs = [in_new_process(_ONE, step) for _ in range(options.repeat)]
         rows.append({"step": step, **{key: min(run[key] for run in runs) for key in runs[0]}})
-    publish("import_speed", rows, command="python benchmarks/import_speed.py")
+    publish("import_speed", rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ are bytes written by ops that compute nothing: copies, concatenations, and split
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,8 +19,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _report import parsed, plot_bars, publish
+from _eager_kernels import HOOKS
+from _report import arguments, parsed, plot_bars, publish
 from parity import PRESETS
+from simulated_cuda.check import Report, count_kernels
+from simulated_cuda.device import build_library
 
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
@@ -31,12 +33,6 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models import training_step
 from shardwright.runtime import Stage
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
-from _eager_kernels import HOOKS
-from simulated_cuda.check import Report, count_kernels
-from simulated_cuda.device import build_library
 
 
 def our_counts(step: TrainingStep, preset: str, cluster_name: str, ranks: int) -> Report:
@@ -75,7 +71,7 @@ def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--cluster", default="h100-8x8")
@@ -89,8 +85,7 @@ def main() -> None:
             ours = {"kernels": report.kernels, "copied": report.copied, "launches": report.launches}
             theirs = their_counts(options.step, peer, options.ranks, library)
             rows += [row(preset, ours, theirs), row(peer, theirs, theirs)]
-    command = f"python benchmarks/kernels.py --step {options.step} --ranks {options.ranks} --cluster {options.cluster}"
-    publish(f"kernels-{options.step}", rows, command=command, hidden=("by op", "bytes by op"))
+    publish(f"kernels-{options.step}", rows, hidden=("by op", "bytes by op"))
     if options.ops:
         for each in rows:
             print(each["program"], dict(sorted(each["by op"].items(), key=lambda item: -item[1])))

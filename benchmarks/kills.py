@@ -17,7 +17,6 @@ the folder: every checkpoint in the folder must be complete, and the next start 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -34,7 +33,7 @@ from pathlib import Path
 
 from _killed_jobs import Job, by_torchrun, forked
 from _killed_training import OPERATIONS, STEPS, Aim
-from _report import parsed, publish
+from _report import arguments, parsed, publish
 
 from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.ir.cluster_file import cluster_toml
@@ -298,7 +297,7 @@ def _whole_run(folder: Path, ranks: int) -> dict[int, float]:
 
 def main() -> None:
     """Print the table, and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--torchrun", type=float, default=0.1)
@@ -321,7 +320,7 @@ def main() -> None:
                 print((folder / "errors").read_text(errors="replace"), file=sys.stderr)
     names = dict.fromkeys(name for result in results.values() for name in result)
     rows = [{"what": name, **{part: result.get(name, 0) for part, result in results.items()}} for name in names]
-    publish("kills", rows, command=f"python benchmarks/kills.py --count {options.count} --seed {options.seed}")
+    publish("kills", rows)
 
 
 if __name__ == "__main__":

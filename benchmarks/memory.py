@@ -9,7 +9,6 @@ step (`_memory_meter.py`). The table shows the rank with the largest predicted p
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,17 @@ import torch
 from _peak_memory import peak_by_tensors
 from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
-from _report import RESULTS, parsed, publish
+from _report import arguments, parsed, plot, publish
+from _sides import executor_of
 
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.ir.submesh import on_mesh
-from shardwright.lowering.codegen.load_program import load_text
+from shardwright.lowering.capture.calling import batch_items
 from shardwright.models.resnet import ResNetConfig, resnet_step
-from shardwright.runtime import Executor, Stage, run_ranks
-from shardwright.runtime.stages import connect
+from shardwright.runtime import run_ranks
 
 MIB = 2**20
 _STEPS: dict[str, Callable[[], TrainingStep]] = {
@@ -97,10 +96,7 @@ def measure(programs: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
 
 
 def _peak(step: TrainingStep, text: str) -> tuple[int, str]:
-    stages = [Stage(*each) for each in load_text(text, "program.py")]
-    executor = Executor(stages, connect(stages))
-    executor.initialize(step.model, 0)
-    batch = {str(i): item for i, item in enumerate(step.batch)} if isinstance(step.batch, tuple) else dict(step.batch)
+    executor, batch = executor_of(step, text), batch_items(step.batch)
     for _ in range(2):
         executor.step(batch)
     return peak_by_tensors(executor, batch)
@@ -127,35 +123,27 @@ def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
             }
 
 
-def plot(table: Sequence[dict[str, Any]]) -> None:
+def plot_peaks(table: Sequence[dict[str, Any]]) -> None:
     """Plot predicted against measured peaks, with a band of 10 %, to `results/memory.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 5))
     measured, predicted = ([row[f"{side} MiB"] for row in table] for side in ("measured", "predicted"))
     ends = [min(measured) * 0.8, max(measured) * 1.2]
-    axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], alpha=0.2)
-    axes.loglog(measured, predicted, "o", markersize=4)
-    axes.set_xlabel("measured peak, MiB")
-    axes.set_ylabel("predicted peak, MiB")
-    figure.tight_layout()
-    figure.savefig(RESULTS / "memory.png", dpi=120)
+    with plot("memory", 5, 5) as axes:
+        axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], alpha=0.2)
+        axes.loglog(measured, predicted, "o", markersize=4)
+        axes.set(xlabel="measured peak, MiB", ylabel="predicted peak, MiB")
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", metavar="PLAN")
     options = parsed(parser, only=[CASES[0].name])
     table = list(rows([case for case in CASES if not options.only or case.name in options.only]))
-    publish("memory", table, command="python benchmarks/memory.py")
+    publish("memory", table)
     errors = [abs(row["error %"]) for row in table]
     within = sum(error <= 10 for error in errors)
     print(f"{within} of {len(table)} within 10 %; median {statistics.median(errors):.2g} %, most {max(errors):.2g} %")
-    plot(table)
+    plot_peaks(table)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,13 @@ them are no faults. Missed mutants are listed, and so are mutants that turn out 
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from time import perf_counter
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
-from _report import parsed, publish
+from _report import arguments, parsed, publish
 from mutations import Fate, fates
 from op_samples import OpSample, op_samples
 
@@ -29,7 +24,7 @@ _FORK = multiprocessing.get_context("fork")
 
 def main() -> None:
     """Print the table, and write it with the names of missed and of true mutants."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops")
     wanted = parsed(parser, wanted=["relu"]).wanted
     by_row: dict[str, list[OpSample]] = defaultdict(list)
@@ -48,8 +43,7 @@ def main() -> None:
     total: Counter[Fate] = sum(counts.values(), Counter())
     rows = [_row(kind, fates_of_kind) for kind, fates_of_kind in sorted(counts.items())] + [_row("all", total)]
     rows[-1] |= {"s": round(perf_counter() - start), "rows": len(by_row), **listed}
-    complete = [{column: row.get(column, "") for column in rows[-1]} for row in rows]
-    publish("mutations", complete, command="python benchmarks/mutations.py", hidden=("s", "rows", *listed))
+    publish("mutations", rows, hidden=("s", "rows", *listed))
 
 
 def _in_processes(samples: Sequence[OpSample]) -> dict[str, Fate]:

@@ -12,7 +12,6 @@ from 1 KiB to 1 GiB. Errors are measured on the other half. `extrapolated` is fi
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _fit_constants import Constant, fit_constants
-from _report import given_data, parsed, plot_scatter, publish
+from _report import arguments, given_data, parsed, plot_scatter, publish
 
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.topology import Host, Level, Topology
@@ -272,15 +271,14 @@ def scatter(tables: Sequence[Table], split: Split) -> None:
 
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=20)
     options = parsed(parser, splits=1)
     tables = read_tables(given_data(options, "nccl_h100_tables.json") / "nccl_h100_tables.json")
-    command = f"python benchmarks/nccl_tables.py --data DIR --splits {options.splits}"
-    publish("nccl_constants", constant_rows(tables), command=command)
-    publish("nccl_tables", rows(tables, options.splits), command=command)
-    publish("nccl_shipped", shipped_rows(tables), command=command)
+    publish("nccl_constants", constant_rows(tables))
+    publish("nccl_tables", rows(tables, options.splits))
+    publish("nccl_shipped", shipped_rows(tables))
     scatter(tables, random_split(tables, 0))
 
 

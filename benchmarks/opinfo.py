@@ -17,24 +17,18 @@ compared with the interpreter's own on one device, and `empty` only in shapes an
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import logging
-import multiprocessing
 import random
 import re
-import sys
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from _report import parsed, publish
+from _report import arguments, parsed, publish, quiet
 from import_function import ImportedFunction, import_function
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
@@ -47,10 +41,8 @@ from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import Signature
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.probe.apart import DiedError, run_apart
 from shardwright.lowering.probe.soundness import spread_signatures
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
 
 MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
 TOLERANCE = 1e-4
@@ -63,7 +55,6 @@ ODD_SIZES = {"L": 20, "M": 10, "S": 5, "XS": 3}
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 """Torch's own sizes are odd. Torch's DTensor tests replace them by even sizes, which four ranks divide."""
 
-_FORK = multiprocessing.get_context("fork")
 _BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
 _FOR_TORCHS_SIZES = frozenset({"_segment_reduce", "nn.functional.embedding", "nn.functional.embedding_bag"})
 """Ops with samples whose offsets or indices fit torch's own sizes only; with others they read past the end."""
@@ -186,21 +177,12 @@ def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outc
     return outcome
 
 
-def apart(run: Callable[..., Outcome], *given: Any) -> Outcome:
+def apart(run: Callable[[], Outcome]) -> Outcome:
     """Run a function in a separate process, since a kernel may kill the process, and return its outcome."""
-    receiver, sender = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=lambda: sender.send(run(*given)))
-    process.start()
-    sender.close()
-    outcome = Outcome(refused=["killed after a minute"])
-    if receiver.poll(60):
-        try:
-            outcome = receiver.recv()
-        except EOFError:
-            outcome = Outcome(refused=["the process died"])
-    process.kill()
-    process.join()
-    return outcome
+    try:
+        return run_apart(run, 60)
+    except DiedError as error:
+        return Outcome(refused=[str(error)])
 
 
 def _compare(
@@ -230,54 +212,47 @@ def _error_text(error: Exception) -> str:
 
 def main() -> None:
     """Test both systems, publish the counts, and print each op that is not `run`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--ops", default="", help="regular expression that names of ops match")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op from op I, for N parallel runs")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
     options = parsed(parser, samples=1, ops="functional.relu$")
-    warnings.simplefilter("ignore")
-    logging.getLogger("shardwright").setLevel(logging.ERROR)
-    runner = None
-    if options.dtensor:
-        from _dtensor_ops import DTensorRunner
-
-        runner = DTensorRunner()
+    quiet()
     floats = (info for info in op_db if torch.float32 in info.supported_dtypes("cpu"))
     part, parts = map(int, options.part.split("/"))
     infos = [info for info in floats if re.search(options.ops, info.name)][part::parts]
-    outcomes: dict[str, dict[str, Outcome]] = {"shardwright": {}, "DTensor": {}}
+    systems: dict[str, Callable[..., Outcome]] = {"shardwright": run_ours}
+    if options.dtensor:
+        from _dtensor_ops import DTensorRunner
+
+        systems["DTensor"] = partial(run_dtensor, DTensorRunner())
+    outcomes: dict[str, dict[str, Outcome]] = {system: {} for system in systems}
     seconds: dict[str, float] = defaultdict(float)
     for number, info in enumerate(infos):
         name = f"{info.name}.{info.variant_test_name}".rstrip(".")
-        start = perf_counter()
-        outcomes["shardwright"][name] = apart(run_ours, info, options.samples, random.Random(number))
-        seconds["shardwright"] += perf_counter() - start
+        for system, run in systems.items():
+            start = perf_counter()
+            outcomes[system][name] = apart(partial(run, info, options.samples, random.Random(number)))
+            seconds[system] += perf_counter() - start
         if outcomes["shardwright"][name].verdict != "run":
             print(name, outcomes["shardwright"][name], flush=True)
-        if runner is not None:
-            start = perf_counter()
-            beside = partial(run_dtensor, runner)
-            outcomes["DTensor"][name] = apart(beside, info, options.samples, random.Random(number))
-            seconds["DTensor"] += perf_counter() - start
-    rows: list[dict[str, Any]] = []
-    for system, found in outcomes.items():
-        if found:
-            counts = Counter(each.verdict for each in found.values())
-            sharded_ops = sum(each.sharded and each.verdict == "run" for each in found.values())
-            rows.append(
-                {
-                    "system": system,
-                    "ops": len(found),
-                    **{verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")},
-                    "run and sharded": sharded_ops,
-                    "samples run": sum(each.runs for each in found.values()),
-                    "s": round(seconds[system]),
-                    "not run": {n: (o.wrong or o.refused)[0] for n, o in found.items() if o.wrong or o.refused},
-                }
-            )
-    name = "opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}"
-    publish(name, rows, command=f"python benchmarks/opinfo.py --samples {options.samples}", hidden=("not run",))
+    rows = [row_of(system, own, seconds[system]) for system, own in outcomes.items()]
+    publish("opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}", rows, hidden=("not run",))
+
+
+def row_of(system: str, outcomes: Mapping[str, Outcome], seconds: float) -> dict[str, Any]:
+    """Return the counts of one system."""
+    counts = Counter(outcome.verdict for outcome in outcomes.values())
+    return {
+        "system": system,
+        "ops": len(outcomes),
+        **{verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")},
+        "run and sharded": sum(each.sharded and each.verdict == "run" for each in outcomes.values()),
+        "samples run": sum(each.runs for each in outcomes.values()),
+        "s": round(seconds),
+        "not run": {n: (o.wrong or o.refused)[0] for n, o in outcomes.items() if o.wrong or o.refused},
+    }
 
 
 if __name__ == "__main__":

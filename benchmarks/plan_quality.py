@@ -24,7 +24,6 @@ import logging
 import os
 import random
 import statistics
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -40,9 +39,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
-from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
-from _report import RESULTS, parsed, publish
-from _unequal_pairs import PAIRS
+from _random_pairs import PAIRS, PREFIX, find_any_cluster, find_step, number_of, random_step
+from _report import arguments, parsed, plot, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
@@ -286,23 +284,14 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def plot(rows: Sequence[Row]) -> None:
+def plot_ratios_of(rows: Sequence[Row]) -> None:
     """Plot the sorted ratios to `results/plan_quality.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot(range(1, len(ratios) + 1), ratios, ".")
-    axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.set_yscale("log")
-    axes.set_xlabel("pairs of a step and a cluster")
-    axes.set_ylabel("step of the searched plan / of the best by hand")
-    figure.tight_layout()
-    figure.savefig(RESULTS / "plan_quality.png", dpi=120)
-    pyplot.close(figure)
+    with plot("plan_quality") as axes:
+        axes.plot(range(1, len(ratios) + 1), ratios, ".")
+        axes.axhline(1.0, color="grey", linewidth=0.8)
+        axes.set(yscale="log", xlabel="pairs of a step and a cluster")
+        axes.set_ylabel("step of the searched plan / of the best by hand")
 
 
 def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -321,13 +310,13 @@ def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--steps", nargs="+", metavar="STEP", help="steps (default: all of full size)")
     parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", help="clusters (default: all shipped ones)")
     parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="only these; either may be random-NUMBER")
     parser.add_argument("--sample", type=int, metavar="N", help="a random sample of N of these pairs")
     parser.add_argument("--random", type=int, metavar="N", help="N random clusters with a random step each")
-    parser.add_argument("--unequal", action="store_true", help="the pairs of `_unequal_pairs.py`")
+    parser.add_argument("--unequal", action="store_true", help="clusters whose links or devices differ much")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample, or first number of --random")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--plan", default="search-plan", metavar="PIPELINE", help="the passes that search")
@@ -366,12 +355,12 @@ def report(rows: Sequence[Row], name: str) -> None:
     """Publish the table and the plot, and print the summary and the losses."""
     order: list[Mapping[str, Any]] = [row.as_dict() for row in sorted(rows, key=lambda row: -(row.ratio or 9e9))]
     hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused", "bound")
-    publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)
+    publish(name, order, hidden=hidden)
     for key, value in summary_of(rows).items():
         print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
     for line in (line for row in rows for line in faults(row)):
         print(line)
-    plot(rows)
+    plot_ratios_of(rows)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ start-up, verification and saving, and the limit on it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -30,7 +29,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
-from _report import RESULTS, parsed, publish
+from _random_pairs import CLUSTERS
+from _report import arguments, parsed, plot, publish
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
@@ -42,7 +42,6 @@ from shardwright.models.registry import training_step
 from shardwright.passes.errors import PassError
 
 GIB = 2**30
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Case:
         noted_ms: step of the plan by hand when the search was worse; absent if the cluster has changed since.
         limit_ms, limit_gib: upper limits of the step and of its memory.
         wall: upper limit of the command's seconds on two idle cores.
-        options: options of the command.
+        options: options of the command, as names of `PlanOptions`.
     """
 
     step: str
@@ -85,7 +84,7 @@ class Case:
     limit_ms: float | None = None
     limit_gib: float | None = None
     wall: float | None = None
-    options: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def name(self) -> str:
@@ -95,11 +94,17 @@ class Case:
     @property
     def cluster_file(self) -> str:
         """Return the path of the cluster file in `benchmarks/clusters`, or the name of a shipped cluster."""
-        file = HERE / "clusters" / f"{self.cluster}.toml"
+        file = CLUSTERS / f"{self.cluster}.toml"
         return str(file) if file.exists() else self.cluster
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the options as words of a command line."""
+        pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in self.options.items())
+        return tuple(word for pair in pairs for word in pair)
 
-_FIXED = ("--mesh", "8x8", "--stages", "1", "--micro-batches", "1", "--duplex", "no")
+
+_FIXED = {"mesh": "8x8", "stages": 1, "micro_batches": 1, "duplex": "no"}
 _ALL, _GPU = ("node", "gpu"), ("gpu",)
 
 CASES = (
@@ -145,7 +150,7 @@ CASES = (
         ),
     ),
     Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=(("zero3", _ALL),)),), wall=60.0),
-    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pins", "zero3", "--keep-activations", "0.3")),
+    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options={"pins": "zero3", "keep_activations": 0.3}),
     Case("gpt2-48", "h100-8x8", wall=30.0),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
     Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
@@ -161,13 +166,7 @@ def _imported(step: str) -> ModuleOp:
 
 def planned(case: Case) -> dict[str, Any]:
     """Plan the case in this process and return the report of the plan, or the error as `error`."""
-    if case.options == _FIXED:
-        options = PlanOptions(mesh="8x8", stages=1, micro_batches=1, duplex="no")
-    else:
-        options_by_name = dict(zip(case.options[::2], case.options[1::2], strict=True))
-        keep = float(options_by_name["--keep-activations"]) if "--keep-activations" in options_by_name else None
-        options = PlanOptions(pins=options_by_name.get("--pins"), keep_activations=keep)
-    cluster = find_cluster(case.cluster_file)
+    cluster, options = find_cluster(case.cluster_file), PlanOptions(**case.options)
     try:
         plan = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
     except PassError as error:
@@ -179,9 +178,9 @@ def planned_by_command(case: Case) -> dict[str, Any]:
     """Plan the case by the command and return the same report, with the wall time in seconds as `wall`."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "shardwright.tools.cli", "plan", case.step, "--cluster", case.cluster_file]
-        environment = {**os.environ, "PYTHONPATH": str(HERE)}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
         began = perf_counter()
-        done = subprocess.run([*words, "--out", folder, *case.options], capture_output=True, text=True, env=environment)
+        done = subprocess.run([*words, "--out", folder, *case.words], capture_output=True, text=True, env=environment)
         wall = perf_counter() - began
         if done.returncode:
             return {"error": done.stderr.strip().splitlines()[-1], "wall": wall}
@@ -205,7 +204,7 @@ def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
     best = min(counted, key=lambda plan: plan.step or 0.0, default=None)
     step = report.get("predicted_step_s")
     return {
-        "step": " ".join((case.step, *case.options)),
+        "step": " ".join((case.step, *case.words)),
         "cluster": case.cluster,
         "plan": report.get("chosen") or report.get("error") or "as asked",
         "plan ms": _ms(step),
@@ -248,40 +247,31 @@ def rows(cases: Sequence[Case], *, wall: bool) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def plot(table: Sequence[dict[str, Any]]) -> None:
+def plot_steps(table: Sequence[dict[str, Any]]) -> None:
     """Plot the step times of the plans relative to the plans by hand to `results/plan_table.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = [row for row in table if row["plan ms"] and (row["by hand ms"] or row["noted ms"])]
-    names = [f"{row['step']}\n{row['cluster']}" for row in shown]
-    figure, axes = pyplot.subplots(figsize=(8, 0.6 * len(shown) + 1.5))
-    for key, marker in (("by hand ms", "o"), ("noted ms", "x")):
-        points = [(row["plan ms"] / row[key], place) for place, row in enumerate(shown) if row[key]]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker, label=f"plan / {key[:-3]}")
-    axes.axvline(1.0, color="grey", linewidth=0.8)
-    axes.set_yticks(range(len(shown)), names, fontsize=7)
-    axes.set_xlabel("step of the plan relative to that by hand")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / "plan_table.png", dpi=120)
-    pyplot.close(figure)
+    with plot("plan_table", 8, 0.6 * len(shown) + 1.5) as axes:
+        for key, marker in (("by hand ms", "o"), ("noted ms", "x")):
+            points = [(row["plan ms"] / row[key], place) for place, row in enumerate(shown) if row[key]]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker, label=f"plan / {key[:-3]}")
+        axes.axvline(1.0, color="grey", linewidth=0.8)
+        axes.set_yticks(range(len(shown)), [f"{row['step']}\n{row['cluster']}" for row in shown], fontsize=7)
+        axes.set_xlabel("step of the plan relative to that by hand")
+        axes.legend()
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", metavar="STEP@CLUSTER")
     parser.add_argument("--wall", action="store_true", help="make plans by the command and measure its wall time")
     options = parsed(parser, only=["gpt2-tiny@local-4"])
     cases = [case for case in CASES if not options.only or case.name in options.only]
     table = list(rows(cases, wall=options.wall))
     hidden = ("all by hand",) if options.wall else ("all by hand", "wall s", "wall at most s")
-    publish("plan_table", table, command=f"python benchmarks/plan_table.py {' '.join(sys.argv[1:])}", hidden=hidden)
-    plot(table)
+    publish("plan_table", table, hidden=hidden)
+    plot_steps(table)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,10 @@ the best and the median of N runs, and separately the start of Python and torch.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
 from typing import Any
 
-from _report import parsed, plot_bars, publish
+from _report import arguments, in_new_process, parsed, plot_bars, publish
 
 _ONE = """
 import json, sys, time
@@ -33,15 +29,9 @@ print(json.dumps({**plan.report, "lines": lines, "wall": time.perf_counter() - s
 """
 
 
-def measure(step: str, cluster: str) -> dict[str, Any]:
-    """Plan `step` once in a fresh process and return its report."""
-    out = subprocess.run([sys.executable, "-c", _ONE, step, cluster], capture_output=True, text=True, check=True)
-    return json.loads(out.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("steps", nargs="*", default=["gpt2-small", "gpt2-48"])
@@ -49,7 +39,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     parts: dict[str, list[float]] = {"import": [], "search": [], "other passes": [], "emit": []}
     for step in options.steps:
-        runs = sorted((measure(step, options.cluster) for _ in range(options.repeat)), key=lambda run: run["wall"])
+        runs = [in_new_process(_ONE, step, options.cluster) for _ in range(options.repeat)]
+        runs.sort(key=lambda run: run["wall"])
         best, seconds = runs[0], runs[0]["pass_seconds"]
         searches = [run["pass_seconds"]["search-plan"] for run in runs]
         listed = seconds["import"] + seconds["search-plan"] + seconds["emit"]
@@ -71,7 +62,7 @@ def main() -> None:
         values = (seconds["import"], seconds["search-plan"], best["wall"] - listed, seconds["emit"])
         for part, value in zip(parts.values(), values, strict=True):
             part.append(value)
-    publish("planning", rows, command="python benchmarks/planning.py " + " ".join(options.steps))
+    publish("planning", rows)
     plot_bars("planning", options.steps, parts, ylabel="seconds to plan (best run)")
 
 

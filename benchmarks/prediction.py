@@ -30,7 +30,7 @@ from _figures_of_fit import median_error, pearson, regret
 from _prediction_cases import EMULATED_GROUPS, GROUPS
 from _prediction_sites import Emulated, Local, Site
 from _prediction_study import BACK_ENDS, PHASES, Study
-from _report import RESULTS, parsed, plot_scatter, publish, skip
+from _report import RESULTS, arguments, parsed, plot_scatter, publish, skip
 
 LOCAL = "local"
 EMULATED: dict[str, Site] = {
@@ -108,17 +108,16 @@ def choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Publish the tables and the plot of a site."""
-    command = "python benchmarks/prediction.py" + ("" if name == LOCAL else " --emulated")
-    publish(f"prediction-{name}-plans", rows, command=command)
-    publish(f"prediction-{name}-choices", choices(rows), command=command)
-    publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS], command=command)
+    publish(f"prediction-{name}-plans", rows)
+    publish(f"prediction-{name}-choices", choices(rows))
+    publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS])
     points = {name: [(row["measured ms"], row[f"{name} ms"]) for row in rows] for name in BACK_ENDS}
     plot_scatter(f"prediction-{name}", points, xlabel="measured step, ms", ylabel="predicted step, ms")
 
 
 def main() -> None:
     """Run the phases, print the tables, and write JSON files and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--emulated", action="store_true", help="hosts with limited links; needs root and iproute2")
     parser.add_argument("--ranks", type=int, nargs="+", help="only groups on these numbers of processes")
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="only these groups, by their names in the tables")

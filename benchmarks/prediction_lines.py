@@ -10,7 +10,6 @@ its `start`, although most of it may overlap computation.
 
 from __future__ import annotations
 
-import argparse
 import re
 import statistics
 from collections import defaultdict
@@ -22,8 +21,9 @@ from _prediction_ranks import statements, time_lines
 from _prediction_sites import Local
 from _prediction_steps import STEPS
 from _prediction_study import Study
-from _report import RESULTS, parsed, publish, skip
+from _report import RESULTS, arguments, parsed, publish, skip
 
+from shardwright.ir.cluster_fields import ClusterFileError
 from shardwright.lowering.codegen.names import identifier
 from shardwright.passes.analysis.simulation.timeline import Timeline
 from shardwright.runtime import run_ranks
@@ -68,7 +68,7 @@ def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[s
 
 def main() -> None:
     """Print the table of one plan."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     names = [group.name for group in GROUPS]
     parser.add_argument("group", nargs="?", default="gpt2-small x4", choices=names, metavar="GROUP")
     parser.add_argument("plan", nargs="?", default="dp", metavar="PLAN")
@@ -81,12 +81,11 @@ def main() -> None:
         program = (folder / "program.py").read_text()
         # The first timeline belongs to the first stage, which has rank 0.
         predicted = {name: by_name(first) for name, (first, *_) in study.predicted(group, options.plan).items()}
-    except OSError as error:
+    except (OSError, ClusterFileError) as error:
         skip(f"{error}; run python benchmarks/prediction.py first, which plans and measures")
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
     measured = [statistics.fmean(times) for times in zip(*by_rank, strict=True)]
-    command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
-    publish("prediction-lines", rows_of(program, measured, predicted), command=command)
+    publish("prediction-lines", rows_of(program, measured, predicted))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,17 @@ noise. These figures exclude the final gathering of all ranks' measurements, whi
 
 from __future__ import annotations
 
-import argparse
-import os
-import random
 import statistics
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import interval, parsed, publish
-from checks_cost import WARM_STEPS, planned
+from _report import arguments, parsed, publish, ratio
+from _sides import blocks_in_turn, middle_ms, relaunch_on
+from checks_cost import planned
 from parity import STEPS
 
 from shardwright.api.distributed_step import DistributedStep
@@ -35,34 +32,11 @@ from shardwright.runtime.requests import Pending, Request
 from shardwright.runtime.step_recorder import StepRecorder
 
 
-def seconds_of(step: DistributedStep, batch: Any, steps: int, *, measured: bool) -> tuple[float, float]:
-    """Return the seconds of a block of steps on all ranks, and this rank's processor seconds."""
-    recorder = recorder_of(step._executor, compiled=False)
-    with recorder.recording() if measured else nullcontext():
-        dist.barrier()
-        start, used = time.perf_counter(), time.process_time()
-        for _ in range(steps):
-            step(batch)
-        dist.barrier()
-        return time.perf_counter() - start, time.process_time() - used
-
-
 def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
     """Return one row; every rank calls this."""
     step, batch = planned(name, pins)
-    seconds_of(step, batch, WARM_STEPS, measured=True)
-    warm = torch.tensor(seconds_of(step, batch, WARM_STEPS, measured=False)[0] / WARM_STEPS)
-    dist.broadcast(warm, 0)
-    steps = max(5, round(seconds / warm.item()))
-    times, used = list[tuple[float, ...]](), list[tuple[float, ...]]()
-    generator = random.Random(0)
-    for _ in range(pairs):
-        order, timed = [0, 1, 2], [(0.0, 0.0)] * 3
-        generator.shuffle(order)
-        for side in order:
-            timed[side] = seconds_of(step, batch, steps, measured=side == 0)
-        times.append(tuple(each for each, _ in timed))
-        used.append(tuple(each for _, each in timed))
+    sides = (lambda: recorder_of(step._executor, compiled=False).recording(), nullcontext, nullcontext)
+    steps, times, used = blocks_in_turn(partial(step, batch), sides, pairs, seconds)
     row: dict[str, Any] = {
         "step": name,
         "pins": pins,
@@ -70,16 +44,13 @@ def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
         "pairs": pairs,
         "steps": steps,
         "calls": _calls(step, batch),
-        "step ms": 1e3 * statistics.median(b for _, b, _ in times) / steps,
+        "step ms": middle_ms(times[1], steps),
     }
-    for title, rows in (("", times), ("cpu ", used)):
-        ratios, control = [a / b for a, b, _ in rows], [c / b for _, b, c in rows]
-        low, high = interval(ratios)
-        row |= {f"{title}ratio": statistics.median(ratios), f"{title}low": low, f"{title}high": high}
-        row |= {f"{title}A/A": statistics.median(control)}
-        least = [min(column) for column in zip(*rows, strict=True)]
-        row |= {f"{title}least": least[0] / least[1], f"{title}least A/A": least[2] / least[1]}
-    each, of_step = seconds_of_a_call(), statistics.median(b for _, b, _ in used) / steps
+    for title, (profiled, plain, again) in (("", times), ("cpu ", used)):
+        row |= {f"{title}{column}": value for column, value in ratio(profiled, plain).items()}
+        row |= {f"{title}A/A": ratio(again, plain)["ratio"]}
+        row |= {f"{title}least": min(profiled) / min(plain), f"{title}least A/A": min(again) / min(plain)}
+    each, of_step = seconds_of_a_call(), statistics.median(used[1]) / steps
     row |= {"call us": 1e6 * each, "calls of step": each * row["calls"] / of_step}
     return row | {"gather ms": 1e3 * _gathering(step, batch)}
 
@@ -130,21 +101,17 @@ def _gathering(step: DistributedStep, batch: Any) -> float:
 
 def main() -> None:
     """Print the table, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
     parser.add_argument("--pins", default="zero3")
     options = parsed(parser, pairs=2, seconds=0.05, step="mlp")
-    if "RANK" not in os.environ:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"]
-        sys.exit(subprocess.run([*torchrun, *sys.argv]).returncode)
+    relaunch_on(options.ranks)
     row = measure(options.step, options.pins, options.pairs, options.seconds)
     if dist.get_rank() == 0:
-        arguments = f"--step {options.step} --pins {options.pins} --ranks {options.ranks} --pairs {options.pairs}"
-        command = f"python benchmarks/profile_cost.py {arguments}"
-        publish(f"profile-cost-{options.step}-{options.pins}-{options.ranks}", [row], command=command)
+        publish(f"profile-cost-{options.step}-{options.pins}-{options.ranks}", [row])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ parameters and states.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +20,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from _report import interval, parsed, plot_intervals, publish
+from _report import arguments, parsed, plot_ratios, publish, ratio
+from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.check import check_on_ranks
 from shardwright.api.training_step import TrainingStep
-from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.counter import step_seed
-from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.ir.mesh import parse_mesh
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.vit import ViTConfig, vit_step
@@ -68,13 +67,6 @@ FORMS = {
 }
 
 
-def slow_cluster(mesh: Mesh) -> Cluster:
-    """Return slow devices on fast links, so that the search splits even models with few parameters."""
-    device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
-    links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
-    return Cluster("slow", mesh, (device,), (0,) * mesh.device_count, links)
-
-
 def timed(function: Callable[[], object]) -> float:
     """Return the seconds of one call."""
     start = time.perf_counter()
@@ -97,23 +89,19 @@ def measure_speed(rounds: int) -> None:
     for function in kinds.values():
         function()
     times = [{name: timed(function) for name, function in kinds.items()} for _ in range(rounds)]
-    base, rows = next(iter(kinds)), list[dict[str, Any]]()
-    for name in kinds:
-        ratios = [turn[name] / turn[base] for turn in times]
-        low, high = interval(ratios)
-        median = statistics.median(turn[name] for turn in times)
-        rows.append({"dropout": name, "ms": 1e3 * median, "ratio": statistics.median(ratios), "low": low, "high": high})
-    publish("random_numbers", rows, command=f"python benchmarks/random_numbers.py --rounds {rounds}")
-    names, middles = [row["dropout"] for row in rows], [row["ratio"] for row in rows]
-    bounds = [(row["low"], row["high"]) for row in rows]
-    plot_intervals("random_numbers", names, middles, bounds, xlabel="time of a dropout, to torch's own")
+    taken = {name: [turn[name] for turn in times] for name in kinds}
+    base, rows = taken["torch.native_dropout"], list[dict[str, Any]]()
+    for name, seconds in taken.items():
+        rows.append({"dropout": name, "ms": 1e3 * statistics.median(seconds), **ratio(seconds, base)})
+    publish("random_numbers", rows)
+    plot_ratios("random_numbers", rows, lambda row: row["dropout"], xlabel="time of a dropout, to torch's own")
 
 
 def cases() -> Iterator[tuple[str, CheckCase]]:
     """Yield every model in every form, in both precisions."""
     for form, how in FORMS.items():
         mesh = parse_mesh(how.mesh)
-        cluster = slow_cluster(mesh)
+        cluster = split_cluster(mesh)
         for step in STEPS.values():
             for dtype, optimizer in ((torch.float32, "sgd"), (torch.float64, "adamw")):
                 more = {"steps": 3, "cluster": cluster, "pipeline": how.pipeline}
@@ -139,12 +127,12 @@ def measure_training() -> None:
                     "agrees": result.passed,
                 }
             )
-    publish("dropout", rows, command="python benchmarks/random_numbers.py --training")
+    publish("dropout", rows)
 
 
 def main() -> None:
     """Print the tables, and write JSON files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", action="store_true")
     options = parsed(parser, rounds=1)

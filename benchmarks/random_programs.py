@@ -1,36 +1,30 @@
 """
 Plan random programs in every way to divide a step, and check that they equal one device or are refused.
 
-    python benchmarks/random_programs.py [--count 150] [--first N] [--modes plan ...] [--jobs 2]
+    python benchmarks/random_programs.py [--count 300] [--first N] [--modes plan ...] [--jobs 2]
 
-Half of the programs are layers (`_random_layers.py`), half are graphs of functions (`_random_functions.py`). Each is
-planned for four devices where splitting pays: as the search decides, with the batch accumulated in two parts, in two
-stages, in duplex, and in both mixed precisions. The interpreter runs two steps of the plan. The reference is eager
-PyTorch on one device, in float64 or under autocast; under autocast the tolerance is relative to the error of autocast
-against float32. A program with a block that computes across rows may be refused if the batch is divided; any other
-refusal is listed.
+The programs are models of `_random_layers.py`. Each is planned for four devices where splitting pays: as the search
+decides, with the batch accumulated in two parts, in two stages, in duplex, and in both mixed precisions. The
+interpreter runs two steps of the plan. The reference is eager PyTorch on one device, in float64 or under autocast;
+under autocast the tolerance is relative to the error of autocast against float32. A program with a block that computes
+across rows may be refused if the batch is divided; any other refusal is listed.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
 import traceback
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from multiprocessing import get_context
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import torch
-from _random_functions import random_functions
 from _random_layers import Program, random_layers
-from _report import parsed, publish
+from _report import arguments, parsed, publish, quiet
 from split_cluster import split_cluster
 
 from shardwright.api.checking.comparison import StepValues, Worst, largest, measure
@@ -121,29 +115,24 @@ def _largest(found: StepValues, expected: StepValues) -> float:
     return max(error.error for error in _errors(found, expected))
 
 
-def _try(asked: tuple[str, int, tuple[str, ...]]) -> list[Outcome]:
-    kind, number, modes = asked
-    warnings.simplefilter("ignore")
-    logging.getLogger("shardwright").setLevel(logging.ERROR)
+def _try(modes: Sequence[str], number: int) -> list[Outcome]:
+    quiet()
     torch.set_num_threads(1)
-    program = {"layers": random_layers, "functions": random_functions}[kind](number)
-    return list(outcomes(program, {name: MODES[name] for name in modes}))
+    return list(outcomes(random_layers(number), {name: MODES[name] for name in modes}))
 
 
 def main() -> None:
     """Print and write the table with all outcomes that are not equal; exit with 1 if a program is wrong or crashes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=150, help="number of programs of each kind")
+    parser = arguments(__doc__)
+    parser.add_argument("--count", type=int, default=300, help="number of programs")
     parser.add_argument("--first", type=int, default=0, help="number of the first program")
-    parser.add_argument("--kinds", nargs="+", choices=("layers", "functions"), default=["layers", "functions"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
-    options = parsed(parser, count=1, modes=["plan", "accumulation"])
+    options = parsed(parser, count=2, modes=["plan", "accumulation"])
     numbers = range(options.first, options.first + options.count)
-    tasks = [(kind, number, tuple(options.modes)) for number in numbers for kind in options.kinds]
     results: list[Outcome] = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
-        for item in (outcome for several in pool.map(_try, tasks) for outcome in several):
+        for item in chain.from_iterable(pool.map(partial(_try, options.modes), numbers)):
             results.append(item)
             if item.status not in ("equal", "refused"):
                 print(f"{item.status}: {item.mode}: {item.program}\n    {item.message}", flush=True)
@@ -152,9 +141,7 @@ def main() -> None:
     rows = [{"mode": mode, **{status: counts[mode, status] for status in statuses}} for mode in options.modes]
     rows.append({"mode": "all", **{status: sum(row[status] for row in rows) for status in statuses}})
     rows[-1]["not equal"] = [[item.mode, item.program, item.status, item.message] for item in results if item.message]
-    complete = [{**row, "not equal": row.get("not equal", "")} for row in rows]
-    command = f"python benchmarks/random_programs.py --count {options.count} --first {options.first}"
-    publish("random_programs", complete, command=command, hidden=("not equal",))
+    publish("random_programs", rows, hidden=("not equal",))
     sys.exit(any(item.status in ("wrong", "crash") for item in results))
 
 

@@ -16,7 +16,6 @@ In `scaling`, an algorithm that fails, or takes longer than `--seconds`, is not 
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -27,7 +26,8 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from _report import RESULTS, parsed, publish
+from _plain_plans import step_seconds, tightest
+from _report import arguments, parsed, plot, progress, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
 from xdsl.utils.exceptions import PassFailedException
@@ -44,8 +44,6 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.analysis.tightest import tightest_ranks
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search_plan import SearchPlanPass
@@ -203,9 +201,8 @@ def run(
             run_pipeline(Context(), module, program, verify_each=False)
         except (PassError, PassFailedException) as error:
             return Outcome(spent, cost, bound, statistics=statistics, why_none=str(error))
-    simulated = sum(each.seconds for each in simulate_module(module))
-    excess = max(each.excess for each in tightest_ranks(module))
-    return Outcome(spent, cost, bound, simulated, max(excess, 0.0), statistics)
+    peak, memory = tightest(module)
+    return Outcome(spent, cost, bound, step_seconds(module), max(peak - memory, 0.0), statistics)
 
 
 def _told(module: ModuleOp) -> tuple[float | None, float | None, dict[str, int]]:
@@ -280,7 +277,7 @@ def budgets(algorithms: Sequence[str], seconds: float, most: int) -> Rows:
                         "why none": " ".join(outcome.why_none.split())[:60],
                     }
                 )
-                print(rows[-1], file=sys.stderr, flush=True)
+                progress(rows[-1])
                 if outcome.why_none and budget is not None and outcome.seconds >= seconds:
                     break
     return rows
@@ -304,7 +301,7 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
             at = number if kind == "layers" else count
             rows.append({"by": kind, "number": at, "algorithm": algorithm, "search s": outcome.seconds})
             rows[-1] |= {"own cost ms": _milliseconds(outcome.cost), "why none": outcome.why_none[:60]}
-            print(rows[-1], file=sys.stderr, flush=True)
+            progress(rows[-1])
             if outcome.why_none:
                 too_slow.add((kind, algorithm))
     return rows
@@ -312,21 +309,13 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
 
 def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None:
     """Write a plot with a panel for each value of one column and a line for each algorithm to `results/NAME.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     titles = list(dict.fromkeys(row[panels] for row in rows))
-    figure, axes = pyplot.subplots(1, len(titles), figsize=(7 * len(titles), 4), squeeze=False)
-    for title, panel in zip(titles, axes[0], strict=True):
-        for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
-            panel.plot(*zip(*points, strict=True), ".-", label=algorithm)
-        panel.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
-        panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=120)
-    pyplot.close(figure)
+    with plot(name, panels=len(titles)) as axes:
+        for title, panel in zip(titles, axes if len(titles) > 1 else [axes], strict=True):
+            for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
+                panel.plot(*zip(*points, strict=True), ".-", label=algorithm)
+            panel.set(title=title, xlabel=across, ylabel=up, xscale="log", yscale="log")
+            panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[float, float]]]]:
@@ -339,7 +328,7 @@ def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[f
 
 def main() -> None:
     """Print the tables, and write JSON files and plots."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--algorithms", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
@@ -349,21 +338,16 @@ def main() -> None:
     parser.add_argument("--devices", nargs="+", type=int, default=[4, 8, 16, 64])
     quick = {"settings": [], "most": 1, "layers": [1], "devices": [2], "seconds": 5.0, "algorithms": ["eliminate"]}
     options = parsed(parser, **quick)
-    command = "python benchmarks/referee.py"
     if "settings" in options.parts and options.settings:
-        publish(
-            "referee",
-            settings(options.settings, options.algorithms, options.seconds),
-            command=command,
-            hidden=("statistics", "paper"),
-        )
+        rows = settings(options.settings, options.algorithms, options.seconds)
+        publish("referee", rows, hidden=("statistics", "paper"))
     if "budget" in options.parts:
         rows = budgets(options.algorithms, options.seconds, options.most)
-        publish("referee_budget", rows, command=command)
+        publish("referee_budget", rows)
         plot_lines("referee_budget", rows, "setting", "search s", "own cost ms")
     if "scaling" in options.parts:
         rows = scaling(options.algorithms, options.seconds, options.layers, options.devices)
-        publish("referee_scaling", rows, command=command)
+        publish("referee_scaling", rows)
         plot_lines("referee_scaling", rows, "by", "number", "search s")
 
 

@@ -13,15 +13,13 @@ processes need and do not have, over the least such state that any placement of 
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _report import parsed, publish
+from _report import arguments, in_new_process, parsed, publish
 
 CLUSTER = """version = 1
 name = "unequal-{count}"
@@ -60,13 +58,13 @@ with collector_paused():
     undecided = load_module(str(folder / "global.mlir"))
     old = PlanRecord.read(folder / RECORD, plan_digest(folder))
     times.append(time.perf_counter())
-    found = replan(undecided, old, cluster, processes=2)
+    new = replan(undecided, old, cluster, processes=2)
     times.append(time.perf_counter())
-    found.step.save(sys.argv[3])
+    new.step.save(sys.argv[3])
     times.append(time.perf_counter())
     cpu = sum(os.times()[:4]) - sum(used[:4])
 spent = {name: end - begin for name, begin, end in zip(("read", "replan_s", "write"), times, times[1:])}
-print(json.dumps({**found.step.report, **spent, "cpu": cpu}))
+print(json.dumps({**new.step.report, **spent, "cpu": cpu}))
 """
 
 
@@ -76,9 +74,28 @@ def cluster_text(count: int, memory: int) -> str:
     return CLUSTER.format(count=count, memory=memory, places=places)
 
 
+def row_of(pair: str, report: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a pair from the report of its new plan."""
+    moves = report["replan"]
+    brought = moves["moved_bytes"] + moves["lost_bytes"]
+    return {
+        "from:to": pair,
+        "plan": report["chosen"],
+        "read s": report["read"],
+        "replan s": report["replan_s"],
+        "write s": report["write"],
+        "cpu s": report["cpu"],
+        "state MB": moves["state_bytes"] / 1e6,
+        "moved MB": moves["moved_bytes"] / 1e6,
+        "lost MB": moves["lost_bytes"] / 1e6,
+        "of bound": brought / moves["moved_bytes_bound"] if brought else 1.0,
+        "step ms": report["predicted_step_s"] * 1e3,
+    }
+
+
 def main() -> None:
     """Print the table, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--budget", type=float, default=10.0)
     parser.add_argument("--memory", type=int, default=80, help="memory of each device in GB")
@@ -93,31 +110,10 @@ def main() -> None:
                 path.write_text(cluster_text(count, options.memory))
             plan = Path(name, f"plan{before}")
             if not plan.exists():
-                arguments = ["--cluster", str(files[0]), "--budget", str(options.budget), "--out", str(plan)]
-                _run("-m", "shardwright", "plan", options.step, *arguments)
-            report = json.loads(_run("-c", _ONE, str(plan), str(files[1]), str(Path(name, "new"))).splitlines()[-1])
-            moves = report["replan"]
-            brought = moves["moved_bytes"] + moves["lost_bytes"]
-            rows.append(
-                {
-                    "from:to": pair,
-                    "plan": report["chosen"],
-                    "read s": report["read"],
-                    "replan s": report["replan_s"],
-                    "write s": report["write"],
-                    "cpu s": report["cpu"],
-                    "state MB": moves["state_bytes"] / 1e6,
-                    "moved MB": moves["moved_bytes"] / 1e6,
-                    "lost MB": moves["lost_bytes"] / 1e6,
-                    "of bound": brought / moves["moved_bytes_bound"] if brought else 1.0,
-                    "step ms": report["predicted_step_s"] * 1e3,
-                }
-            )
-    publish("replanning", rows, command=" ".join(["python", "benchmarks/replanning.py", *sys.argv[1:]]))
-
-
-def _run(*arguments: str) -> str:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
+                words = ["plan", options.step, "--cluster", files[0], "--budget", options.budget, "--out", plan]
+                subprocess.run([sys.executable, "-m", "shardwright", *map(str, words)], capture_output=True, check=True)
+            rows.append(row_of(pair, in_new_process(_ONE, plan, files[1], Path(name, "new"))))
+    publish("replanning", rows)
 
 
 if __name__ == "__main__":

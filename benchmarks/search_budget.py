@@ -9,10 +9,8 @@ begins at the first candidate that fits. Steps are simulated.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,7 +18,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _report import RESULTS, parsed, publish
+from _report import arguments, parsed, plot, publish
 from plan_quality import cluster_for, prepared_step
 from xdsl.context import Context
 
@@ -110,37 +108,26 @@ def row_of(curve: Curve) -> dict[str, Any]:
     }
 
 
-def plot(curves: Sequence[Curve]) -> None:
+def plot_curves(curves: Sequence[Curve]) -> None:
     """Plot the best step by seconds, relative to the best at the end, to `results/search_budget.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for curve in curves:
-        best = curve.points[-1][1]
-        times = [when for when, _, _ in curve.points] + [curve.ended]
-        axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds of the search")
-    axes.set_ylabel("best step / best at the end")
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(RESULTS / "search_budget.png", dpi=120)
-    pyplot.close(figure)
+    with plot("search_budget") as axes:
+        for curve in curves:
+            best = curve.points[-1][1]
+            times = [when for when, _, _ in curve.points] + [curve.ended]
+            axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
+        axes.set(xscale="log", xlabel="seconds of the search", ylabel="best step / best at the end")
+        axes.legend(fontsize=7)
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--budget", type=float, help="time limit per case (default: none)")
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
     options = parsed(parser, budget=1.0, cases=["gpt2-tiny@local-4"])
     curves = [curve_of(name, options.budget) for name in options.cases]
-    command = f"python benchmarks/search_budget.py {' '.join(sys.argv[1:])}"
-    publish("search_budget", [row_of(curve) for curve in curves], command=command, hidden=("curve",))
-    plot(curves)
+    publish("search_budget", [row_of(curve) for curve in curves], hidden=("curve",))
+    plot_curves(curves)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ of each class of equal ranks. `again` simulates the same module once more, as at
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from _report import RESULTS, parsed, plot_bars, publish
+from _report import RESULTS, arguments, parsed, plot_bars, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, import_training_step
 from shardwright.api.files import write_atomically
-from shardwright.dialects.text import module_text, parse_module
+from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
@@ -32,7 +31,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.tools.ir_input import full_context
+from shardwright.tools.ir_input import load_module
 
 _STAGES = (
     "prepare,partition-stages{stages=8},search-strategy{algorithm=fixed pins=zero3},"
@@ -64,7 +63,7 @@ def planned(name: str, folder: Path) -> ModuleOp:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, module_text(made(CASES[name])))
-    return parse_module(full_context(), path.read_text(), str(path))
+    return load_module(str(path))
 
 
 def made(case: Case) -> ModuleOp:
@@ -105,14 +104,14 @@ def measure(name: str, repeat: int, plans: Path, *, every_rank: bool) -> dict[st
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--every-rank", action="store_true")
     parser.add_argument("--plans", type=Path, default=RESULTS / "plans")
     parser.add_argument("cases", nargs="*", default=list(CASES))
     options = parsed(parser, repeat=1, cases=list(CASES)[:1])
     rows = [measure(name, options.repeat, options.plans, every_rank=options.every_rank) for name in options.cases]
-    publish("simulation", rows, command="python benchmarks/simulation.py")
+    publish("simulation", rows)
     heights = {"first time": [row["simulation s (first)"] for row in rows]}
     labels = [row["case"].replace(", ", "\n") for row in rows]
     plot_bars("simulation", labels, heights, ylabel="seconds to simulate a step")

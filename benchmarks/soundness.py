@@ -11,17 +11,11 @@ give equal results. The script writes `results/soundness.json` and the table of 
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import warnings
 from collections import defaultdict
-from pathlib import Path
 from time import perf_counter
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
-from _report import parsed, publish
+from _report import ROOT, arguments, parsed, publish, quiet, write_between
 from ir_files import context, parse
 from op_samples import UNDEFINED, OpSample, op_samples
 from proofs import backward_fault, strides_matter
@@ -41,11 +35,10 @@ _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 def main() -> None:
     """Check all rules, print refutations, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops; no table is written")
     wanted = parsed(parser, wanted=["relu"]).wanted
-    warnings.simplefilter("ignore")
-    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    quiet()
     by_row: dict[str, list[OpSample]] = defaultdict(list)
     for sample in op_samples():
         if not wanted or sample.overload in wanted:
@@ -58,7 +51,7 @@ def main() -> None:
         missing = op_table().keys() - by_row.keys()
         assert not missing, f"rules without a sample: {', '.join(sorted(missing))}"
         write_table([*rows, total])
-        publish("soundness", [*rows, total], command="python benchmarks/soundness.py")
+        publish("soundness", [*rows, total])
 
 
 def prove(overload: str, samples: list[OpSample]) -> dict[str, str | int]:
@@ -94,13 +87,10 @@ def _backward(sample: OpSample) -> tuple[int, str | None]:
 
 def write_table(rows: list[dict[str, str | int]]) -> None:
     """Write the table into the manual."""
-    page = Path(__file__).parents[1] / "docs" / "soundness.md"
-    before, _, rest = page.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     columns = list(rows[0])
     lines = [columns, ["---", *("---:" for _ in columns[1:])], *([str(row[c]) for c in columns] for row in rows)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    page.write_text(f"{before}{_BEGIN}{table}{_END}{after}")
+    write_between(ROOT / "docs" / "soundness.md", _BEGIN, _END, table)
 
 
 if __name__ == "__main__":

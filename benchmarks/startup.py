@@ -8,7 +8,6 @@ The commands alternate, so that noise of the machine affects all equally. The ra
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _report import parsed, plot_intervals, publish
+from _report import arguments, parsed, plot, publish, ratio
 
 STEP = """
 func.func @step(%w: tensor<512x512xf32> {train.param = "w"}, %x: tensor<64x512xf32> {train.batch = "0"})
@@ -28,44 +27,42 @@ func.func @step(%w: tensor<512x512xf32> {train.param = "w"}, %x: tensor<64x512xf
 }
 """
 SEARCH = 'add-cluster{file="local-4"},search-strategy,communicate'
-BIN = Path(sys.executable).parent
+COMMANDS = {
+    "xdsl-opt -p canonicalize": ("xdsl-opt", "--passes=canonicalize"),
+    "opt-tool, canonicalize": ("opt-tool", "--pass-pipeline=canonicalize"),
+    "opt-tool, search to collectives": ("opt-tool", f"--pass-pipeline={SEARCH}"),
+}
 
 
-def seconds(command: list[str]) -> float:
-    """Return the wall time of one run."""
+def seconds(tool: str, *words: str) -> float:
+    """Return the wall time of one run of a tool that is installed with this Python."""
     start = time.perf_counter()
-    subprocess.run(command, capture_output=True, check=True)
+    subprocess.run([str(Path(sys.executable).with_name(tool)), *words], capture_output=True, check=True)
     return time.perf_counter() - start
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     options = parsed(parser, runs=1)
     with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
         file.write(STEP)
         file.flush()
-        commands = {
-            "xdsl-opt -p canonicalize": [str(BIN / "xdsl-opt"), "-p", "canonicalize", file.name],
-            "opt-tool, canonicalize": [str(BIN / "opt-tool"), "--pass-pipeline=canonicalize", file.name],
-            "opt-tool, search to collectives": [str(BIN / "opt-tool"), f"--pass-pipeline={SEARCH}", file.name],
-        }
-        times: dict[str, list[float]] = {name: [] for name in commands}
-        for command in commands.values():
-            seconds(command)  # a first run that fills the caches of the file system
-        for _ in range(options.runs):
-            for name, command in commands.items():
-                times[name].append(seconds(command))
-    base = times["xdsl-opt -p canonicalize"]
+        # The first round fills the caches of the file system.
+        rounds = [[seconds(*words, file.name) for words in COMMANDS.values()] for _ in range(1 + options.runs)][1:]
+    times = dict(zip(COMMANDS, zip(*rounds, strict=True), strict=True))
+    base = next(iter(times.values()))
     rows: list[dict[str, Any]] = []
-    for name, measured in times.items():
-        ratios = [a / b for a, b in zip(measured, base, strict=True)]
-        row = {"command": name, "median s": statistics.median(measured), "min s": min(measured)}
-        rows.append({**row, "max s": max(measured), "ratio to xdsl-opt": statistics.median(ratios)})
-    publish("startup", rows, command=f"python benchmarks/startup.py --runs {options.runs}")
-    bounds = [(row["min s"], row["max s"]) for row in rows]
-    plot_intervals("startup", list(times), [row["median s"] for row in rows], bounds, xlabel="seconds")
+    for name, own in times.items():
+        row = {"command": name, "median s": statistics.median(own), "min s": min(own), "max s": max(own)}
+        rows.append({**row, "ratio to xdsl-opt": ratio(own, base)["ratio"]})
+    publish("startup", rows)
+    with plot("startup", height=0.6 * len(rows) + 1.5) as axes:
+        for place, row in enumerate(rows):
+            axes.plot([row["min s"], row["median s"], row["max s"]], [place] * 3, "o-")
+        axes.set_yticks(range(len(rows)), list(COMMANDS))
+        axes.set_xlabel("seconds")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ memory of a rank.
 
 from __future__ import annotations
 
-import argparse
 import re
 from typing import Any
 
-from _report import parsed, publish
+from _report import arguments, parsed, publish
 
 from shardwright.api.compile import CompiledStep, PlanOptions, import_training_step, lower
 from shardwright.ir.cluster import Cluster, Device, Link
@@ -48,7 +47,7 @@ def figures(plan: CompiledStep) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="batches, as rows x length")
     rows: list[dict[str, Any]] = []
     for tokens in parsed(parser, tokens=list(_STEPS)[:1]).tokens:
@@ -61,7 +60,7 @@ def main() -> None:
                 options = PlanOptions(pipeline=pipeline)
                 plan = lower(imported.clone(), cluster(beta), options, name="gpt2", step_spec=None, seconds={})
                 rows.append({"tokens": tokens, "link": link, "cross-entropy": name, **figures(plan)})
-    publish("vocabulary", rows, command="python benchmarks/vocabulary.py")
+    publish("vocabulary", rows)
 
 
 if __name__ == "__main__":

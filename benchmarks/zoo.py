@@ -11,18 +11,18 @@ lists the ops that are replicated because they have no sharding rule.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from _report import parsed, publish
+from _report import arguments, parsed, progress, publish
+from random_strategies import RandomStrategies
+from split_cluster import split_cluster
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwright.api.checking.cases import CheckCase
@@ -31,10 +31,6 @@ from shardwright.api.compile import import_training_step
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models import MODELS, training_step
 from shardwright.passes.analysis.coverage import coverage
-
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
-from random_strategies import RandomStrategies
-from split_cluster import split_cluster
 
 TINY = [name for name in MODELS if name.endswith("-tiny")]
 LARGE = [name for name in MODELS if not name.endswith("-tiny")]
@@ -54,12 +50,6 @@ start = time.perf_counter()
 report = compile_step(step, cluster, name=name).report
 print(json.dumps({**report, "wall": time.perf_counter() - start}))
 """
-
-
-def row_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Print a row at once, since later rows take minutes, and return it."""
-    print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
-    return row
 
 
 def equality(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -93,7 +83,7 @@ def strategies(count: int) -> list[dict[str, Any]]:
         worst = max(errors, key=lambda each: each.error)
         row: dict[str, Any] = {"model": name, "mesh": mesh, "strategies": len(errors), "largest error": worst.error}
         row |= {"of": f"{worst.kind} {worst.name}", "over 1e-10": sum(each.error > 1e-10 for each in errors)}
-        rows.append(row_of(row))
+        rows.append(progress(row))
     return rows
 
 
@@ -112,24 +102,24 @@ def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
             row["import s"] = plan["pass_seconds"]["import"] if plan else row.get("import s", float("nan"))
             row[f"{mesh}: step s"] = plan.get("predicted_step_s", float("nan"))
             row[f"{mesh}: peak GiB"] = max(plan.get("peak_bytes", [float("nan")])) / 2**30
-        rows.append(row_of(row))
+        rows.append(progress(row))
     return rows
 
 
 def main() -> None:
     """Print the requested table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--strategies", type=int, default=0, metavar="N")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parsed(parser, names=["mlp-tiny"])
     if options.strategies:
         rows = strategies(options.strategies)
-        publish("zoo_strategies", rows, command=f"python benchmarks/zoo.py --strategies {options.strategies}")
+        publish("zoo_strategies", rows)
     elif options.sizes:
-        publish("zoo_sizes", sizes(options.names or LARGE), command="python benchmarks/zoo.py --sizes")
+        publish("zoo_sizes", sizes(options.names or LARGE))
     else:
-        publish("zoo", equality(options.names or TINY), command="python benchmarks/zoo.py")
+        publish("zoo", equality(options.names or TINY))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,6 @@ from .results import Row
 class Environment:
     """Reports facts about the job, and whether a collective over all ranks works."""
 
-    cases: Sequence[str] = ("versions", "job", "devices", "driver", "sum over all ranks")
-
     def __init__(self, job: Job) -> None:
         self._job = job
         self._facts = {
@@ -36,6 +34,7 @@ class Environment:
             "driver": self._driver,
             "sum over all ranks": self._sum,
         }
+        self.cases: Sequence[str] = list(self._facts)
 
     def prepare(self, cases: Sequence[str]) -> None:
         """Do nothing."""
@@ -110,8 +109,3 @@ def _write_topology(path: Path) -> None:
     """Write the links between GPUs as nvidia-smi shows them."""
     result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
     path.write_text(result.stdout + result.stderr)
-
-
-def make(job: Job) -> Environment:
-    """Return the work of the stage `environment`."""
-    return Environment(job)

@@ -192,8 +192,3 @@ def judged(
     }
     why = (f"{w.kind} of {w.name} is off by {w.error:.2g} in step {w.step}, above {limits[w.kind]:.2g}" for w in wrong)
     return Row(case, "failed" if wrong else "passed", figures, "; ".join(why))
-
-
-def make(job: Job) -> Equality:
-    """Return the work of the stage `equality`."""
-    return Equality(job)

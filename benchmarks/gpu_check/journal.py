@@ -36,7 +36,7 @@ class Journal:
 
     def rows(self) -> list[Row]:
         """Return all recorded results."""
-        return [Row.read(entry["row"]) for entry in self._entries() if "row" in entry]
+        return [Row(**entry["row"]) for entry in self._entries() if "row" in entry]
 
     def open_case(self) -> str:
         """Return the case that began last if it has no result, or ""."""

@@ -82,8 +82,3 @@ def _warm(device: torch.device) -> None:
         matrix = torch.ones(256, 256, dtype=dtype, device=device)
         torch.addmm(matrix[0], matrix, matrix)
     torch.cuda.synchronize(device)
-
-
-def make(job: Job) -> Memory:
-    """Return the work of the stage `memory`."""
-    return Memory(job)

@@ -9,13 +9,14 @@ from dataclasses import replace
 from functools import partial
 
 from _figures_of_fit import relative_errors
-from _prediction_study import load_module, predicted_stages
+from _prediction_study import predicted_stages
 
 from shardwright.ir.cluster import Cluster
 from shardwright.passes.analysis.simulation.timeline import longest
 from shardwright.runtime.profile.journal import ProfileError
 from shardwright.runtime.profile.output import Output
 from shardwright.runtime.profile.session import ProfileRequest, profile_rank
+from shardwright.tools.ir_input import load_module
 
 from .job import Job
 from .plans import MeasuredPlan, PlanCase, known_cases, make_plans
@@ -99,7 +100,7 @@ class Prediction:
 
     def _predicted(self, case: str, cluster: Cluster) -> float:
         """Return the predicted step of a plan by the measured times of its ops."""
-        module = load_module(self._job.settings.out / "programs" / STAGE / case / "step.mlir")
+        module = load_module(str(self._job.settings.out / "programs" / STAGE / case / "step.mlir"))
         return longest(predicted_stages(module, replace(cluster), "table"))["step"]
 
     def _choice(self) -> Row:
@@ -110,8 +111,3 @@ class Prediction:
         slower = gpt2[predicted][1] / gpt2[fastest][1] - 1.0
         note = f"predicted to be the fastest: {predicted}; measured: {fastest}"
         return Row(CHOICE, "measured", {"slower than the fastest by, %": 100 * slower}, note)
-
-
-def make(job: Job) -> Prediction:
-    """Return the work of the stage `prediction`."""
-    return Prediction(job)

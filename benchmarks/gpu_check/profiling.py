@@ -95,8 +95,3 @@ def _fits(case: str, profile: Profile) -> Row:
     errors = [fit.middle_error for fit in profile.fits]
     figures = {"fits": len(errors), "middle error of the middle fit, %": 100 * statistics.median(errors)}
     return Row(case, "measured", figures, "cluster.toml has all of them")
-
-
-def make(job: Job) -> Profiling:
-    """Return the work of the stage `profile`."""
-    return Profiling(job)

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from _report import interval
+import torch
+import torch.distributed as dist
+from _report import ratio
+from _sides import Peer, Run
 
 from shardwright.api.training_step import TrainingStep
 
 from .job import Job
-from .peers import PEERS, Side, mean_loss
 from .plans import MeasuredPlan, PlanCase, make_plans
 from .profiling import measured_cluster
 from .programs import executor, on_device
@@ -34,7 +36,7 @@ class Comparison:
     Args:
         step: name of a step of `sizes`.
         form: kind of our plan.
-        peer: name in `PEERS`.
+        peer: name in `PEERS` of `_sides`.
         compiled: whether the peer runs under `torch.compile`; our program runs op by op.
     """
 
@@ -44,7 +46,7 @@ class Comparison:
     compiled: bool = False
 
     def __str__(self) -> str:
-        return f"{self.step}: {self.form} / {self.peer}{', compiled' if self.compiled else ''}"
+        return f"{self.step}: {self.form} / {TITLES[self.peer]}{', compiled' if self.compiled else ''}"
 
     @property
     def plan(self) -> PlanCase:
@@ -52,7 +54,10 @@ class Comparison:
         return PlanCase(self.step, self.form)
 
 
-_PAIRS = (("dp", "DDP"), ("zero3", "FSDP2"), ("tp", "torch tensor parallel"), ("searched", "DDP"))
+TITLES = {"ddp": "DDP", "fsdp2": "FSDP2", "tensor parallel": "torch tensor parallel"}
+"""Names of peers in the report."""
+
+_PAIRS = (("dp", "ddp"), ("zero3", "fsdp2"), ("tp", "tensor parallel"), ("searched", "ddp"))
 FLOAT32 = tuple(Comparison("gpt2", *pair) for pair in _PAIRS)
 COMPILED = tuple(Comparison("gpt2", *pair, compiled=True) for pair in _PAIRS[:2])
 MIXED = tuple(Comparison("gpt2 bf16", *pair, compiled) for pair in _PAIRS for compiled in (False, True))
@@ -81,11 +86,12 @@ class Ratios:
         if not plan.program:
             return Row(case, "skipped", {}, f"no plan: {plan.refusal}")
         try:
-            peers = [PEERS[pair.peer](job, step, compiled=pair.compiled) for _ in range(2)]
+            peers = [Peer(pair.peer, pair.compiled).start(step, job.device) for _ in range(2)]
             # Models that cannot be compiled raise an error in the first step.
-            first, _ = (mean_loss(job, side()) for side in peers)
+            first, _ = (_mean_loss(job, side()) for side in peers)
         except Exception as error:
-            return Row(case, "skipped", {}, f"{pair.peer}: {type(error).__name__}: {str(error).splitlines()[0]}")
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            return Row(case, "skipped", {}, f"{TITLES[pair.peer]}: {reason}")
         ours = _ours(job, plan, step, case)
         difference = abs(ours().item() - first) / abs(first)
         rows = seconds_in_turn(job, [ours, *peers], QUICK_ROUNDS if job.settings.quick else ROUNDS)
@@ -94,30 +100,32 @@ class Ratios:
         return _row(case, rows, difference, SAME_LOSS[step.precision])
 
 
-def _ours(job: Job, plan: MeasuredPlan, step: TrainingStep, case: str) -> Side:
+def _mean_loss(job: Job, loss: torch.Tensor) -> float:
+    """Return the loss of the batch from each rank's loss of an equal part."""
+    whole = loss.detach().clone().float()
+    dist.all_reduce(whole)
+    return whole.item() / job.world
+
+
+def _ours(job: Job, plan: MeasuredPlan, step: TrainingStep, case: str) -> Run:
     runner, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
     return partial(runner.step, batch)
 
 
 def _row(case: str, rows: Sequence[tuple[float, ...]], difference: float, same: float) -> Row:
     """Return the medians of the paired ratios with their intervals. The row fails if the sides train differently."""
-    ratios, control = [ours / peer for ours, peer, _ in rows], [again / peer for _, peer, again in rows]
-    (low, high), (control_low, control_high) = interval(ratios), interval(control)
+    ours, peer, again = zip(*rows, strict=True)
+    ratios, control = ratio(ours, peer), ratio(again, peer)
     figures: dict[str, Figure] = {
-        "ours ms": 1e3 * statistics.median(ours for ours, _, _ in rows),
-        "peer ms": 1e3 * statistics.median(peer for _, peer, _ in rows),
-        "ours / peer": statistics.median(ratios),
-        "95 %": f"{low:.3f} to {high:.3f}",
-        "peer / itself": statistics.median(control),
-        "95 % of that": f"{control_low:.3f} to {control_high:.3f}",
+        "ours ms": 1e3 * statistics.median(ours),
+        "peer ms": 1e3 * statistics.median(peer),
+        "ours / peer": ratios["ratio"],
+        "95 %": f"{ratios['low']:.3f} to {ratios['high']:.3f}",
+        "peer / itself": control["ratio"],
+        "95 % of that": f"{control['low']:.3f} to {control['high']:.3f}",
         "rounds": len(rows),
         "first losses differ by": difference,
     }
     if difference > same:
         return Row(case, "failed", figures, f"the first losses differ by {difference:.2g}, above {same:g}")
     return Row(case, "measured", figures)
-
-
-def make(job: Job) -> Ratios:
-    """Return the work of the stage `ratios`."""
-    return Ratios(job)

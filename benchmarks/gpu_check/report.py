@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from .results import Figure, Row, StageResult, exit_status
+from .results import Figure, Row, StageResult, Verdict, exit_status
 
 JSON_NAME, MARKDOWN_NAME, HTML_NAME = "report.json", "report.md", "report.html"
 _TITLE = "Check on GPUs"
@@ -34,7 +35,7 @@ def write(folder: Path, results: Sequence[StageResult], *, complete: bool) -> No
     report = {
         "complete": complete,
         "exit_status": exit_status(results),
-        "stages": [result.as_dict() for result in results],
+        "stages": list(map(asdict, results)),
     }
     (folder / JSON_NAME).write_text(json.dumps(report, indent=2) + "\n")
     (folder / MARKDOWN_NAME).write_text(markdown(results, complete=complete))
@@ -107,37 +108,39 @@ def _first_line(text: str) -> str:
 
 def page(results: Sequence[StageResult], *, complete: bool) -> str:
     """Return the report as one self-contained HTML page."""
-    title = f"{_TITLE}: {headline(results, complete=complete)}"
-    head = "<tr><th>stage</th><th>verdict</th><th>seconds</th><th>cases</th></tr>"
+    title = html.escape(f"{_TITLE}: {headline(results, complete=complete)}")
     rows = (
-        f'<tr><td><a href="#{r.name}">{r.name}</a>: {html.escape(r.title)}</td>{_verdict(r.verdict)}'
-        f'<td class="number">{r.seconds:.0f}</td><td>{html.escape(_cases(r))}</td></tr>'
-        for r in results
+        [
+            f'<td><a href="#{result.name}">{result.name}</a>: {html.escape(result.title)}</td>',
+            *map(_td, (result.verdict, round(result.seconds), _cases(result))),
+        ]
+        for result in results
     )
-    parts = [f"<h1>{html.escape(title)}</h1>", f"<table>{head}{''.join(rows)}</table>", *map(_section, results)]
-    start = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+    parts = [f"<h1>{title}</h1>", _table(("stage", "verdict", "seconds", "cases"), rows), *map(_section, results)]
+    start = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     return f"{start}<style>{_STYLE}</style><body>\n" + "\n".join(parts) + "\n</body></html>\n"
 
 
 def _section(result: StageResult) -> str:
     head = f'<h2 id="{result.name}">{html.escape(result.title)}</h2>'
     reason = f"<pre>{html.escape(result.reason)}</pre>" if result.reason else ""
-    if not result.rows:
-        return head + reason
     names = columns(result.rows)
-    titles = "".join(f"<th>{html.escape(name)}</th>" for name in ("case", "verdict", *names, "note"))
-    return f"{head}{reason}<table><tr>{titles}</tr>{''.join(_row(row, names) for row in result.rows)}</table>"
+    rows = (
+        [_td(row.case), _td(row.verdict), *(_td(row.figures.get(name, "")) for name in names), _td(row.note)]
+        for row in result.rows
+    )
+    return head + reason + (_table(("case", "verdict", *names, "note"), rows) if result.rows else "")
 
 
-def _row(row: Row, names: Sequence[str]) -> str:
-    figures = "".join(_figure(row.figures.get(name, "")) for name in names)
-    note = f"<pre>{html.escape(row.note)}</pre>" if "\n" in row.note else html.escape(row.note)
-    return f"<tr><td>{html.escape(row.case)}</td>{_verdict(row.verdict)}{figures}<td>{note}</td></tr>"
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table from its titles and the cells of its rows, which are HTML."""
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    body = "</tr><tr>".join(map("".join, rows))
+    return f"<table><tr>{head}</tr><tr>{body}</tr></table>"
 
 
-def _figure(figure: Figure) -> str:
-    return f"<td{'' if isinstance(figure, str) else ' class=number'}>{html.escape(figure_text(figure))}</td>"
-
-
-def _verdict(verdict: str) -> str:
-    return f'<td class="{verdict}">{verdict}</td>'
+def _td(figure: Figure) -> str:
+    """Return the cell of a verdict, a number, or a text of one or several lines."""
+    kind = "number" if not isinstance(figure, str) else figure if figure in get_args(Verdict) else ""
+    text = html.escape(figure_text(figure))
+    return f'<td class="{kind}">' + (f"<pre>{text}</pre>" if "\n" in text else text) + "</td>"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 Verdict = Literal["passed", "failed", "skipped", "measured"]
 """Verdict on a case or a stage. `measured` has figures but no criterion for failure."""
@@ -27,11 +27,6 @@ class Row:
     figures: Mapping[str, Figure] = field(default_factory=dict[str, Figure])
     note: str = ""
 
-    @staticmethod
-    def read(given: Mapping[str, Any]) -> Row:
-        """Return the row from the mapping that `asdict` made."""
-        return Row(given["case"], given["verdict"], given["figures"], given["note"])
-
 
 @dataclass(frozen=True)
 class StageResult:
@@ -49,10 +44,6 @@ class StageResult:
     seconds: float = 0.0
     rows: tuple[Row, ...] = ()
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result as a mapping for JSON."""
-        return asdict(self)
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of rows with this verdict."""

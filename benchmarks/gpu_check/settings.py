@@ -56,17 +56,9 @@ def parse(arguments: Sequence[str], stages: Sequence[Stage]) -> Settings:
     options = parser.parse_args(arguments)
     if options.cpu and options.share_gpu > 1:
         parser.error("--share-gpu shares GPUs, and --cpu uses none; give one of the two")
-    chosen = tuple(name for name in names if name in options.only and name not in options.skip)
-    return Settings(
-        options.out,
-        options.quick,
-        chosen,
-        options.cpu,
-        options.share_gpu,
-        options.nproc_per_node,
-        options.timeout,
-        options.stage,
-    )
+    values = vars(options)
+    only, skipped = values.pop("only"), values.pop("skip")
+    return Settings(stages=tuple(name for name in names if name in only and name not in skipped), **values)
 
 
 def _names(known: Sequence[str], text: str) -> tuple[str, ...]:

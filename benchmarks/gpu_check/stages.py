@@ -34,7 +34,7 @@ class Stage:
 
     Args:
         title: title in the report.
-        maker: function that makes its `Work` from a `Job`, as ``package.module:function``.
+        maker: class or function that makes its `Work` from a `Job`, as ``package.module:name``.
         needs_cuda: whether to skip it on CPUs.
         tool: program and options that its processes run under, or empty. A missing program skips the stage.
         environment: additional environment variables of its processes.
@@ -59,8 +59,8 @@ TOOL_FOUND_FAULTS = 86
 _MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode")
 
 STAGES = (
-    Stage("environment", "The machine and the job", "gpu_check.environment:make"),
-    Stage("equality", "Programs against one device", "gpu_check.equality:make"),
+    Stage("environment", "The machine and the job", "gpu_check.environment:Environment"),
+    Stage("equality", "Programs against one device", "gpu_check.equality:Equality"),
     Stage("sequence", "Every collective compared over all ranks before it starts", "gpu_check.sanitizers:sequence"),
     Stage(
         "streams",
@@ -76,10 +76,10 @@ STAGES = (
         needs_cuda=True,
         tool=(*_MEMCHECK, str(TOOL_FOUND_FAULTS)),
     ),
-    Stage("profile", "Measured devices and links", "gpu_check.profiling:make"),
-    Stage("prediction", "Predicted and measured steps", "gpu_check.prediction:make"),
-    Stage("memory", "Predicted and measured peaks of memory", "gpu_check.memory:make"),
-    Stage("ratios", "Step times compared with DDP, FSDP2 and torch's tensor parallelism", "gpu_check.ratios:make"),
+    Stage("profile", "Measured devices and links", "gpu_check.profiling:Profiling"),
+    Stage("prediction", "Predicted and measured steps", "gpu_check.prediction:Prediction"),
+    Stage("memory", "Predicted and measured peaks of memory", "gpu_check.memory:Memory"),
+    Stage("ratios", "Step times compared with DDP, FSDP2 and torch's tensor parallelism", "gpu_check.ratios:Ratios"),
 )
 
 

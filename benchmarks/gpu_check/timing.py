@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
+
+from _sides import by_round
 
 from .job import Job
 
@@ -21,15 +22,8 @@ def seconds_in_turn(job: Job, sides: Sequence[Callable[[], object]], rounds: int
 
     Every rank calls this with equal numbers of sides and rounds, and gets the seconds of the slowest rank.
     """
-    counts = [_block(job, side) for side in sides]
-    generator = random.Random(0)
-    own: list[list[float]] = []
-    for _ in range(rounds):
-        seconds = [0.0] * len(sides)
-        for index in generator.sample(range(len(sides)), len(sides)):
-            seconds[index] = _timed(job, sides[index], counts[index])
-        own.append(seconds)
-    by_rank = job.clock.everyone(own)
+    blocks = [partial(_timed, job, side, _block(job, side)) for side in sides]
+    by_rank = job.clock.everyone(by_round(blocks, rounds))
     return [tuple(max(column) for column in zip(*rows, strict=True)) for rows in zip(*by_rank, strict=True)]
 
 
@@ -37,15 +31,10 @@ def _block(job: Job, side: Callable[[], object]) -> int:
     """Return the number of steps of a block, measured after warm-up steps."""
     for _ in range(WARM_STEPS):
         side()
-    once = job.clock.slowest(_timed(job, side, 2))
-    return max(1, math.ceil(BLOCK_SECONDS / once))
+    return max(1, math.ceil(BLOCK_SECONDS / job.clock.slowest(_timed(job, side, 2))))
 
 
 def _timed(job: Job, side: Callable[[], object], count: int) -> float:
     """Return this rank's seconds of a step."""
     job.clock.wait_for_all()
-    began = time.perf_counter()
-    for _ in range(count):
-        side()
-    job.settle()
-    return (time.perf_counter() - began) / count
+    return job.clock.calls(side, count)

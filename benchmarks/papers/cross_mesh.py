@@ -20,7 +20,6 @@ is here the better of the all-gathers in greedy order. `--data` adds the bounds 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -34,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
-from _report import parsed, plot_lines, publish
+from _report import arguments, parsed, plot_curves, publish
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.port_schedule import Order
@@ -93,15 +92,13 @@ def method_rows() -> list[dict[str, Any]]:
     """Return a row for each case of the paper, with the results of each method and of the paper."""
     rows: list[dict[str, Any]] = []
     for case in paper_cases():
-        least = bound(case)
+        least, best = bound(case), outcome(case, "broadcast", "best").seconds
         others = {method: outcome(case, method, "greedy").seconds for method in METHODS}
-        best = outcome(case, "broadcast", "best").seconds
         hosts, gpus = case.target.axis("node").size, case.target.axis("gpu").size
         in_paper = {"send_recv": hosts * gpus, "local_allgather": hosts, "global_allgather": 2}
         row: dict[str, Any] = {"case": case.name, "broadcast": best / least}
         for method, seconds in others.items():
-            row[method] = seconds / least
-            row[f"{method}, paper"] = in_paper[method] if case.name not in TABLE_2 else ""
+            row |= {method: seconds / least, f"{method}, paper": in_paper[method] if case.name not in TABLE_2 else ""}
         alpa = min(others[method] for method in METHODS[1:])
         rows.append(row | {"over Alpa": alpa / best, "over Alpa, paper": OVER_ALPA.get(case.name, "")})
     return rows
@@ -128,7 +125,7 @@ def random_rows(count: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the tables, and write JSON files and a plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--figures", action="store_true", help="only redraw Figures 5 to 9 (cross_mesh_figures.py)")
@@ -144,16 +141,15 @@ def main() -> None:
         import_module("cross_mesh_figures").publish_figures()
         return
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
-    command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
     # Import the exact solver first: its import takes half a second or more, which would count as planning.
     import_module("ortools.sat.python.cp_model")
-    publish("cross_mesh_orders", order_rows(known), command=command)
-    publish("cross_mesh_methods", method_rows(), command=command)
+    publish("cross_mesh_orders", order_rows(known))
+    publish("cross_mesh_methods", method_rows())
     if options.random:
         rows = random_rows(options.random)
-        publish("cross_mesh_random", rows, command=command, hidden=("ratios",))
-        series = {row["order"]: sorted(row["ratios"]) for row in rows}
-        plot_lines("cross_mesh", series, xlabel="random cases, by ratio", ylabel="simulated time / NIC bound")
+        publish("cross_mesh_random", rows, hidden=("ratios",))
+        series = {row["order"]: list(enumerate(sorted(row["ratios"]), 1)) for row in rows}
+        plot_curves("cross_mesh", series, xlabel="random cases, by ratio", ylabel="simulated time / NIC bound")
 
 
 if __name__ == "__main__":

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from _cross_mesh_cases import OVER_ALPA, Case, bound, outcome, paper_cases, to_hosts
+from _cross_mesh_cases import ONE_TO_MANY, OVER_ALPA, Case, bound, outcome, paper_cases, to_hosts
+from _plain_plans import pins_of
 from _report import plot_grouped, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -55,12 +56,11 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.stages.schedules import ScheduleName
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 
-COMMAND = "python benchmarks/papers/cross_mesh.py --figures"
 MANY = 32
 """Number of micro-batches of a step that reaches a steady state, in figure 9."""
 
 ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
-ORDERS: tuple[Order, ...] = ("naive", "greedy", "best")
+Rows = list[dict[str, Any]]
 
 FIGURE_5 = {
     "1x1": "all alike",
@@ -78,16 +78,20 @@ AT_LEAST_AT_MOST = {"near 1": (1.0, 1.0), "3 to 10": (3.0, 10.0), "up to 2.5": (
 FIGURE_8_ELSE = "naive and load balance congest, ours does not"
 
 
-def figure_5() -> list[dict[str, Any]]:
+def _seconds(case: Case, method: Method, order: Order = "greedy") -> float:
+    return outcome(case, method, order).seconds
+
+
+def figure_5() -> Rows:
     """Return the rows of figure 5: from one GPU to one host with 1 to 4 GPUs, and to 1 to 4 hosts with 2 GPUs."""
-    rows: list[dict[str, Any]] = []
-    for hosts, gpus in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2)):
-        case = to_hosts(hosts, gpus)
-        row: dict[str, Any] = {"to": f"{hosts}x{gpus}", "send/recv s": outcome(case, "send_recv", "greedy").seconds}
+    rows: Rows = []
+    for hosts, gpus in ONE_TO_MANY:
+        case, to = to_hosts(hosts, gpus), f"{hosts}x{gpus}"
         # On one host the all-gather is local and uses NVLink only; with several hosts it crosses them.
-        gather = "local_allgather" if hosts == 1 else "global_allgather"
-        row |= {"Alpa s": outcome(case, gather, "greedy").seconds, "ours s": outcome(case, "broadcast", "best").seconds}
-        rows.append(row | {"bound s": bound(case), "in the paper": FIGURE_5[row["to"]]})
+        alpa = _seconds(case, "local_allgather" if hosts == 1 else "global_allgather")
+        row: dict[str, Any] = {"to": to, "send/recv s": _seconds(case, "send_recv"), "Alpa s": alpa}
+        row |= {"ours s": _seconds(case, "broadcast", "best"), "bound s": bound(case)}
+        rows.append(row | {"in the paper": FIGURE_5[to]})
     return rows
 
 
@@ -95,23 +99,22 @@ def _table_2() -> list[Case]:
     return [case for case in paper_cases() if case.name in OVER_ALPA]
 
 
-def figure_6() -> list[dict[str, Any]]:
+def figure_6() -> Rows:
     """Return the rows of figure 6: the cases of Table 2 by method."""
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for case in _table_2():
-        seconds = {method: outcome(case, method, "greedy").seconds for method in ("send_recv", *ALL_GATHERS)}
-        ours, alpa = outcome(case, "broadcast", "best").seconds, min(seconds[method] for method in ALL_GATHERS)
-        row = {"case": case.name, "send/recv s": seconds["send_recv"], "Alpa s": alpa, "ours s": ours}
+        ours, alpa = _seconds(case, "broadcast", "best"), min(_seconds(case, method) for method in ALL_GATHERS)
+        row = {"case": case.name, "send/recv s": _seconds(case, "send_recv"), "Alpa s": alpa, "ours s": ours}
         rows.append(row | {"over Alpa": alpa / ours, "over Alpa, paper": OVER_ALPA[case.name]})
     return rows
 
 
-def figure_8() -> list[dict[str, Any]]:
+def figure_8() -> Rows:
     """Return the rows of figure 8: the cases of Table 2 by order of broadcasts."""
-    titles = dict(zip(ORDERS, ("naive s", "load balance s", "ours s"), strict=True))
+    orders: dict[str, Order] = {"naive s": "naive", "load balance s": "greedy", "ours s": "best"}
     return [
         {"case": case.name}
-        | {title: outcome(case, "broadcast", order).seconds for order, title in titles.items()}
+        | {title: _seconds(case, "broadcast", order) for title, order in orders.items()}
         | {"bound s": bound(case), "in the paper": FIGURE_8.get(case.name, FIGURE_8_ELSE)}
         for case in _table_2()
     ]
@@ -131,7 +134,7 @@ class Model:
     """
 
     name: str
-    make: Callable[[int], TrainingStep]
+    make: Callable[..., TrainingStep]
     sizes: tuple[tuple[str, int], ...]
     pins: str | None
     batch: int
@@ -139,29 +142,18 @@ class Model:
 
     def step(self, parts: int) -> TrainingStep:
         """Return the step with `parts` micro-batches."""
-        return self.make(self.batch * parts)
-
-
-def _pinned(**presets: str) -> str:
-    return "".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for axis, preset in presets.items())
+        return self.make(batch=self.batch * parts)
 
 
 _GPT = GPT2Config(layers=32, width=2560, heads=32, vocabulary=51200, positions=1024)
 _UNET = UNetConfig(widths=(472, 944, 1888, 3776, 7552), image=64, attention=2)
-
-
-def _gpt(batch: int) -> TrainingStep:
-    return gpt2_step(_GPT, batch=batch, length=1024)
-
-
-def _utransformer(batch: int) -> TrainingStep:
-    return unet_step(_UNET, batch=batch)
+_gpt: Callable[..., TrainingStep] = partial(gpt2_step, _GPT, length=1024)
 
 
 MODELS = (
-    Model("GPT case1", _gpt, (("dp", 2), ("tp", 2)), _pinned(dp="dp", tp="tp"), 8, torch.float16),
-    Model("GPT case2", _gpt, (("dp", 4),), _pinned(dp="dp"), 8, torch.float16),
-    Model("U-Trans case1", _utransformer, (("gpu", 4),), None, 8),
+    Model("GPT case1", _gpt, (("dp", 2), ("tp", 2)), pins_of(("dp", ("dp",)), ("tp", ("tp",))), 8, torch.float16),
+    Model("GPT case2", _gpt, (("dp", 4),), pins_of(("dp", ("dp",))), 8, torch.float16),
+    Model("U-Trans case1", partial(unet_step, _UNET), (("gpu", 4),), None, 8),
 )
 IN_PAPER = {
     "GPT case1": "ours 1.1 over Alpa, at least 0.97 of Signal",
@@ -276,9 +268,9 @@ def ways(base: ModuleOp) -> dict[str, float]:
     }
 
 
-def figure_7(parts: int, rates: Sequence[float]) -> list[dict[str, Any]]:
+def figure_7(parts: int, rates: Sequence[float]) -> Rows:
     """Return the rows of figure 7: whole steps of the three models."""
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for model in MODELS:
         for rate in rates:
             seconds = ways(planned(model, parts, rate))
@@ -291,11 +283,11 @@ def figure_7(parts: int, rates: Sequence[float]) -> list[dict[str, Any]]:
     return rows
 
 
-def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
+def figure_9(rates: Sequence[float]) -> Rows:
     """Return the rows of figure 9: the U-Transformer with few and with many micro-batches."""
     few = "few: Overlap 3 % slower than Eager-1F1B"
     told = {2: few, 4: few, MANY: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for parts, in_paper in told.items():
         for rate in rates:
             seconds = ways(planned(MODELS[-1], parts, rate))
@@ -307,36 +299,30 @@ def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
     return rows
 
 
-def _bars(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float]]]:
-    for column in rows[0]:
-        if column.endswith(" s") and column != "bound s":
-            yield column.removesuffix(" s"), [row[column] for row in rows]
-
-
-def _in_paper(number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+def _in_paper(number: int, rows: Rows) -> dict[str, list[float]]:
     """Return speed-ups of a figure with the numbers in the paper's text, or nothing if the text has none."""
+
+    def column(name: str) -> list[float]:
+        return [row[name] for row in rows]
+
     match number:
         case 6:
             text = [AT_LEAST_AT_MOST[row["over Alpa, paper"]] for row in rows]
-            bars = {"ours over Alpa": _column(rows, "over Alpa")}
+            bars = {"ours over Alpa": column("over Alpa")}
             return bars | {"paper, at least": [low for low, _ in text], "paper, at most": [high for _, high in text]}
         case 7:
             text = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
-            return {"ours over Alpa": _column(rows, "over Alpa"), "paper": text}
+            return {"ours over Alpa": column("over Alpa"), "paper": text}
         case 9:
             few = [row["micro-batches"] < MANY for row in rows]
             return {
-                "Overlap over Broadcast": _column(rows, "Overlap over Broadcast"),
+                "Overlap over Broadcast": column("Overlap over Broadcast"),
                 "paper (many)": [math.nan if is_few else 1.3 for is_few in few],
-                "Eager-1F1B over Overlap": _column(rows, "Eager over Overlap"),
+                "Eager-1F1B over Overlap": column("Eager over Overlap"),
                 "paper": [1.03 if is_few else 1.15 for is_few in few],
             }
         case _:
             return {}
-
-
-def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [row[name] for row in rows]
 
 
 def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) -> None:
@@ -349,8 +335,10 @@ def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) 
         9: (figure_9(rates), ("micro-batches", "rate")),
     }
     for number, (rows, names) in figures.items():
-        publish(f"cross_mesh_figure_{number}", rows, command=COMMAND)
+        publish(f"cross_mesh_figure_{number}", rows)
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
-        plot_grouped(f"cross_mesh_figure_{number}", labels, dict(_bars(rows)), ylabel="seconds, simulated")
+        ways = [column for column in rows[0] if column.endswith(" s") and column != "bound s"]
+        bars = {way.removesuffix(" s"): [row[way] for row in rows] for way in ways}
+        plot_grouped(f"cross_mesh_figure_{number}", labels, bars, ylabel="seconds, simulated")
         if speedups := _in_paper(number, rows):
             plot_grouped(f"cross_mesh_figure_{number}_speedups", labels, speedups, ylabel="speed-up")

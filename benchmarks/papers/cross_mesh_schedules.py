@@ -145,9 +145,6 @@ def row_of(model: Model, parts: int, rate: float, chunks: int) -> dict[str, Any]
 
 def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates: Sequence[float]) -> None:
     """Print the table, and write JSON file and plot. `names` selects models; if empty, all are used."""
-    shown = " ".join(map(str, micro_batches)), " ".join(f"{rate:g}" for rate in rates)
-    command = f"python benchmarks/papers/cross_mesh.py --schedules --micro-batches {shown[0]} --rates {shown[1]}"
-    command += "".join(f" --models '{name}'" for name in names)
     cases = [
         (model, parts, rate, chunks)
         for model in MODELS
@@ -157,7 +154,7 @@ def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates:
         for chunks in (1, 2)
     ]
     rows = [row_of(*case) for case in cases]
-    publish("cross_mesh_schedules", rows, command=command)
+    publish("cross_mesh_schedules", rows)
     labels = [f"{row['model']} x {row['parts']}, {row['rate']:g}, {row['chunks']} chunks" for row in rows]
     series = {"best fixed": [min(row[name] for name in FIXED if row[name]) for row in rows]}
     series |= {way: [row[way] for row in rows] for way in ("auto", "free", "links")}

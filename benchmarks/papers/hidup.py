@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _report import parsed, plot_grouped, publish
+from _report import arguments, parsed, plot_grouped, publish
 from hidup_figures import bandwidth, batch, placement, plot_figure, plot_placement, scale, single
 from hidup_plans import HALVES, Planner, Setting
 from xdsl.context import Context
@@ -236,7 +236,7 @@ def main() -> None:
         "placement": (lambda _: placement("bert-sgmoe"), plot_placement),
         "orders": (lambda options: orders(options.shipped, options.clusters), plot_orders),
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(sections), default=tuple(sections))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="models of figures 6 and 7")
     parser.add_argument("--gpus", nargs="+", type=int, default=(8, 16, 32, 64), help="GPUs of figure 6")
@@ -251,17 +251,8 @@ def main() -> None:
         make, plot = sections[name]
         rows = make(options)
         hidden = [column for column, value in rows[0].items() if isinstance(value, list)]
-        words = [f" --{key} {shown}" for key, shown in _changed(parser, options) if key != "only"]
-        command = f"python benchmarks/papers/hidup.py --only {name}{''.join(words)}"
-        publish(f"hidup_{name}", rows, command=command, hidden=hidden)
+        publish(f"hidup_{name}", rows, hidden=hidden)
         plot(f"hidup_{name}", rows)
-
-
-def _changed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the options that differ from their defaults, with their values as on a command line."""
-    for key, value in vars(options).items():
-        if value != parser.get_default(key):
-            yield key, " ".join(map(str, value)) if isinstance(value, Sequence) else str(value)
 
 
 def _plot_loss(name: str, rows: Rows) -> None:

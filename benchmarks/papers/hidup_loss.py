@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from _report import plot_curves
+from _sides import executor_of
 from hidup_figures import by_way
 from hidup_plans import HALVES, Setting
 
@@ -27,14 +28,12 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import on_mesh
-from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.bert import IGNORED, Bert, BertConfig
 from shardwright.models.moe import balanced, sparsely_gated
 from shardwright.models.transformer import token_cross_entropy
 from shardwright.passes.pipeline import Pipeline
 from shardwright.passes.search_strategy import SearchStrategyPass
-from shardwright.runtime import Executor, Stage, run_ranks
-from shardwright.runtime.stages import connect
+from shardwright.runtime import run_ranks
 
 DOCS = Path(__file__).parents[2] / "docs"
 LENGTH, BATCH, WORDS = 32, 32, 1000
@@ -112,9 +111,7 @@ def on_one_device(step: TrainingStep, batches: Sequence[Mapping[str, torch.Tenso
 def on_ranks(text: str, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[float]:
     """Train by a program as one of its ranks, and return the losses."""
     torch.set_num_threads(1)
-    stages = [Stage(*stage) for stage in load_text(text, "program.py")]
-    executor = Executor(stages, connect(stages))
-    executor.initialize(small_step(batches[0]).model, 0)
+    executor = executor_of(small_step(batches[0]), text)
     return [executor.step(batch).item() for batch in batches]
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from _prediction_cases import plan
 from _prediction_ranks import time_steps
-from _prediction_study import load_module, predicted
+from _prediction_study import predicted
 
 from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.models.mlp import mlp_step
 from shardwright.runtime import run_ranks
+from shardwright.tools.ir_input import load_module
 
 pytestmark = pytest.mark.distributed
 STEP = partial(mlp_step, (12, 32, 10), batch=8)
@@ -27,4 +28,4 @@ def test_a_plan_runs_in_turns_and_is_predicted_from_what_was_kept(tmp_path: Path
         assert min(len(turn.steps) for turn in turns) >= 2
         assert all(turn.wall >= sum(turn.steps) > 0 for turn in turns)
     made.save(tmp_path)
-    assert predicted(load_module(tmp_path / "step.mlir"), cluster).seconds == made.report["predicted_step_s"]
+    assert predicted(load_module(str(tmp_path / "step.mlir")), cluster).seconds == made.report["predicted_step_s"]

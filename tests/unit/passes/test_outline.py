@@ -5,6 +5,7 @@ from _outline import outline_of, outline_seconds
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
 
+from shardwright.dialects.pipe import Action
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import subcluster
@@ -64,7 +65,7 @@ def test_parts_of_a_loop_are_one_stretch():
     module = planned()
     (func,) = step_functions(module)
     for stage in outline_of(module, func).stages:
-        runs = [number for what, number in stage.actions if what == "run"]
+        runs = [slot.label for slot in stage.slots if slot.action is Action.RUN]
         assert len(runs) > len(stage.stretches)
 
 
@@ -82,5 +83,5 @@ def test_what_runs_beside_other_work_is_refused():
       func.return %g.sum : tensor<8xf32>
     }""")
     (func,) = step_functions(module)
-    with pytest.raises(ValueError, match="runs beside other work"):
+    with pytest.raises(ValueError, match="overlaps other work"):
         outline_of(module, func)

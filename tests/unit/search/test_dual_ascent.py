@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from _synthetic_problems import layered_problem
+from synthetic_problems import layered_problem
 
 from shardwright.passes.search.dual_ascent import DualAscent
 from shardwright.passes.search.problem import Edge, Problem, brute_force

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _synthetic_problems import layered_problem, perturbed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic_problems import layered_problem, perturbed
 
 from shardwright.passes.search import bucket
 from shardwright.passes.search.eliminate import LimitReached, Limits, solve
