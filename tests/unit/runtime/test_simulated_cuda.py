@@ -209,7 +209,7 @@ FAULTS = {
         "dp", collectives._all_reduce, {"[request.reduction]": "['max' if group.part else 'sum']"}, "order"
     ),
     "one rank leaves out a collective": Fault(
-        "dp", collectives._launch, {"for each in operands]": "for each in operands[group.part :]]"}, "order"
+        "dp", collectives._launch, {"for args in operands]": "for args in operands[group.part :]]"}, "order"
     ),
     "a message is on the host": Fault("tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"),
     "a group is connected by one of its ranks": Fault(
