@@ -79,7 +79,7 @@ def find_calls(functions: Sequence[ValueUses]) -> list[list[LayerCall]]:
     steps: list[tuple[ValueUses, list[Operation]]] = []
     ends: list[int] = []
     for uses in functions:
-        own = _with_frees(uses.ops)
+        own = _steps(uses)
         ends += (len(steps) + end for end in _ends([_place(step[0]) for step in own]))
         steps += ((uses, step) for step in own)
     classes = Classes()
@@ -126,11 +126,11 @@ def _call(ops: Sequence[Operation], uses: ValueUses) -> LayerCall:
     return LayerCall(uses, ops, uses.given(ops), uses.left(ops))
 
 
-def _with_frees(ops: Sequence[Operation]) -> list[list[Operation]]:
-    """Group each op with the frees that follow it."""
+def _steps(uses: ValueUses) -> list[list[Operation]]:
+    """Group each op with the ops without text that follow it."""
     steps: list[list[Operation]] = []
-    for op in ops:
-        if isinstance(op, FreeOp) and steps:
+    for op in uses.ops:
+        if steps and uses.has_no_text(op):
             steps[-1].append(op)
         else:
             steps.append([op])

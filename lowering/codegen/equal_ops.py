@@ -22,6 +22,7 @@ from ...dialects.sharding_attrs import ShardingAttr
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ...dialects.step import BACKWARD, sharding_of
 from ...dialects.train import is_update
+from ...ir.collectives import CollectiveKind
 from .overwritten import Overwritten, overwritten_operands
 from .where import Where
 
@@ -58,8 +59,6 @@ def _class_of(op: Operation) -> tuple[object, ...] | None:
                 arguments = ((name, each) for name, each in op.attributes.items() if "." not in name)
                 use = (use[0], tuple(each for each in arguments if each[0] != STREAM), *use[2:])
             return (type(op), *use, op.signature, BACKWARD in op.attributes, is_update(op), *parts_of(op).items())
-        case CollectiveOp() if isinstance(op.operand.owner, FragmentOp):
-            return None  # The sum over the parts of a loop, which the loop has computed.
         case CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
             types = tuple(value.type for value in (*op.operands, *op.results))
             given = tuple(sharding_of(value) for value in op.operands if not isinstance(value.type, TokenType))
@@ -117,6 +116,13 @@ class ValueUses:
     @cached_property
     def _frees(self) -> frozenset[Operation]:
         return frozenset(op for op in self.ops if isinstance(op, FreeOp))
+
+    def has_no_text(self, op: Operation) -> bool:
+        """Return whether an op is a free, or the sum over a loop in the memory in which the loop has computed it."""
+        if isinstance(op, CollectiveOp):
+            summed = isinstance(op.operand.owner, FragmentOp) and op.KIND is CollectiveKind.ALL_REDUCE
+            return summed and bool(self.overwritten[op])
+        return isinstance(op, FreeOp)
 
     def _users(self, value: SSAValue) -> set[Operation]:
         """Return the ops that use a value; a free that is not of this function is none of them."""

@@ -10,7 +10,7 @@ Values that the caller keeps are passed by name, or as the list that holds them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
@@ -20,7 +20,6 @@ from ...dialects.spmd import CollectiveOp, FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
 from .equal_layers import LayerCall
 from .equal_ops import ValueUses
-from .overwritten import Overwritten
 
 SHORTEST_LIST = 3
 """The least number of values that are passed as a list."""
@@ -114,11 +113,12 @@ class _Interfaces:
     def _splits(self, caller: Caller, items: Items) -> dict[Operation, Sequence[Sequence[SSAValue]]]:
         """Group the results of each op with many results by the item that frees them."""
         splits: dict[Operation, Sequence[Sequence[SSAValue]]] = {}
+        outside = frozenset(item for item in items if isinstance(item, Operation))
         for op in items:
             if isinstance(op, WaitOp | ForeachOp | FragmentOp) and not is_update(op):
                 values = caller.summed.get(op, ()) if isinstance(op, FragmentOp) else tuple(op.results)
                 if len(values) > _MANY:
-                    last_forms = [_last_form(value, caller.uses.overwritten) for value in values]
+                    last_forms = [_last_form(value, caller.uses, outside) for value in values]
                     parts = _partition([self._fate(value) for value in last_forms])
                     splits[op] = [[values[at] for at in group] for group in parts]
                     for group in parts:
@@ -198,10 +198,16 @@ class _Interfaces:
         return fixed
 
 
-def _last_form(value: SSAValue, overwritten: Overwritten) -> SSAValue:
-    """Return the value that takes the place of the sum over a loop: the result of an all-reduce over the parts."""
+def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation]) -> SSAValue:
+    """
+    Return the value that takes the place of the sum over a loop: the result of an all-reduce over the parts.
+
+    Args:
+        outside: the ops outside of the functions of layers; within these, the result has another name.
+    """
     users = (use.operation for use in value.uses if isinstance(value.owner, FragmentOp))
-    return next((op.result for op in users if isinstance(op, CollectiveOp) and overwritten.get(op)), value)
+    results = (op.results[0] for op in users if op in outside and isinstance(op, CollectiveOp) and uses.has_no_text(op))
+    return next(results, value)
 
 
 def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:

@@ -33,6 +33,7 @@ from .equal_ops import ValueUses, read_by
 from .errors import EmitError
 from .fragments import LISTED, Fragments, LoopBody, LoopValues, find_layers, how
 from .layered_arguments import NamedArguments, layered_arguments
+from .layered_entries import shared_forms
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, PartOf
 from .plan import PlanFacts, ProgramSignature, axes_doc, mesh_doc, plan_doc, spread_text
@@ -66,11 +67,14 @@ def staged(stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, 
     transfers = list(_transfers(stages))
     if transfers:
         yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
+    plans: list[Group] = []
     for stage, program in zip(stages, programs, strict=True):
         signature = ProgramSignature(stage.func, stage.arguments, stage.results)
         more: dict[str, Doc] = {"ranks": literal(stage.ranks)} | ({"transfers": "TRANSFERS"} if transfers else {})
-        yield ""
-        yield from lines(plan_doc(signature, tuple(program.groups), **about, suffix=str(stage.index), more=more))
+        plans.append(plan_doc(signature, tuple(program.groups), **about, suffix=str(stage.index), more=more))
+    forms, plans = shared_forms(plans)
+    for doc in (*forms, *plans):
+        yield from ("", *lines(doc))
     if table:
         yield from ("", "# What differs between the ranks of a stage: an entry per rank.", *lines(table.table()))
     for function in (*functions.values(), *steps):
