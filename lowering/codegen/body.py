@@ -87,7 +87,7 @@ class Body:
     A writer of one function.
 
     Args:
-        uses: the ops of the function, or for the function of a layer those of its caller.
+        uses: the ops of the function, or the ops of its caller for the function of a layer.
         frees: whether the function deletes values that are no longer needed.
         layer: for the function of a layer, the call that it is written from.
         layers: the ops of the function with calls for its equal layers, if they are known.
@@ -192,7 +192,7 @@ class Body:
         return isinstance(op.operand.owner, FragmentOp) and self.where.temporal.issuperset(_axes(op))
 
     def _is_in_place_sum(self, op: Operation) -> bool:
-        """Return whether an op is the sum over a loop in the memory in which the loop has computed it."""
+        """Return whether an op is the sum over a loop, which the loop has computed in place."""
         if not isinstance(op, CollectiveOp) or not self._is_over_loop(op):
             return False
         return op.KIND is CollectiveKind.ALL_REDUCE and bool(self.overwritten[op])

@@ -118,7 +118,7 @@ class ValueUses:
         return frozenset(op for op in self.ops if isinstance(op, FreeOp))
 
     def has_no_text(self, op: Operation) -> bool:
-        """Return whether an op is a free, or the sum over a loop in the memory in which the loop has computed it."""
+        """Return whether an op is a free, or the sum over a loop, which the loop has computed in place."""
         if isinstance(op, CollectiveOp):
             summed = isinstance(op.operand.owner, FragmentOp) and op.KIND is CollectiveKind.ALL_REDUCE
             return summed and bool(self.overwritten[op])

@@ -219,7 +219,7 @@ class _StepWriter:
                 yield index, freed
 
     def _ops(self) -> list[Operation]:
-        """Return the ops of the step with frees; those of the loop are in the order of the block."""
+        """Return the ops of the step with frees; the ops of the loop are in the order of the block."""
         ops: dict[Operation, None] = {}
         for index, entry in enumerate(self.entries):
             ops |= dict.fromkeys(op for op in self.stage.program.ops if op in self.loop) if index in self.looped else {}
