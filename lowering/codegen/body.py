@@ -9,7 +9,7 @@ yields. `Where` holds the parts that the ops of a function run for; otherwise `B
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -22,7 +22,7 @@ from ...dialects.step import sharding_of
 from ...dialects.train import TrainOp, is_update
 from ...ir.collectives import CollectiveKind
 from ...ir.mesh import Mesh
-from ...ir.sharding import Reduction, Sharding
+from ...ir.sharding import Reduction
 from .calls import Calls, operands_to_copy, returns_list
 from .collectives import Collectives
 from .empty import Empties
@@ -30,27 +30,23 @@ from .equal_layers import LayerCall
 from .equal_ops import ValueUses
 from .errors import EmitError, place
 from .layer_calls import call_of_layer, let_go, parameters_of, return_of
-from .layer_functions import SHORTEST_LIST, LayeredOps, LayerFunction, find_layers
-from .layout import INDENT, WIDTH, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
+from .layer_functions import SHORTEST_LIST, Items, LayeredOps, LayerFunction
+from .layout import INDENT, WIDTH, Doc, Group, assignment, call, flat, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
-from .overwritten import Overwritten, overwritten_operands, summed_in_place
 from .sizes import PART, RANK, Sizes, Table
-from .where import Where
 
 _UNUSED = "_"
-_TOTAL = "total"
+TOTAL = "total"
 
 _JOINED = {
     CollectiveKind.ALL_REDUCE: "reduced",
     CollectiveKind.REDUCE_SCATTER: "reduced",
     CollectiveKind.ALL_GATHER: "gathered",
+    FragmentOp.name: "summed",
 }
 _JOINED_OTHERWISE = "joined"
 """The names of the lists of an op's results."""
-
-LISTED = "list"
-"""The treatment of a yielded value whose parts are all kept, in a list."""
 
 
 @dataclass
@@ -86,66 +82,37 @@ class Program:
         return name
 
 
-def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[int, bool]] | None = None) -> str:
-    """
-    Write the function of a fragment and return its name. Its parameters are `comm`, `part` and the captured values.
-
-    Args:
-        order: (index, owned) of each result to return, in order; an owned result is in separate memory that the caller
-            may overwrite. The default returns all results, and owns all except lists of parts.
-    """
-    where, block = Where(program.mesh, op.axis.data), op.body.block
-    ops, yielded = list(block.ops), op.terminator.args
-    body = Body(program, where, ops, overwritten_operands(ops), frees=_frees(ops))
-    parameters = [body.names.new(value) for value in op.captured]
-    name = program.new_function(op.label.data, [])
-    in_place = summed_in_place(op)
-    statements = list(body.statements([inner for inner in block.ops if inner is not block.last_op]))
-    if order is None:
-        order = [(index, how(op, sharding_of(value)) != LISTED) for index, value in enumerate(yielded)]
-    repeated = [index for index, _ in order]
-    texts: list[str] = []
-    for index, owned in order:
-        copied = owned and (not in_place[index] or repeated.count(index) > 1)
-        texts.append(body.names[yielded[index]] + (".clone()" if copied else ""))
-    end = [*program.tick(), "", *body.returned(texts)]
-    program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, *end]
-    return name
-
-
 class Body:
     """
     A writer of one function.
 
     Args:
-        where: the mesh of the function, and the axis of its loop.
-        ops: the ops of the function, in order.
-        overwritten: op -> operands whose memory the op reuses for its results.
+        uses: the ops of the function, or the ops of its caller for the function of a layer.
         frees: whether the function deletes values that are no longer needed.
-        last_use: for the function of a layer, value -> last op of the caller that reads it; otherwise None.
+        layer: for the function of a layer, the call that it is written from.
+        layers: the ops of the function with calls for its equal layers, if they are known.
     """
 
     def __init__(
         self,
         program: Program,
-        where: Where,
-        ops: Sequence[Operation],
-        overwritten: Overwritten,
+        uses: ValueUses,
         *,
         frees: bool,
-        last_use: dict[SSAValue, Operation] | None = None,
+        layer: LayerCall | None = None,
+        layers: LayeredOps | None = None,
     ) -> None:
-        self.program, self.where, self.overwritten, self.frees = program, where, overwritten, frees
+        self.program, self.uses, self.where, self.frees = program, uses, uses.where, frees
+        self.overwritten, self.last_use, where = uses.overwritten, uses.last_use, uses.where
+        ops = uses.ops if layer is None else layer.ops
         loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
-        self.is_layer = last_use is not None
-        self.names = Names((PART, _TOTAL) if loops else (), without_number if self.is_layer else str)
+        self.is_layer = layer is not None
+        self.names = Names((PART, TOTAL) if loops else (), without_number if self.is_layer else str)
         self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
         self.empties = Empties(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
-        if last_use is None:
-            last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
-        self.last_use, self.splits = last_use, LayeredOps(()).splits
+        self.layers = layers or LayeredOps(ops)
         self.first, self.place = ops[0], ""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
@@ -154,49 +121,29 @@ class Body:
         if self.sizes.uses_rank:
             yield f"{INDENT}{RANK} = comm.rank"
 
-    def statements(self, ops: Sequence[Operation], layers: LayeredOps | None = None) -> Iterator[str]:
-        """
-        Write the lines of all ops, with calls of one function for equal layers.
+    def statements(self, items: Items) -> Iterator[str]:
+        """Write the lines of ops, and of calls of the functions of layers."""
+        for item in items:
+            yield from self._layer(item) if isinstance(item, LayerCall) else self.statement(item)
 
-        Args:
-            layers: the equal layers of `ops`, if they have been computed before.
-        """
-        layers = layers or self.layers(ops)
-        self.splits = layers.splits
-        for item in layers.items:
-            if isinstance(item, LayerCall):
-                yield from self._layer(layers.functions[item], item)
-            else:
-                yield from self.statement(item)
-
-    def layers(self, ops: Sequence[Operation], lists: Sequence[Sequence[SSAValue]] = ()) -> LayeredOps:
-        """
-        Find the equal layers of `ops`; a program that announces each op has none.
-
-        Args:
-            lists: the lists of arguments in the program.
-        """
-        if self.program.ticks is not None:
-            return LayeredOps(ops)
-        return find_layers(ops, ValueUses(self.overwritten, self.last_use), lists)
-
-    def _layer(self, function: LayerFunction, each: LayerCall) -> Iterator[str]:
+    def _layer(self, each: LayerCall) -> Iterator[str]:
         """Write a call of the function of a layer; the first call also writes the function."""
+        function = self.layers.functions[each]
         if not function.name:
-            self._layer_function(function)
+            self._layer_function(function, each)
+        self.program.groups.update(function.groups)
         kind = "" if each.phase == "forward" else f", {each.phase}"
         here = f"{each.block or function.name}{kind}"
         if here != self.place:
             self.place = here
-            yield from ("", f"{INDENT}# {here}")
+            yield from ("", f"{INDENT}# {here}") if each.ops[0] is not self.first else (f"{INDENT}# {here}",)
         yield from call_of_layer(function, each, self.names, ["comm", PART] if self.where.loop else ["comm"])
 
-    def _layer_function(self, function: LayerFunction) -> None:
-        first = function.calls[0]
+    def _layer_function(self, function: LayerFunction, first: LayerCall) -> None:
         family = first.block.rpartition(".")[0]
         function.name = self.program.new_function(f"{family}_{first.phase}" if family else first.phase, [])
-        body = Body(self.program, self.where, first.ops, self.overwritten, frees=self.frees, last_use=self.last_use)
-        parameters, streams, unpacked = parameters_of(function, body.names, self.names)
+        body = Body(replace(self.program, groups=function.groups), self.uses, frees=self.frees, layer=first)
+        parameters, streams, unpacked = parameters_of(function, first, body.names, self.names)
         body.calls.streams = dict(zip(first.streams, streams, strict=True))
         statements = [line for op in first.ops for line in body.statement(op)]
         parameters = [PART, *parameters] if self.where.loop else parameters
@@ -204,7 +151,7 @@ class Body:
             *body.head(function.name, parameters),
             *unpacked,
             *statements,
-            *return_of(function, body.names),
+            *return_of(function, first, body.names),
         ]
 
     def statement(self, op: Operation) -> Iterator[str]:
@@ -216,16 +163,16 @@ class Body:
                 yield from self.returned(self.names.listed(op.arguments))
             case FreeOp():
                 yield from self.free(op.args)
-            case FragmentOp():
-                yield from self._loop(op)
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
                 self._check(op)
-                yield from self.comment(op)
-                yield from self.program.tick(op)
                 try:
-                    yield from self._assignment(op)
+                    text = list(self._assignment(op))
                 except VerifyException as error:
                     raise EmitError(op, str(error)) from error
+                if text:
+                    yield from self.comment(op)
+                yield from self.program.tick(op)
+                yield from text
                 if isinstance(op, WaitOp):
                     yield from self._end(op.token)
             case _:
@@ -244,6 +191,12 @@ class Body:
         """Return whether a collective over temporal axes reads the result of a loop."""
         return isinstance(op.operand.owner, FragmentOp) and self.where.temporal.issuperset(_axes(op))
 
+    def _is_in_place_sum(self, op: Operation) -> bool:
+        """Return whether an op is the sum over a loop, which the loop has computed in place."""
+        if not isinstance(op, CollectiveOp) or not self._is_over_loop(op):
+            return False
+        return op.KIND is CollectiveKind.ALL_REDUCE and bool(self.overwritten[op])
+
     def comment(self, op: Operation) -> Iterator[str]:
         """Write a comment with the layer and line in the model if they differ from the previous op's."""
         here = place(op, WIDTH - len(f"{INDENT}# "))
@@ -257,34 +210,16 @@ class Body:
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
             yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]
 
-    def _loop(self, op: FragmentOp) -> Iterator[str]:
-        """Write a loop that calls the fragment for every part and accumulates the results as they are produced."""
-        name = fragment_function(self.program, op)
-        parts = call(name, ["comm", PART, *(self.names[value] for value in op.captured)])
-        kinds = tuple(how(op, sharding_of(value)) for value in op.terminator.args)
-        options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
-        count = self.program.mesh.axis(op.axis.data).size
-        self.place = ""
-        yield ""
-        yield f"{INDENT}# {count} parts of the batch, one after the other"
-        yield f"{INDENT}{_TOTAL} = []"
-        yield f"{INDENT}for {PART} in range({count}):"
-        yield from assignment([_TOTAL], call("rt.accumulate", [_TOTAL, parts, *options]), INDENT * 2)
-        targets = [self._target(op, index) for index in range(len(op.results))]
-        if targets:
-            yield from assignment(targets, Group(_TOTAL, (), ""), INDENT, unpacked=True)
-        yield f"{INDENT}del {_TOTAL}"
-
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp | AccumulateOp) -> Iterator[str]:
         source = self.names[op.operands[0]] if op.operands else ""
-        targets = self._targets(op)
+        targets = self.targets(op)
         key = next((name for name in targets if name != _UNUSED), op.name)
         match op:
             case ComputeOp():
                 expression = self.calls.expression(op, key, self.overwritten[op])
                 expression = self.empties.guarded(op, key, expression)
             case CollectiveOp() if op.KIND is CollectiveKind.ALL_REDUCE and self._is_over_loop(op):
-                if self.overwritten[op]:
+                if self._is_in_place_sum(op):
                     return
                 expression = call(f"{source}.clone", [])
             case CollectiveOp():
@@ -295,9 +230,9 @@ class Body:
                 expression = call("comm.wait", [self.names[op.token]])
             case AccumulateOp():
                 expression = self._accumulated(op, source)
-        if (groups := self.splits.get(op)) is not None:
-            expression = self._grouped(op, groups, expression)
-        unpacked = op in self.splits or isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
+        if (groups := self.layers.splits.get(op)) is not None:
+            expression = self.grouped(op.results, groups, expression)
+        unpacked = groups is not None or isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
         yield from assignment(targets, expression, INDENT, unpacked=unpacked)
 
     def _accumulated(self, op: AccumulateOp, total: str) -> Group:
@@ -309,24 +244,24 @@ class Body:
         function = {Reduction.SUM: "torch.add", Reduction.MAX: "torch.maximum", Reduction.MIN: "torch.minimum"}[kind]
         return call(function, [total, self.names[op.part]])
 
-    def _targets(self, op: Operation) -> list[str]:
+    def targets(self, op: Operation) -> list[str]:
         """Return the names of the results or of lists of results; none for an in-place update of elements of lists."""
-        if (groups := self.splits.get(op)) is not None:
-            label = _JOINED.get(op.start.collective) if isinstance(op, WaitOp) else None
-            return [self._group(group, label or _JOINED_OTHERWISE) for group in groups]
-        targets = [self._target(op, index) for index in range(len(op.results))]
+        if (groups := self.layers.splits.get(op)) is not None:
+            label = _JOINED.get(op.start.collective if isinstance(op, WaitOp) else op.name, _JOINED_OTHERWISE)
+            return [self._group(group, label) for group in groups]
+        targets = [self.target(op, index) for index in range(len(op.results))]
         written = {self.names[op.operands[operand]] for operand in self.overwritten[op]}
         # An update in place leaves the lists of layers with the new values.
         listed = any(self.names.list_of(value) is not None for value in op.results)
         return [] if listed and isinstance(op, ComputeOp) and is_update(op) and written.issuperset(targets) else targets
 
     @staticmethod
-    def _grouped(op: Operation, groups: Sequence[Sequence[SSAValue]], results: Doc) -> Group:
+    def grouped(values: Sequence[SSAValue], groups: Sequence[Sequence[SSAValue]], results: Doc) -> Group:
         """Group results into lists: by the sizes of the lists if results are in order, else by the list of each."""
-        if [value for group in groups for value in group] == list(op.results):
+        if [value for group in groups for value in group] == list(values):
             return call("rt.split", [results, *(str(len(group)) for group in groups)])
         numbers = {value: number for number, group in enumerate(groups) for value in group}
-        return call("rt.grouped", [results, literal([numbers[value] for value in op.results])])
+        return call("rt.grouped", [results, literal([numbers[value] for value in values])])
 
     def _group(self, values: Sequence[SSAValue], label: str) -> str:
         """Name a list of results, or each result of a short list: `(a, b)`."""
@@ -335,12 +270,14 @@ class Body:
         named = [_UNUSED if _is_unused(value) else self.names.new(value) for value in values]
         return f"({', '.join(named)}{',' if len(named) == 1 else ''})"
 
-    def _target(self, op: Operation, index: int) -> str:
+    def target(self, op: Operation, index: int) -> str:
         """Name a result; a new version of an operand takes the operand's name."""
         result = op.results[index]
         if _is_unused(result):
             return _UNUSED
         operand = self._earlier_form(op, index)
+        if operand is not None and self._is_in_place_sum(op):
+            return self.names.share(result, operand)
         if operand is not None and (named := self.names.list_of(operand)) is not None and named.variable:
             operand = None
         if operand is not None and self.names.holds(operand):
@@ -369,10 +306,10 @@ class Body:
             self.names.release(token)
 
     @staticmethod
-    def returned(names: list[str]) -> Iterator[str]:
-        """Write `return names`."""
-        line = f"{INDENT}return {', '.join(names)}{',' if len(names) == 1 else ''}"
-        yield from [line] if len(line) <= WIDTH else lines(tuple_of(names, "return "), INDENT)
+    def returned(results: Sequence[Doc]) -> Iterator[str]:
+        """Write `return results`."""
+        line = f"{INDENT}return {', '.join(map(flat, results))}{',' if len(results) == 1 else ''}"
+        yield from [line] if len(line) <= WIDTH else lines(tuple_of(results, "return "), INDENT)
 
     def free(self, values: Iterable[Named]) -> Iterator[str]:
         """Write `del` statements for the freed values that still have their names."""
@@ -388,30 +325,5 @@ def _is_unused(value: SSAValue) -> bool:
     return all(isinstance(use.operation, FreeOp) for use in value.uses)
 
 
-def _frees(ops: Iterable[Operation]) -> bool:
-    return any(isinstance(op, FreeOp) for op in ops)
-
-
-def read_by(op: Operation) -> Iterable[SSAValue]:
-    """Return the values whose memory `op` reads; a wait reads the operands of its start."""
-    match op:
-        case WaitOp():
-            return (op.token, *op.start.args)
-        case FragmentOp():
-            return op.captured
-        case _:
-            return op.operands
-
-
 def _axes(op: CollectiveOp) -> Iterator[str]:
     return (axis for axes in op.axes.data for axis in axes)
-
-
-def how(op: FragmentOp, given: Sharding) -> str:
-    """Return the treatment of the parts of a yielded value: their reduction, or `LISTED`."""
-    axis = op.axis.data
-    if axis in given.split_axes:
-        return LISTED
-    if (kind := dict(given.partial).get(axis)) is None:
-        raise EmitError(op, f'yields a value spread as {given}, expected a value that is micro-batched along "{axis}"')
-    return kind.value

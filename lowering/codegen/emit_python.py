@@ -18,13 +18,14 @@ from xdsl.ir import Operation
 from ...dialects import train
 from ...dialects.spmd import FreeOp
 from ...ir.mesh import Mesh
-from .body import Body, Program
+from .body import Program
 from .check_program import ProgramTextError, check_program
 from .checks import check_lowered, the_mesh, the_step
+from .equal_ops import ValueUses
 from .errors import EmitError
+from .fragments import Fragments, LoopBody, LoopValues, find_layers
 from .layered_arguments import NamedArguments, layered_arguments
 from .layout import INDENT, lines
-from .overwritten import overwritten_operands
 from .plan import PlanFacts, ProgramSignature, docstring, mesh_doc, plan_doc
 from .stage_ops import stages_of
 from .stages import staged
@@ -98,12 +99,14 @@ def step_function(program: Program, func: FuncOp) -> Iterator[str]:
     block = func.body.block
     ops, done = list(block.ops), block.last_op
     assert done is not None, "a step returns"
-    overwritten = overwritten_operands(ops)
-    body = Body(program, Where(program.mesh), ops, overwritten, frees=any(isinstance(op, FreeOp) for op in ops))
-    layered = layered_arguments(func)
-    layers = body.layers(ops[:-1], [values for layer in layered for values in layer.lists])
-    arguments = NamedArguments(func, body.names, layered if layers.functions else ())
-    statements = list(body.statements(ops[:-1], layers))
+    layered = layered_arguments(func, func.body.block.args)
+    lists = [values for layer in layered for values in layer.lists]
+    frees = any(isinstance(op, FreeOp) for op in ops)
+    uses, fragments = ValueUses.of(ops, Where(program.mesh)), Fragments.of(program, ops)
+    body = LoopBody(program, uses, fragments, LoopValues.of(ops, fragments), lists, frees=frees)
+    find_layers([body])
+    arguments = NamedArguments(func, func.body.block.args, body.names, layered if body.layers.functions else ())
+    statements = list(body.statements(body.layers.items[:-1]))
     yield from body.head("step", arguments.parameters)
     yield from arguments.head()
     yield from statements

@@ -24,12 +24,14 @@ class LayerCall:
     One of several equal ranges of ops.
 
     Args:
+        uses: the function that the range is in.
         ops: ops of the range, including frees.
         given: values from before the range that it reads, in order of first use.
         left: results that ops outside the range use, in order.
         lists: groups of results in `left` that are freed together.
     """
 
+    uses: ValueUses
     ops: Sequence[Operation]
     given: Sequence[SSAValue]
     left: Sequence[SSAValue]
@@ -72,26 +74,29 @@ def _most_frequent(items: Iterable[str]) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def find_calls(ops: Sequence[Operation], flow: ValueUses) -> list[list[LayerCall]]:
-    """Return the groups of equal ranges of ops that are worth a function."""
-    steps = _with_frees(ops)
-    heads = [step[0] for step in steps]
+def find_calls(functions: Sequence[ValueUses]) -> list[list[LayerCall]]:
+    """Return the groups of equal ranges of ops, each within one of `functions`, that are worth a function."""
+    steps: list[tuple[ValueUses, list[Operation]]] = []
+    ends: list[int] = []
+    for uses in functions:
+        own = _steps(uses)
+        ends += (len(steps) + end for end in _ends([_place(step[0]) for step in own]))
+        steps += ((uses, step) for step in own)
     classes = Classes()
-    ends = _ends([_place(op) for op in heads])
     begins = [at == 0 or end != ends[at - 1] for at, end in enumerate(ends)]
-    items = [_item(classes, step) for step in steps]
+    items = [_item(classes, uses, step) for uses, step in steps]
 
     def within(each: range) -> list[Operation]:
-        return [op for step in steps[each.start : each.stop] for op in step]
+        return [op for _, step in steps[each.start : each.stop] for op in step]
 
     def alike(ranges: Sequence[range]) -> Sequence[range]:
         by_key: dict[Hashable, list[range]] = {}
         for each in ranges:
-            by_key.setdefault(flow.key(within(each)), []).append(each)
+            by_key.setdefault(steps[each.start][0].key(within(each)), []).append(each)
         return max(by_key.values(), key=len)
 
     found = repeated_ranges(items, begins, ends, alike)
-    return [[_call(within(each), flow) for each in ranges] for ranges in found]
+    return [[_call(within(each), steps[each.start][0]) for each in ranges] for ranges in found]
 
 
 _Place = tuple[str, str]
@@ -117,23 +122,23 @@ def _ends(places: Sequence[_Place | None]) -> list[int]:
     return ends[::-1]
 
 
-def _call(ops: Sequence[Operation], flow: ValueUses) -> LayerCall:
-    return LayerCall(ops, flow.given(ops), flow.left(ops))
+def _call(ops: Sequence[Operation], uses: ValueUses) -> LayerCall:
+    return LayerCall(uses, ops, uses.given(ops), uses.left(ops))
 
 
-def _with_frees(ops: Sequence[Operation]) -> list[list[Operation]]:
-    """Group each op with the frees that follow it."""
+def _steps(uses: ValueUses) -> list[list[Operation]]:
+    """Group each op with the ops without text that follow it."""
     steps: list[list[Operation]] = []
-    for op in ops:
-        if isinstance(op, FreeOp) and steps:
+    for op in uses.ops:
+        if steps and uses.has_no_text(op):
             steps[-1].append(op)
         else:
             steps.append([op])
     return steps
 
 
-def _item(classes: Classes, step: Sequence[Operation]) -> int | None:
+def _item(classes: Classes, uses: ValueUses, step: Sequence[Operation]) -> int | None:
     """Combine the class of an op with the number of values that are freed after it."""
-    number = classes.of(step[0])
+    number = classes.of(step[0], uses.where)
     freed = sum(len(op.operands) for op in step[1:])
     return None if number is None else (number << 8) + min(freed, 255)

@@ -8,18 +8,23 @@ way, so that one function serves both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import ArrayAttr
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.compute import ComputeOp
-from ...dialects.pipe import FragmentOp
+from ...dialects.pipe import STAGE, FragmentOp
 from ...dialects.placed import parts_of
+from ...dialects.sharding_attrs import ShardingAttr
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ...dialects.step import BACKWARD, sharding_of
 from ...dialects.train import is_update
-from .overwritten import Overwritten
+from ...ir.collectives import CollectiveKind
+from .overwritten import Overwritten, overwritten_operands
+from .where import Where
 
 STREAM = "stream"
 """The argument that differs between random ops."""
@@ -34,11 +39,16 @@ class Classes:
 
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
 
-    def of(self, op: Operation) -> int | None:
-        """Return the class of an op, or None if the op must stay outside the functions of layers."""
+    def of(self, op: Operation, where: Where) -> int | None:
+        """
+        Return the class of an op, or None if the op must stay outside the functions of layers.
+
+        Args:
+            where: the mesh and loop of the op. Stages with equal meshes have the same classes.
+        """
         if max(len(op.operands), len(op.results)) > MOST_VALUES or (key := _class_of(op)) is None:
             return None
-        return self._numbers.setdefault(key, len(self._numbers))
+        return self._numbers.setdefault((where.mesh.axes, where.loop, *key), len(self._numbers))
 
 
 def _class_of(op: Operation) -> tuple[object, ...] | None:
@@ -53,22 +63,71 @@ def _class_of(op: Operation) -> tuple[object, ...] | None:
             types = tuple(value.type for value in (*op.operands, *op.results))
             given = tuple(sharding_of(value) for value in op.operands if not isinstance(value.type, TokenType))
             looped = tuple(isinstance(value.owner, FragmentOp) for value in op.operands)
-            return (op.name, *op.properties.items(), None, *op.attributes.items(), types, given, looped)
+            properties = ((name, _without_mesh(each)) for name, each in op.properties.items())
+            attributes = (each for each in op.attributes.items() if each[0] != STAGE)
+            return (op.name, *properties, None, *attributes, types, given, looped)
         case _:
             return None
 
 
-@dataclass(frozen=True)
+def _without_mesh(attribute: Attribute) -> object:
+    """Return an attribute as a key that does not depend on the names of meshes, which differ between stages."""
+    match attribute:
+        case ShardingAttr():
+            return attribute.sharding
+        case ArrayAttr():
+            return tuple(map(_without_mesh, attribute))
+        case _:
+            return attribute
+
+
+def read_by(op: Operation) -> Iterable[SSAValue]:
+    """Return the values whose memory `op` reads; a wait reads the operands of its start."""
+    match op:
+        case WaitOp():
+            return (op.token, *op.start.args)
+        case FragmentOp():
+            return op.captured
+        case _:
+            return op.operands
+
+
+@dataclass(frozen=True, eq=False)
 class ValueUses:
     """
-    The uses of the values of a function.
+    The ops of a function, and the uses of its values.
 
     Args:
+        ops: ops in order, including frees.
         last_use: value -> last op that reads it.
     """
 
+    ops: Sequence[Operation]
+    where: Where
     overwritten: Overwritten
     last_use: Mapping[SSAValue, Operation]
+
+    @staticmethod
+    def of(ops: Sequence[Operation], where: Where) -> ValueUses:
+        """Return the uses of the values of `ops`."""
+        last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
+        return ValueUses(ops, where, overwritten_operands(ops), last_use)
+
+    @cached_property
+    def _frees(self) -> frozenset[Operation]:
+        return frozenset(op for op in self.ops if isinstance(op, FreeOp))
+
+    def has_no_text(self, op: Operation) -> bool:
+        """Return whether an op is a free, or the sum over a loop, which the loop has computed in place."""
+        if isinstance(op, CollectiveOp):
+            summed = isinstance(op.operand.owner, FragmentOp) and op.KIND is CollectiveKind.ALL_REDUCE
+            return summed and bool(self.overwritten[op])
+        return isinstance(op, FreeOp)
+
+    def _users(self, value: SSAValue) -> set[Operation]:
+        """Return the ops that use a value; a free that is not of this function is none of them."""
+        users = (use.operation for use in value.uses)
+        return {user for user in users if not isinstance(user, FreeOp) or user in self._frees}
 
     def key(self, ops: Sequence[Operation]) -> tuple[object, ...]:
         """Return a key that is equal for equal ranges, if their ops are in the same classes."""
@@ -83,7 +142,7 @@ class ValueUses:
             if isinstance(op, CollectiveOp):
                 parts.append(self.last_use[op.operand] is op)
             for value in op.results:
-                users = {use.operation for use in value.uses}
+                users = self._users(value)
                 places[value] = len(places)
                 parts.append((all(isinstance(user, FreeOp) for user in users), users <= within))
         return tuple(parts)
@@ -100,9 +159,8 @@ class ValueUses:
         needed = dict.fromkeys(value for op in ops for value in self.needs(op))
         return [value for value in needed if value not in own]
 
-    @staticmethod
-    def left(ops: Sequence[Operation]) -> list[SSAValue]:
+    def left(self, ops: Sequence[Operation]) -> list[SSAValue]:
         """Return the results of a range that ops outside the range use, in order."""
         within = set(ops)
         values = (value for op in ops for value in op.results)
-        return [value for value in values if any(use.operation not in within for use in value.uses)]
+        return [value for value in values if not self._users(value) <= within]

@@ -77,15 +77,17 @@ def _target(each: LayerCall, values: Sequence[SSAValue], names: Names) -> str:
     return names.beside(f"{each.block}.{_LISTS[each.phase]}")
 
 
-def parameters_of(function: LayerFunction, names: Names, caller: Names) -> tuple[list[str], list[str], list[str]]:
+def parameters_of(
+    function: LayerFunction, first: LayerCall, names: Names, caller: Names
+) -> tuple[list[str], list[str], list[str]]:
     """
     Return the parameters of a function, its stream parameters, and the lines that unpack lists.
 
     Args:
+        first: the call that the function is written from.
         names: names in the function, which receive the parameters.
-        caller: names in the caller at the first call.
+        caller: names in the caller at this call.
     """
-    first = function.calls[0]
     named = [names.new(first.given[index]) for index in function.named]
     streams = [names.beside(STREAM) for _ in first.streams]
     lists: list[str] = []
@@ -107,9 +109,9 @@ def parameters_of(function: LayerFunction, names: Names, caller: Names) -> tuple
     return [*named, *streams, *lists], streams, text
 
 
-def return_of(function: LayerFunction, names: Names) -> Iterator[str]:
+def return_of(function: LayerFunction, first: LayerCall, names: Names) -> Iterator[str]:
     """Write the last lines of a function, which return values and lists of values."""
-    left = function.calls[0].left
+    left = first.left
     groups = [[names[left[index]] for index in group] for group in function.returned]
     docs = [group[0] if len(group) == 1 else _list_of(group) for group in groups]
     if not docs:

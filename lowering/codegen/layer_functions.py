@@ -10,16 +10,16 @@ Values that the caller keeps are passed by name, or as the list that holds them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.spmd import FreeOp, TokenType, WaitOp
+from ...dialects.pipe import FragmentOp
+from ...dialects.spmd import CollectiveOp, FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
-from .equal_layers import LayerCall, find_calls
+from .equal_layers import LayerCall
 from .equal_ops import ValueUses
-from .overwritten import Overwritten
 
 SHORTEST_LIST = 3
 """The least number of values that are passed as a list."""
@@ -42,6 +42,7 @@ class LayerFunction:
     Args:
         named: arguments passed by name.
         lists: arguments passed in lists that the caller keeps: argument -> index in the list.
+        groups: axes of the collectives in the function, filled when it is written.
         taken: groups of arguments passed in lists that the function clears.
         returned: groups of results; a group of several values is a list. Results in `replaced` are not returned.
         replaced: result -> argument that it overwrites.
@@ -54,63 +55,84 @@ class LayerFunction:
     returned: Sequence[Sequence[int]] = ()
     replaced: Mapping[int, int] = field(default_factory=dict[int, int])
     name: str = ""
+    groups: dict[tuple[str, ...], None] = field(default_factory=dict[tuple[str, ...], None])
 
 
 Items = Sequence["Operation | LayerCall"]
 """The ops and calls of a function, in order."""
 
 
-class _Interfaces:
+@dataclass(frozen=True)
+class Caller:
     """
-    The parameters and results of all layer functions that a function calls.
+    A function that may call functions of layers.
 
     Args:
-        items: ops and calls of the caller.
-        functions: calls of each function among the items.
-        lists: lists of arguments of the caller.
+        uses: ops of the function.
+        lists: lists of its arguments.
+        ends: value -> key of the place that frees it, for values that no op of the function frees.
+        groups: value -> key of the list that it should be in, among values that are freed together.
+        summed: fragment -> its results that are sums over all parts.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        functions: Sequence[Sequence[LayerCall]],
-        overwritten: Overwritten,
-        lists: Sequence[Sequence[SSAValue]],
-    ) -> None:
-        self._overwritten = overwritten
-        self._places: dict[SSAValue, _Place] = {}
+    uses: ValueUses
+    lists: Sequence[Sequence[SSAValue]] = ()
+    ends: Mapping[SSAValue, Hashable] = field(default_factory=dict[SSAValue, Hashable])
+    groups: Mapping[SSAValue, Hashable] = field(default_factory=dict[SSAValue, Hashable])
+    summed: Mapping[Operation, Sequence[SSAValue]] = field(default_factory=dict[Operation, Sequence[SSAValue]])
+
+
+class _Interfaces:
+    """
+    The parameters and results of layer functions.
+
+    Args:
+        callers: the functions with calls, and their ops and calls in order.
+        functions: calls of each layer function.
+    """
+
+    def __init__(self, callers: Sequence[tuple[Caller, Items]], functions: Sequence[Sequence[LayerCall]]) -> None:
+        self._places: dict[tuple[ValueUses, SSAValue], _Place] = {}
         self._sizes: list[int] = []
-        for values in lists:
-            self._enter(values)
         self._freed_at: dict[SSAValue, Hashable] = {}
-        for item in items:
-            self._freed_at |= dict.fromkeys(_freed_by(item), item)
-        ops = (item for item in items if isinstance(item, Operation))
-        self.splits = {op: groups for op in ops if (groups := self._split(op)) is not None}
+        self._groups: dict[SSAValue, Hashable] = {}
+        for caller, items in callers:
+            for values in caller.lists:
+                self._enter(caller.uses, values)
+            self._freed_at |= caller.ends
+            self._groups |= caller.groups
+            for item in items:
+                self._freed_at |= dict.fromkeys(_freed_by(item), item)
+        self.splits = [self._splits(caller, items) for caller, items in callers]
         self.functions = [LayerFunction(calls) for calls in functions]
         for function in self.functions:
             self._set_results(function)
         for function in self.functions:
             self._set_arguments(function)
 
-    def _split(self, item: Operation) -> list[Sequence[SSAValue]] | None:
-        """Group the results of an op with many results by the item that frees them; return None for other ops."""
-        if not isinstance(item, WaitOp | ForeachOp) or len(item.results) <= _MANY or is_update(item):
-            return None
-        values = tuple(item.results)
-        groups = [[values[at] for at in group] for group in _partition([self._fate(value) for value in values])]
-        for group in groups:
-            if len(group) >= SHORTEST_LIST:
-                self._enter(group)
-        return [*groups]
+    def _splits(self, caller: Caller, items: Items) -> dict[Operation, Sequence[Sequence[SSAValue]]]:
+        """Group the results of each op with many results by the item that frees them."""
+        splits: dict[Operation, Sequence[Sequence[SSAValue]]] = {}
+        outside = frozenset(item for item in items if isinstance(item, Operation))
+        for op in items:
+            if isinstance(op, WaitOp | ForeachOp | FragmentOp) and not is_update(op):
+                values = caller.summed.get(op, ()) if isinstance(op, FragmentOp) else tuple(op.results)
+                if len(values) > _MANY:
+                    last_forms = [_last_form(value, caller.uses, outside) for value in values]
+                    parts = _partition([self._fate(value) for value in last_forms])
+                    splits[op] = [[values[at] for at in group] for group in parts]
+                    for group in parts:
+                        if len(group) >= SHORTEST_LIST:
+                            self._enter(caller.uses, [last_forms[at] for at in group])
+        return splits
 
-    def _enter(self, values: Sequence[SSAValue]) -> None:
-        self._places.update((value, (len(self._sizes), index)) for index, value in enumerate(values))
+    def _enter(self, uses: ValueUses, values: Sequence[SSAValue]) -> None:
+        self._places.update(((uses, value), (len(self._sizes), index)) for index, value in enumerate(values))
         self._sizes.append(len(values))
 
     def _set_results(self, function: LayerFunction) -> None:
         first = function.calls[0]
-        function.replaced = _replaced(first, self._overwritten)
+        function.replaced = _replaced(first)
         plain = [index for index in range(len(first.left)) if index not in function.replaced]
 
         def fates(call: LayerCall) -> list[Hashable]:
@@ -121,19 +143,22 @@ class _Interfaces:
         for call in function.calls:
             for group in function.returned:
                 values = [call.left[index] for index in group]
-                if len(group) > 1 and len(set(map(self._fate, values))) == 1:
+                if len(group) > 1 and len(set(map(self._end, values))) == 1:
                     call.lists.append(values)
-                    self._enter(values)
+                    self._enter(call.uses, values)
 
-    def _fate(self, value: SSAValue) -> Hashable:
+    def _end(self, value: SSAValue) -> Hashable:
         """Return a key for the item that frees a value; each token that the caller waits for has a separate key."""
         end = self._freed_at.get(value)
-        return value if isinstance(value.type, TokenType) and not isinstance(end, LayerCall) else id(end)
+        return value if isinstance(value.type, TokenType) and not isinstance(end, LayerCall) else end
+
+    def _fate(self, value: SSAValue) -> Hashable:
+        return self._end(value), self._groups.get(value)
 
     def _set_arguments(self, function: LayerFunction) -> None:
         calls, freed = function.calls, function.calls[0].freed
         indices = range(len(calls[0].given))
-        places = [[self._places.get(call.given[index]) for call in calls] for index in indices]
+        places = [[self._places.get((call.uses, call.given[index])) for call in calls] for index in indices]
 
         def numbers(index: int) -> Hashable:
             return tuple(place[0] if place is not None else None for place in places[index])
@@ -171,6 +196,18 @@ class _Interfaces:
             return len(places_found) == 1 and None not in places_found
 
         return fixed
+
+
+def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation]) -> SSAValue:
+    """
+    Return the value that takes the place of the sum over a loop: the result of an all-reduce over the parts.
+
+    Args:
+        outside: the ops outside of the functions of layers; within these, the result has another name.
+    """
+    users = (use.operation for use in value.uses if isinstance(value.owner, FragmentOp))
+    results = (op.results[0] for op in users if op in outside and isinstance(op, CollectiveOp) and uses.has_no_text(op))
+    return next(results, value)
 
 
 def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:
@@ -212,14 +249,14 @@ def _index(places: Sequence[_Place | None]) -> int:
     return next((place[1] for place in places if place is not None), 0)
 
 
-def _replaced(call: LayerCall, overwritten: Overwritten) -> dict[int, int]:
+def _replaced(call: LayerCall) -> dict[int, int]:
     """Return the results of updates that overwrite arguments that the caller keeps, as result -> argument."""
     given = {value: index for index, value in enumerate(call.given)}
     left = {value: index for index, value in enumerate(call.left)}
     caller_values, origin = given.keys() - call.freed, dict[SSAValue, SSAValue]()
     for op in call.ops:
         if isinstance(op, TrainOp):
-            for operand, result in overwritten[op].items():
+            for operand, result in call.uses.overwritten[op].items():
                 source = op.operands[operand]
                 origin[op.results[result]] = origin.get(source, source)
     return {left[new]: given[old] for new, old in origin.items() if new in left and old in caller_values}
@@ -258,21 +295,17 @@ class LayeredOps:
     )
 
 
-def find_layers(ops: Sequence[Operation], flow: ValueUses, lists: Sequence[Sequence[SSAValue]]) -> LayeredOps:
+def layered_ops(callers: Sequence[Caller], functions: Sequence[Sequence[LayerCall]]) -> list[LayeredOps]:
     """
-    Find the equal layers among the ops of a function.
+    Return the ops of each caller with calls in place of its equal layers.
 
     Args:
-        lists: lists of arguments of the function.
+        functions: calls of each function, by any of the callers (`find_calls`).
     """
-    functions = find_calls(ops, flow)
     if not functions:
-        return LayeredOps(ops)
+        return [LayeredOps(caller.uses.ops) for caller in callers]
     calls = {op: call for calls in functions for call in calls for op in call.ops}
-    items: list[Operation | LayerCall] = []
-    for op in ops:
-        item = calls.get(op, op)
-        if item is op or not items or items[-1] is not item:
-            items.append(item)
-    faces = _Interfaces(items, functions, flow.overwritten, lists)
-    return LayeredOps(items, {call: function for function in faces.functions for call in function.calls}, faces.splits)
+    items = [list(dict.fromkeys(calls.get(op, op) for op in caller.uses.ops)) for caller in callers]
+    faces = _Interfaces(list(zip(callers, items, strict=True)), functions)
+    by_call = {call: function for function in faces.functions for call in function.calls}
+    return [LayeredOps(*each) for each in zip(items, [by_call] * len(items), faces.splits, strict=True)]

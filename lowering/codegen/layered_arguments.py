@@ -62,10 +62,10 @@ class LayeredArguments:
         return repeated_tuple([numbers[kind] for kind in self.kinds])
 
 
-def layered_arguments(func: FuncOp) -> list[LayeredArguments]:
-    """Return the arguments of equal layers, which have equal names, except for the number, in the same order."""
-    described = [_describe(roles) for roles in roles_of_arguments(func)]
-    values = list(zip(func.body.block.args, described, strict=True))
+def layered_arguments(func: FuncOp, arguments: Sequence[BlockArgument]) -> list[LayeredArguments]:
+    """Return the `arguments` of equal layers, which have equal names, except for the number, in the same order."""
+    roles = roles_of_arguments(func)
+    values = [(value, _describe(roles[value.index])) for value in arguments]
     layers = [(key, list(members)) for key, members in groupby(values, lambda each: each[1][:2])]
     result: list[LayeredArguments] = []
     at = 0
@@ -75,8 +75,8 @@ def layered_arguments(func: FuncOp) -> list[LayeredArguments]:
         while end < len(layers) and layers[end][0] == (family, number + end - at) and _form(layers[end][1]) == form:
             end += 1
         if family and end > at + 1 and len(members) >= _LEAST:
-            arguments = [[value for value, _ in each] for _, each in layers[at:end]]
-            result.append(LayeredArguments(family, arguments, [kind for kind, _ in form], number))
+            by_layer = [[value for value, _ in each] for _, each in layers[at:end]]
+            result.append(LayeredArguments(family, by_layer, [kind for kind, _ in form], number))
         at = end
     return result
 
@@ -100,14 +100,16 @@ def _form(members: Sequence[tuple[BlockArgument, _Described]]) -> list[tuple[str
 class NamedArguments:
     """The names of a step's arguments; arguments of layers are elements of lists."""
 
-    def __init__(self, func: FuncOp, names: Names, layered: Sequence[LayeredArguments]) -> None:
+    def __init__(
+        self, func: FuncOp, arguments: Sequence[BlockArgument], names: Names, layered: Sequence[LayeredArguments]
+    ) -> None:
         self._layered, self._lists = layered, list[tuple[LayeredArguments, list[str]]]()
-        self._args = func.body.block.args
+        self._args, roles = arguments, roles_of_arguments(func)
         inside = {value for layered_group in layered for value in layered_group.arguments}
         self._names: dict[SSAValue, str] = {}
-        for value, roles in zip(self._args, roles_of_arguments(func), strict=True):
+        for value in arguments:
             if value not in inside:
-                self._names[value] = names.new(value, argument_name(roles))
+                self._names[value] = names.new(value, argument_name(roles[value.index]))
         for layered_group in layered:
             base = (
                 layered_group.family
@@ -130,10 +132,10 @@ class NamedArguments:
         """Write the lines that assign the arguments to their names."""
         at = 0
         for group, variables in self._lists:
-            arguments = group.arguments
-            yield from self._plain(at, arguments[0].index)
-            at = arguments[-1].index + 1
-            given = f"given[{arguments[0].index}:{at}]"
+            begin = self._args.index(group.arguments[0])
+            yield from self._plain(at, begin)
+            at = begin + len(group.arguments)
+            given = f"given[{begin}:{at}]"
             made = call("rt.by_layer", [given, str(len(group.layers)), group.pattern()])
             yield from assignment(variables, made, INDENT, unpacked=True)
         if self._layered:

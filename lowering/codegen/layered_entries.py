@@ -7,12 +7,17 @@ Write the entries of a plan's inputs and outputs, with one entry for equal layer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from .layout import Doc, Group, call, flat, keyword, literal, repeated_tuple, tuple_of
 from .numbered_layers import numbered
+
+PER_LAYER = "*rt.per_layer("
+"""The opening of the entries of equal layers."""
 
 _LEAST = 12
 """The least number of entries that are worth a combined entry."""
@@ -37,7 +42,7 @@ def layered_entries(function: str, entries: Sequence[_Entry]) -> Iterator[Doc]:
             _, number = numbered(entries[at]["name"])
             assert number is not None, "the name of what belongs to a layer has a number"
             members = tuple_of([_call(function, _form(each)) for each in entries[at : at + size]], fill=False)
-            yield Group("*rt.per_layer(", (f"range({number}, {number + layers})", members), ")")
+            yield Group(PER_LAYER, (f"range({number}, {number + layers})", members), ")")
             at += size * layers
             continue
         yield _call(function, entries[at])
@@ -84,3 +89,25 @@ def _form(entry: _Entry) -> _Entry:
     name = entry["name"]
     family, number = numbered(name)
     return {**entry, "name": f"{family}.{_NUMBER}{name.removeprefix(f'{family}.{number}')}"}
+
+
+def shared_forms(plans: Sequence[Group]) -> tuple[list[Group], list[Group]]:
+    """Return definitions of the forms of entries that several plans share, and the plans with names for them."""
+    forms = Counter(doc.items[1] for plan in plans for doc in _walk(plan) if doc.opening == PER_LAYER)
+    shared = [form for form, count in forms.items() if count > 1 and isinstance(form, Group)]
+    names: dict[Doc, Doc] = {form: f"FORMS{number or ''}" for number, form in enumerate(shared)}
+
+    def named(doc: Doc) -> Doc:
+        if isinstance(doc, str):
+            return doc
+        return names.get(doc) or replace(doc, items=tuple(map(named, doc.items)))
+
+    definitions = [replace(form, opening=f"{names[form]} = {form.opening}") for form in shared]
+    return definitions, [replace(plan, items=tuple(map(named, plan.items))) for plan in plans]
+
+
+def _walk(doc: Doc) -> Iterator[Group]:
+    if isinstance(doc, Group):
+        yield doc
+        for item in doc.items:
+            yield from _walk(item)

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
-_CALL, _HEAD = 4, 10
+_CALL, _HEAD = 3, 8
 """The cost of a call, and of the head and end of a function, in items."""
 
 _WHOLE = 1.5
 """The factor on the savings of a full layer, since the rest of a partial layer would need further calls."""
 
-_SHORTEST, _LEAST = 6, 8
+_SHORTEST, _LEAST = 4, 8
 """The least number of items of a function, and the least number of items that it must save."""
 
 Hashes = npt.NDArray[np.uint64]

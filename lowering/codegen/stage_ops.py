@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -35,22 +36,25 @@ class StageOps:
     ranks: tuple[int, ...]
     program: StageProgram
 
-    @property
+    @cached_property
+    def _stages(self) -> Stages:
+        return Stages(self.func)
+
+    @cached_property
     def arguments(self) -> Sequence[BlockArgument]:
         """The arguments of the step that are on this stage."""
-        stages = Stages(self.func)
-        return [value for value in self.func.body.block.args if stages.of_value(value) == self.index]
+        return [value for value in self.func.body.block.args if self._stages.of_value(value) == self.index]
 
-    @property
+    @cached_property
     def results(self) -> Sequence[int]:
         """The indices of the step's results that this stage produces."""
-        stages, done = Stages(self.func), self.func.body.block.last_op
+        done = self.func.body.block.last_op
         assert isinstance(done, ReturnOp)
-        return [i for i, value in enumerate(done.arguments) if stages.of_value(value) == self.index]
+        return [i for i, value in enumerate(done.arguments) if self._stages.of_value(value) == self.index]
 
     def sends(self, op: TransferOp) -> bool:
         """Return whether this stage is the source of a transfer, given that it is the source or the target."""
-        return Stages(self.func).of_value(op.operand) == self.index
+        return self._stages.of_value(op.operand) == self.index
 
 
 def stages_of(module: ModuleOp, func: FuncOp) -> list[StageOps]:

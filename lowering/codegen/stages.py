@@ -9,8 +9,8 @@ are produced. The step sends values to other stages in the order of the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xdsl.dialects.func import ReturnOp
@@ -19,20 +19,24 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects.compute import dtype_of, shape_of
 from ...dialects.pipe import Action, FragmentOp, TransferOp
 from ...dialects.placed import parts_of
-from ...dialects.spmd import FreeOp
+from ...dialects.spmd import FreeOp, TokenType
 from ...dialects.stage_program import ScheduledOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...dialects.train import FORWARD
 from ...ir.sharding import Reduction
 from ...ir.unit_tasks import Task
-from .body import LISTED, Body, Program, fragment_function, how, read_by
+from .body import Program
+from .bundles import index_of
+from .equal_layers import LayerCall
+from .equal_ops import ValueUses, read_by
 from .errors import EmitError
+from .fragments import LISTED, Fragments, LoopBody, LoopValues, find_layers, how
+from .layered_arguments import NamedArguments, layered_arguments
+from .layered_entries import shared_forms
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, PartOf
-from .overwritten import overwritten_operands
-from .plan import PlanFacts, ProgramSignature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
-from .roles import roles_of_arguments
+from .plan import PlanFacts, ProgramSignature, axes_doc, mesh_doc, plan_doc, spread_text
 from .sizes import Table
 from .stage_ops import StageOps
 from .where import Where
@@ -50,17 +54,27 @@ def staged(stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, 
     """
     table, functions = Table(), dict[str, list[str]]()
     programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
-    steps = [list(_StepWriter(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
+    writers: list[_StepWriter] = []
+    try:
+        writers += (_StepWriter(stage, program) for stage, program in zip(stages, programs, strict=True))
+        find_layers([writer.body for writer in writers])
+        steps = [list(writer.lines()) for writer in writers]
+    finally:
+        for free in (free for writer in writers for free in writer.frees.values()):
+            free.erase()
     for stage in stages:
         yield from _mesh(stage)
     transfers = list(_transfers(stages))
     if transfers:
         yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
+    plans: list[Group] = []
     for stage, program in zip(stages, programs, strict=True):
         signature = ProgramSignature(stage.func, stage.arguments, stage.results)
         more: dict[str, Doc] = {"ranks": literal(stage.ranks)} | ({"transfers": "TRANSFERS"} if transfers else {})
-        yield ""
-        yield from lines(plan_doc(signature, tuple(program.groups), **about, suffix=str(stage.index), more=more))
+        plans.append(plan_doc(signature, tuple(program.groups), **about, suffix=str(stage.index), more=more))
+    forms, plans = shared_forms(plans)
+    for doc in (*forms, *plans):
+        yield from ("", *lines(doc))
     if table:
         yield from ("", "# What differs between the ranks of a stage: an entry per rank.", *lines(table.table()))
     for function in (*functions.values(), *steps):
@@ -111,10 +125,9 @@ def _task(task: Task) -> Doc:
 
 @dataclass
 class _Sums:
-    """The results of a fragment that are summed over parts: the variable of the sums, and the results' indices."""
+    """The variable of the results of a fragment that are summed over parts."""
 
     name: str
-    indices: list[int]
     begun: bool = False
 
 
@@ -135,14 +148,23 @@ class _StepWriter:
         self.stage, self.program = stage, program
         self.func = stage.func
         ops, self.entries, self.loop = stage.program.ops, stage.program.entries, stage.program.loop
-        self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten_operands(ops), frees=True)
-        self.names = self.body.names
         looped = [index for index, entry in enumerate(self.entries) if entry.part is not None]
-        self.first, self.last = (looped[0], looped[-1]) if looped else (None, None)
+        self.looped = range(looped[0], looped[-1] + 1) if looped else range(0)
         self.by_part = {value for op in self.loop for value in op.results if self._is_read_by_part(value)}
         self.axis = next((op.axis.data for op in ops if isinstance(op, FragmentOp)), None)
         self.fragments: dict[FragmentOp, _Fragment] = {}
+        self.written = frozenset[Operation]()
+        self.functions = Fragments.of(program, ops)
+        self.last_read = {value: index for index, entry in enumerate(self.entries) for value in self._reads(entry)}
         self.ends = self._ends()
+        uses = ValueUses.of((*ops, self._done), Where(program.mesh))
+        self.layered = layered_arguments(self.func, stage.arguments)
+        lists = [values for layer in self.layered for values in layer.lists]
+        self.frees = {index: FreeOp(values) for index, values in self._outside_ends()}
+        self.body = LoopBody(
+            program, replace(uses, ops=self._ops()), self.functions, self._loop_values(), lists, frees=True
+        )
+        self.names = self.body.names
 
     @cached_property
     def _done(self) -> ReturnOp:
@@ -173,7 +195,8 @@ class _StepWriter:
 
     def _reads(self, entry: ScheduledOp) -> Iterator[Named]:
         if not isinstance(entry.op, TransferOp):
-            yield from (self._at(value, entry.part) for value in read_by(entry.op))
+            values = self.functions.captured[entry.op] if isinstance(entry.op, FragmentOp) else read_by(entry.op)
+            yield from (self._at(value, entry.part) for value in values)
         elif self.stage.sends(entry.op):
             yield self._at(entry.op.operand, entry.part)
         elif entry.action is Action.WAIT and entry.part is not None:
@@ -182,43 +205,87 @@ class _StepWriter:
     def _ends(self) -> Mapping[int, list[Named]]:
         """Return, by entry, the values whose last use it is, except arguments and results of the step."""
         lasting = {*self.stage.arguments, *self._returned}
-        last: dict[Named, int] = {}
-        for index, entry in enumerate(self.entries):
-            last |= dict.fromkeys(self._reads(entry), index)
         ends: dict[int, list[Named]] = {}
-        for value, index in last.items():
+        for value, index in self.last_read.items():
             if value not in lasting:
                 ends.setdefault(index, []).append(value)
-        self.read = set(last)
         return ends
+
+    def _outside_ends(self) -> Iterator[tuple[int, list[SSAValue]]]:
+        """Yield entries outside of the loop with the values whose last use they are; a wait deletes its token."""
+        for index in self.ends.keys() - {*self.looped}:
+            values = (value for value in self.ends[index] if isinstance(value, SSAValue))
+            if freed := [value for value in values if not isinstance(value.type, TokenType)]:
+                yield index, freed
+
+    def _ops(self) -> list[Operation]:
+        """Return the ops of the step with frees; the ops of the loop are in the order of the block."""
+        ops: dict[Operation, None] = {}
+        for index, entry in enumerate(self.entries):
+            ops |= dict.fromkeys(op for op in self.stage.program.ops if op in self.loop) if index in self.looped else {}
+            ops[entry.op] = None
+            ops |= {self.frees[index]: None} if index in self.frees else {}
+        return [*ops, self._done]
+
+    def _loop_values(self) -> LoopValues:
+        captured = self.functions.captured.values()
+        ends: dict[SSAValue, Hashable] = {
+            value: None for values in captured for value in values if value not in self.by_part
+        }
+        for index in self.looped:
+            ends |= {value: index for value in self.ends.get(index, ()) if isinstance(value, SSAValue)}
+        for op in self.functions.captured:
+            parts = [entry.part for entry in self.entries if entry.op is op and entry.part is not None]
+            for value in self.by_part.intersection(op.outs):
+                ends[value] = tuple(self.last_read.get(PartOf(value, part)) for part in parts)
+        return LoopValues(
+            ends, {op: [out for out in op.outs if self._is_read_whole(out)] for op in self.functions.captured}
+        )
 
     def lines(self) -> Iterator[str]:
         """Write the text of the function."""
-        roles = roles_of_arguments(self.func)
-        names = [self.names.new(argument, argument_name(roles[argument.index])) for argument in self.stage.arguments]
-        text = [line for index in range(len(self.entries)) for line in self._entry(index)]
+        layered = self.layered if self.body.layers.functions else ()
+        arguments = NamedArguments(self.func, self.stage.arguments, self.names, layered)
+        text = [line for item in self.body.layers.items[:-1] for line in self._item(item)]
         text += self.program.tick()
-        yield from self.body.head(f"step{self.stage.index}", names)
+        yield from self.body.head(f"step{self.stage.index}", arguments.parameters)
+        yield from arguments.head()
         yield from text
         yield ""
-        yield from self.body.returned([self.names[value] for value in self._returned])
+        yield from self.body.returned(arguments.returned(self.names, self._returned))
 
-    def _entry(self, index: int) -> Iterator[str]:
-        entry, op = self.entries[index], self.entries[index].op
-        if isinstance(op, TransferOp | FragmentOp):
-            yield from self.program.tick()
-        if index == self.first:
-            yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")
-        if isinstance(op, TransferOp):
-            yield from self._transfer(op, entry)
-        elif isinstance(op, FragmentOp):
-            assert entry.part is not None, "checked in `stages_of`"
-            yield from self._run(op, entry.part)
+    def _item(self, item: Operation | LayerCall) -> Iterator[str]:
+        """Write an op or a call, and in the place of the first op of the loop all entries of the loop."""
+        if item in self.loop:
+            if item not in self.written:
+                self.written = self.loop
+                yield from self._loop()
+        elif isinstance(item, TransferOp):
+            for entry in self.entries:
+                if entry.op is item:
+                    yield from self.program.tick()
+                    yield from self._transfer(item, entry)
         else:
-            yield from self.body.statement(op)
-        yield from self.body.free(self.ends.get(index, ()))
-        if index == self.last:
-            yield from self._sums()
+            yield from self.body.statements([item])
+
+    def _loop(self) -> Iterator[str]:
+        bundles = [bundle for bundle in self.functions.bundles if bundle.source is None]
+        yield from self.body.bundle(bundles)
+        last_runs = {entry.op: index for index, entry in enumerate(self.entries)}
+        for index in self.looped:
+            entry = self.entries[index]
+            yield from self.program.tick()
+            if index == self.looped[0]:
+                yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")
+            if isinstance(entry.op, TransferOp):
+                yield from self._transfer(entry.op, entry)
+            elif isinstance(entry.op, FragmentOp):
+                assert entry.part is not None, "checked in `stages_of`"
+                yield from self._run(entry.op, entry.part)
+            yield from self.body.free(self.ends.get(index, ()))
+            ended = [bundle for bundle in bundles if max(last_runs[op] for op in bundle.readers) == index]
+            yield from self.body.end_of_bundles(ended)
+        yield from self._sums()
 
     def _transfer(self, op: TransferOp, entry: ScheduledOp) -> Iterator[str]:
         """Write one side of a transfer; outside of the loop, a received value is awaited at once."""
@@ -258,9 +325,12 @@ class _StepWriter:
 
     def _run(self, op: FragmentOp, part: int) -> Iterator[str]:
         fragment = self._fragment(op)
-        arguments = [self.names[self._at(value, part)] for value in op.captured]
+        arguments = self.body.arguments(op, lambda value: self._at(value, part))
         results = call(fragment.function, ["comm", literal(part), *arguments])
         targets = [self._kept(op, index, part) for index in fragment.kept]
+        for bundle in self.functions.yielded(op):
+            values = [PartOf(value, part) for value in bundle.values]
+            targets.append(self.names.new_list(values, f"{bundle.label}.{part}", op.label.data))
         sums = fragment.sums
         if sums is None:
             yield from assignment(targets, results, INDENT, unpacked=True)
@@ -279,30 +349,26 @@ class _StepWriter:
     def _fragment(self, op: FragmentOp) -> _Fragment:
         """Return the function of a fragment; the first call writes it."""
         if op not in self.fragments:
-            kept = [index for index, out in enumerate(op.outs) if out in self.by_part]
-            summed = [index for index, out in enumerate(op.outs) if self._is_read_whole(out)]
+            fragments = self.functions
+            bundled = {value for bundle in fragments.yielded(op) for value in bundle.values}
+            kept = [index for index, out in enumerate(op.outs) if out in self.by_part - bundled]
+            summed = [index_of(out) for out in self.body.loop.summed[op]]
             # A value that only the loop reads may be equal for all parts (statistics of a batch-norm in eval mode).
             kinds = [how(op, sharding_of(op.terminator.args[index])) for index in summed]
             if LISTED in kinds:
                 stray = op.outs[summed[kinds.index(LISTED)]]
                 raise EmitError(op, f"yields parts of %{stray.name_hint}, which an op outside of the loop reads")
-            order = [*((index, False) for index in kept), *((index, True) for index in summed)]
-            function = fragment_function(self.program, op, order)
-            sums = _Sums(self.names.beside(f"{function}_sums"), summed) if summed else None
+            function = fragments.write(op, kept, summed)
+            sums = _Sums(self.names.beside(f"{function}_sums")) if summed else None
             self.fragments[op] = _Fragment(function, kept, kinds, sums)
         return self.fragments[op]
 
     def _kept(self, op: FragmentOp, index: int, part: int) -> str:
         value = PartOf(op.outs[index], part)
-        return self.names.new(value) if value in self.read else _UNUSED
+        return self.names.new(value) if value in self.last_read else _UNUSED
 
     def _sums(self) -> Iterator[str]:
         """Assign the sums over all parts to the names of the results."""
         for op, fragment in self.fragments.items():
             if fragment.sums is not None:
-                targets = [self._summed(op.outs[index]) for index in fragment.sums.indices]
-                yield from assignment(targets, Group(fragment.sums.name, (), ""), INDENT, unpacked=True)
-                yield f"{INDENT}del {fragment.sums.name}"
-
-    def _summed(self, value: SSAValue) -> str:
-        return self.names.new(value) if value in self.read or value in self._returned else _UNUSED
+                yield from self.body.totals(op, fragment.sums.name, self.body.loop.summed[op])

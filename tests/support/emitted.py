@@ -117,14 +117,14 @@ def check_numbers(module: ModuleOp, text: str, tolerance: float = 1e-5) -> None:
     inputs = random_inputs(func)
     expected = interpret(module, inputs)
     plans = [plan for plan, _ in load_text(text, "<emitted>")]
-    takes, gives = _by_stage(func)
+    takes, gives = values_by_stage(func)
     by_stage = run_program(text, [[inputs[index] for index in mine] for mine in takes])
     for plan, mine, by_rank in zip(plans, gives, by_stage, strict=True):
         for index, (output, place) in enumerate(zip(plan.outputs, mine, strict=True)):
             _compare(plan, output, [results[index] for results in by_rank], expected[place], tolerance)
 
 
-def _by_stage(func: FuncOp) -> tuple[list[list[int]], list[list[int]]]:
+def values_by_stage(func: FuncOp) -> tuple[list[list[int]], list[list[int]]]:
     """Per stage, or for all where there are none, the indices of the arguments and of the results."""
     stages, done = Stages(func), func.body.block.last_op
     assert done is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from _memory_meter import MemoryMeter
+from emitted import values_by_stage
 from rank_threads import Meeting, ThreadCommunicator
 from xdsl.dialects.builtin import ModuleOp
 
@@ -69,6 +70,29 @@ class LonelyCommunicator(ThreadCommunicator):
         return torch.cat([resized(mine, concat_dim, size) for size in concat_sizes], concat_dim)
 
 
+class LonelyStageCommunicator(LonelyCommunicator):
+    """One rank alone in a job of stages: the values that others send it are made up, the same ones in each run."""
+
+    def __init__(self, meeting: Meeting, rank: int, job_rank: int, transfers: Sequence[Any]) -> None:
+        super().__init__(meeting, rank)
+        self.job_rank, self.transfers = job_rank, {transfer.label: transfer for transfer in transfers}
+
+    def send(self, label: str, part: int, value: torch.Tensor) -> None:
+        """Do nothing: the runtime frees what has been sent."""
+
+    def receive(self, label: str, part: int) -> tuple[str, int]:
+        """Return the transfer and the part, for which memory is taken on arrival."""
+        return label, part
+
+    def arrived(self, coming: tuple[str, int]) -> torch.Tensor:
+        """Return the rank's shard of the value, filled with one number."""
+        label, part = coming
+        transfer = self.transfers[label]
+        mine = transfer.target.slices(transfer.shape, self.job_rank, part)
+        shape = [each.stop - each.start for each in mine]
+        return torch.full(shape, (len(label) + part) % 7, dtype=getattr(torch, transfer.dtype))
+
+
 def resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """As much of a tensor along a dim as asked for, and zeros where there is no more."""
     wanted = [size if at == dim % x.dim() else each for at, each in enumerate(x.shape)]
@@ -93,3 +117,17 @@ def traced(module: ModuleOp, text: str, rank: int, **replaced: Any) -> tuple[lis
     with torch.no_grad(), Trace(mine) as trace:
         results = step(comm, *mine)
     return trace.events, list(results)
+
+
+def traced_stages(module: ModuleOp, text: str) -> list[tuple[list[tuple[str, int]], list[torch.Tensor]]]:
+    """The trace of the first rank of each stage, and its results; the inputs are always the same."""
+    func = find_function(module)
+    inputs, traces = random_inputs(func), list[tuple[list[tuple[str, int]], list[torch.Tensor]]]()
+    for (plan, step), indices in zip(load_text(text, "<traced>"), values_by_stage(func)[0], strict=True):
+        comm = LonelyStageCommunicator(Meeting(plan.mesh), 0, plan.ranks[0], plan.transfers)
+        pairs = zip(plan.inputs, (inputs[index] for index in indices), strict=True)
+        mine = [whole[value.slices(plan.mesh, 0)].clone() for value, whole in pairs]
+        with torch.no_grad(), Trace(mine) as trace:
+            results = step(comm, *mine)
+        traces.append((trace.events, list(results)))
+    return traces

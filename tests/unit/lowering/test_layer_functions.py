@@ -10,7 +10,7 @@ import pytest
 import torch
 from emitted import check_numbers
 from split_cluster import launching_cluster, split_cluster
-from traced_programs import emitted, traced, written_out
+from traced_programs import emitted, traced, traced_stages, written_out
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, compile_step
@@ -57,11 +57,45 @@ def test_layers_within_a_loop_over_parts_of_the_batch() -> None:
     check_trace(lowered("dp=2", MICRO_BATCHES))
 
 
-def test_layers_of_stages_give_the_numbers_of_the_ir() -> None:
-    module = lowered("dp=2", TWO_STAGES)
+@cache
+def staged(stages: int, schedule: str, layers: int = 8) -> ModuleOp:
+    step = gpt2_step(replace(CONFIG, layers=layers), batch=8, length=8)
+    passes = TWO_STAGES.replace("stages=2", f"stages={stages}").replace("1f1b", schedule)
+    cluster = launching_cluster(parse_mesh(f"dp={2 * stages}"))
+    return compile_step(step, cluster, PlanOptions(pipeline=passes)).module
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_layers_of_stages_give_the_numbers_of_the_ir(schedule: str) -> None:
+    module = staged(2, schedule)
     text = emitted(module)
     assert "h_forward(" in text
     check_numbers(module, text)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_stages_run_the_same_ops_with_the_same_memory(schedule: str) -> None:
+    module = staged(2, schedule)
+    for found, expected in zip(
+        traced_stages(module, emitted(module)), traced_stages(module, written_out(module)), strict=True
+    ):
+        assert found[0] == expected[0]
+        assert all(torch.equal(a, b) for a, b in zip(found[1], expected[1], strict=True))
+
+
+def test_stages_share_the_functions_of_equal_layers() -> None:
+    text = emitted(staged(4, "1f1b"))
+    functions = {name: body for name, body in re.findall(r"^def (\w+)\((.*?)(?=^def |\Z)", text, re.M | re.S)}
+    callers = [name for name, body in functions.items() if re.search(r"= h_forward\w*\(comm, part", body)]
+    assert len([name for name in callers if name.startswith("forward")]) >= 2
+    forward = [name for name, body in functions.items() if "aten.gelu.default" in body and name.startswith("h_")]
+    assert len(forward) == 1
+    assert "FORMS = (" in text
+
+
+def test_more_layers_of_stages_are_a_few_lines_each() -> None:
+    lines = {layers: emitted(staged(2, "1f1b", layers)).count("\n") for layers in (8, 16)}
+    assert lines[16] - lines[8] < 8 * 60
 
 
 def check_trace(module: ModuleOp) -> None:

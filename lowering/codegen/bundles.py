@@ -1,0 +1,121 @@
+"""
+Group the values that go to the fragments of a step in lists by layer, so that a call of a fragment is a few lines.
+
+    given = [[h_4_ln_1_weight, h_4_ln_1_bias, ...], [h_5_ln_1_weight, ...], ...]
+    h_7_add_0, forward1_saved_0 = forward1(comm, 0, h_3_add_at1_0, given)
+
+The values of a bundle are freed together, so that a list keeps none of them alive for longer than a variable would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from ...dialects.pipe import FragmentOp, TransferOp
+from .equal_ops import ValueUses
+from .layer_functions import Caller
+from .numbered_layers import numbered, numbered_layer
+
+_LEAST = 8
+"""The least number of values of a bundle."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """
+    Values of layers that the same fragments capture, and that are freed together.
+
+    Args:
+        layers: values of each layer.
+        readers: fragments that capture the values.
+        source: the fragment that yields the values part by part, or None for values from before the loop.
+        end: key of the place in the loop or directly after it that frees the values, or None if they remain.
+    """
+
+    layers: Sequence[Sequence[SSAValue]]
+    readers: Collection[FragmentOp]
+    source: FragmentOp | None
+    end: Hashable
+
+    @property
+    def values(self) -> list[SSAValue]:
+        """All values, in order."""
+        return [value for layer in self.layers for value in layer]
+
+    @property
+    def label(self) -> str:
+        """The name of the list in the function of a fragment."""
+        return "given" if self.source is None else "saved"
+
+
+def find_bundles(
+    uses: ValueUses, captured: Mapping[FragmentOp, Sequence[SSAValue]], ends: Mapping[SSAValue, Hashable]
+) -> list[Bundle]:
+    """
+    Return the bundles of a function.
+
+    Args:
+        captured: values that each fragment captures.
+        ends: `Bundle.end` of each value that may be in a bundle.
+    """
+    readers: dict[SSAValue, list[FragmentOp]] = {}
+    layers: dict[SSAValue, str] = {}
+    for fragment, values in captured.items():
+        first_reads = {value: op for op in reversed(fragment.body.block.ops) for value in op.operands}
+        for value in ends.keys() & {*values}:
+            if any(isinstance(use.operation, TransferOp) for use in value.uses):
+                continue
+            readers.setdefault(value, []).append(fragment)
+            layers.setdefault(value, numbered_layer(_maker(value) or first_reads[value]))
+    positions: dict[object, int] = {op: index for index, op in enumerate(uses.ops)}
+
+    def place(value: SSAValue) -> tuple[str, int | None, int, int]:
+        return *numbered(layers[value]), positions.get(value.owner, -1), index_of(value)
+
+    groups: dict[Hashable, list[SSAValue]] = {}
+    for value in sorted((value for value in readers if layers[value]), key=place):
+        groups.setdefault((_source(value), *readers[value], None, ends[value]), []).append(value)
+    bundles: list[Bundle] = []
+    for values in groups.values():
+        if len(values) >= _LEAST:
+            by_layer = [list(layer) for _, layer in groupby(values, layers.__getitem__)]
+            bundles.append(Bundle(by_layer, readers[values[0]], _source(values[0]), ends[values[0]]))
+    return bundles
+
+
+def index_of(value: SSAValue) -> int:
+    """Return the index of a result of an op, or of an argument."""
+    assert isinstance(value, OpResult | BlockArgument)
+    return value.index
+
+
+def _source(value: SSAValue) -> FragmentOp | None:
+    return value.owner if isinstance(value.owner, FragmentOp) else None
+
+
+def _maker(value: SSAValue) -> Operation | None:
+    """Return the op in a fragment that computes a value, if any."""
+    source = _source(value)
+    maker = source.terminator.args[index_of(value)].owner if source is not None else None
+    return maker if isinstance(maker, Operation) else source
+
+
+def fragment_caller(fragment: FragmentOp, uses: ValueUses, bundles: Sequence[Bundle]) -> Caller:
+    """Return a fragment as a caller of the functions of layers."""
+    captured = [layer for bundle in bundles if fragment in bundle.readers for layer in bundle.layers]
+    outer = {value: key for bundle in bundles if bundle.source is fragment for value, key in _keys(bundle).items()}
+    yielded = zip(fragment.outs, fragment.terminator.args, strict=True)
+    return Caller(uses, captured, groups={inner: outer.get(out) for out, inner in yielded})
+
+
+def step_groups(bundles: Iterable[Bundle]) -> Mapping[SSAValue, Hashable]:
+    """Return `Caller.groups` of the function that calls fragments."""
+    return {value: key for bundle in bundles if bundle.source is None for value, key in _keys(bundle).items()}
+
+
+def _keys(bundle: Bundle) -> dict[SSAValue, Hashable]:
+    return {value: (bundle, number) for number, layer in enumerate(bundle.layers) for value in layer}
