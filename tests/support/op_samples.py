@@ -1,4 +1,4 @@
-"""The uses of ops in `op_samples.txt` as modules, one function with one op each."""
+"""The samples of `op_samples.txt` as modules, each one function with one op."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 UNDEFINED = frozenset(
     {"empty.memory_format", "new_empty", "empty_like", "empty_permuted", "empty_strided", "new_empty_strided"}
 )
-"""Ops whose values are anything; only their shapes are compared."""
+"""Ops with arbitrary values; only their shapes are compared."""
 
 _LINE = re.compile(
     r"(?P<name>\S+) (?P<arguments>\{.*\} )?(?:!(?P<absent>\S+) )?: ?(?P<operands>.*?) ?-> (?P<results>.*)"
@@ -20,7 +20,7 @@ _COMPLEX = {"c64": "complex<f32>", "c128": "complex<f64>"}
 
 @dataclass(frozen=True)
 class OpSample:
-    """One use of an op: the overload, the line that says so, and a module that makes this use alone."""
+    """One use of an op: its overload, its line in the file, and a module with only this op."""
 
     overload: str
     line: str

@@ -1,4 +1,4 @@
-"""What a step gives of its parameters and states on the ranks of a job, and what other tools make of that."""
+"""Parameters and optimizer states of a step on the ranks of a job, and their use by other tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardwright.ir.mesh import parse_mesh
 from shardwright.runtime.agreement import from_rank_0
 from shardwright.runtime.plan import PlanError
 
-# Typed by hand: torch does not export its names.
+# Imported as `Any`: torch does not export its names.
 dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 
 ROWS = 8
@@ -32,7 +32,7 @@ PIPELINE = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipe
 
 
 class Net(nn.Module):
-    """Weights of even sizes, two of them one, and a buffer that is kept."""
+    """A model with weights of even sizes, two of them tied, and a persistent buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,34 +48,34 @@ class Net(nn.Module):
 
 
 def net(seed: int = 0) -> Net:
-    """The same on every rank."""
+    """Return the same model on every rank."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Net()
 
 
 def adamw(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """Two groups."""
+    """Return AdamW with two groups."""
     named = list(named_parameters)
     matrices, others = ([p for _, p in named if (p.dim() > 1) is wide] for wide in (True, False))
     return torch.optim.AdamW([{"params": matrices, "lr": 1e-2}, {"params": others, "weight_decay": 0.0}], lr=1e-3)
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same on every rank."""
+    """Return the same batch on every rank."""
     generator = torch.Generator().manual_seed(number)
     inputs = torch.randn(ROWS, 8, generator=generator, dtype=torch.float64)
     return inputs, torch.randint(4, (ROWS,), generator=generator)
 
 
 def planned(seed: int = 0, mesh: str | None = None, **options: Any) -> DistributedStep:
-    """The step of a net."""
+    """Return a distributed step of `Net`."""
     cluster = split_cluster(parse_mesh(mesh or str(dist.get_world_size())))
     return sw.parallelize(net(seed), LOSS, adamw, batch(0), cluster, **with_plan(options))
 
 
 def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
-    """One step of one device."""
+    """Train one step on one device; return the loss."""
     inputs, labels = batch(number)
     optimizer.zero_grad()
     loss = LOSS(model(inputs), labels)
@@ -85,7 +85,7 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) 
 
 
 def differences(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> Iterator[str]:
-    """By what a state dict is not the expected one."""
+    """Yield the differences of a state dict from the expected one."""
     if found.keys() != expected.keys():
         yield f"names {sorted(found)}, expected {sorted(expected)}"
     for name in found.keys() & expected.keys():
@@ -94,7 +94,7 @@ def differences(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 
 def goes_on_in_plain_pytorch(step: DistributedStep) -> Iterator[str]:
-    """What `torch.distributed.checkpoint` saves of a step trains on in a plain module as the step does."""
+    """Save a step with `torch.distributed.checkpoint`, load a plain module, and yield differences as both train on."""
     for number in range(3):
         step(batch(number))
     folder = from_rank_0(tempfile.mkdtemp() if dist.get_rank() == 0 else None)
@@ -140,7 +140,7 @@ def even() -> Iterator[str]:
 
 
 def uneven() -> Iterator[str]:
-    """Shares of 0.7 and 0.3: no DTensor can say so, and no checkpoint takes what can."""
+    """Shares of 0.7 and 0.3: DTensor cannot represent them, and DCP cannot save a `LocalShard`."""
     step = planned(ratios="0.7,0.3", pins="zero3", algorithm="eliminate")
     step(batch(0))
     shards = {name: value for name, value in step.named_parameters() if isinstance(value, sw.LocalShard)}
@@ -161,7 +161,7 @@ def uneven() -> Iterator[str]:
 
 
 def loads() -> Iterator[str]:
-    """Weights from a module, and from a step that is spread otherwise; the states of the optimizer are told of."""
+    """Load weights from a module, and from a step with other shardings; a warning names the optimizer states."""
     source, step = net(seed=3), planned(pins="zero3")
     told: list[str] = []
     handler = logging.Handler(logging.WARNING)
@@ -186,7 +186,7 @@ def loads() -> Iterator[str]:
 
 
 def _refused() -> dict[str, str]:
-    """By what was given to `load_state_dict`, the error."""
+    """Return the errors of `load_state_dict`, by the fault of its argument."""
     step, state = planned(pins="zero3"), net(seed=5).state_dict()
     kept = step.state_dict()
     given = {
@@ -209,7 +209,7 @@ def _refused() -> dict[str, str]:
 
 
 def given_mesh() -> Iterator[str]:
-    """A DeviceMesh in the place of a cluster comes back, where the plan is on its axes."""
+    """A DeviceMesh that is passed as the cluster is returned by `device_mesh`, if the plan is on its axes."""
     home: Any = importlib.import_module("shardwright.api.parallelize")
     measured, home.auto_cluster = home.auto_cluster, lambda device, mesh: split_cluster(mesh)
     try:
@@ -224,7 +224,7 @@ def given_mesh() -> Iterator[str]:
 
 
 def from_plain_pytorch() -> Iterator[str]:
-    """What one device trained goes on in a step, weights and states."""
+    """Weights and optimizer states of one device continue training in a step."""
     model = net(seed=1)
     optimizer = adamw(model.named_parameters())
     for number in range(3):
@@ -246,7 +246,7 @@ def from_plain_pytorch() -> Iterator[str]:
 
 
 def on_two_axes() -> Iterator[str]:
-    """Split over one axis or both of 2x2."""
+    """Parameters are split over one axis or both axes of 2x2."""
     step = planned(mesh="2x2", pins="zero3")
     yield from goes_on_in_plain_pytorch(step)
     if step.device_mesh is None or step.device_mesh.shape != (2, 2):
@@ -254,7 +254,7 @@ def on_two_axes() -> Iterator[str]:
 
 
 def in_stages() -> Iterator[str]:
-    """Two stages of two ranks: each has its own parameters, and all together those of the model."""
+    """Two stages of two ranks: each has its own parameters, and together they have all parameters of the model."""
     step = planned(pipeline=PIPELINE)
     mine = [name for name, _ in step.named_parameters()]
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -277,10 +277,10 @@ ON_FOUR: dict[str, Callable[[], Iterator[str]]] = {"on two axes": on_two_axes, "
 
 
 def on_two() -> dict[str, Any]:
-    """By case what is wrong on this rank, and what `load_state_dict` refuses."""
+    """Return the faults of this rank by case, and the errors of `load_state_dict`."""
     return {**{name: list(case()) for name, case in ON_TWO.items()}, "refused": _refused()}
 
 
 def on_four() -> dict[str, Any]:
-    """By case what is wrong on this rank."""
+    """Return the faults of this rank by case."""
     return {name: list(case()) for name, case in ON_FOUR.items()}
