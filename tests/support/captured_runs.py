@@ -89,7 +89,7 @@ def run_eager(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -
 
 
 def compare(got: Results, expected: Results, tol: float) -> None:
-    """Compare losses, gradients and changed buffers in the 2-norm, relative to at least 1e-3 of the largest of the role."""
+    """Compare losses, gradients and buffers in the 2-norm, relative to at least 1e-3 of the largest of the role."""
     roles = {key for key in expected if key[0] != "buffer"}
     assert {key for key in got if key[0] != "buffer"} == roles
     for key, value in got.items():

@@ -108,8 +108,8 @@ def trains_alike(
 
     Args:
         given: the batches; the first is the example.
-        in_plain: function from a module and a batch to the loss, if neither ``loss(model(*inputs), labels)`` nor
-            ``model(*batch)`` computes it.
+        in_plain: function from a module and a batch to the loss; by default ``loss(model(*inputs), labels)``, or
+            ``model(*batch)`` without a loss.
         drawing: function from the number of a step to the context of its forward pass in plain PyTorch.
 
     Returns:

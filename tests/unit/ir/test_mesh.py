@@ -1,4 +1,4 @@
-"""Meshes: ranks, coordinates and groups agree, and what cannot be a mesh is refused."""
+"""Meshes: ranks, coordinates and groups agree, and invalid meshes are refused."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ NODES = Mesh.of(node=2, gpu=3)
 
 
 @given(meshes, st.data())
-def test_a_rank_is_its_coordinates(mesh: Mesh, data: st.DataObject):
+def test_ranks_and_coordinates_correspond(mesh: Mesh, data: st.DataObject):
     rank = data.draw(st.integers(0, mesh.device_count - 1))
     assert mesh.rank(mesh.coordinates(rank)) == rank
     assert mesh.part(rank, mesh.names) == rank
