@@ -53,7 +53,9 @@ def test_a_bias_that_is_added_on_every_rank_is_refuted():
         ({"samples": ["6x4:float7, 4x5"]}, ValueError, "'float7' is not a dtype"),
     ],
 )
-def test_an_invalid_sample_is_refused_with_the_reason(arguments: dict[str, list[str]], error: type[Exception], message: str):
+def test_an_invalid_sample_is_refused_with_the_reason(
+    arguments: dict[str, list[str]], error: type[Exception], message: str
+):
     with pytest.raises(error, match=message):
         sw.check_rule(PRODUCT, RIGHT, samples=arguments["samples"])
 

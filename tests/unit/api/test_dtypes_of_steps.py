@@ -51,8 +51,10 @@ def test_decomposed_batch_norms_train_as_eager_pytorch(precision: Literal["bf16-
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("fp16-mixed", torch.float16)])
-def test_group_norm_in_mixed_precision_trains_as_eager_pytorch(precision: Literal["bf16-mixed", "fp16-mixed"], dtype: torch.dtype):
-    """The gradient of the input has another dtype on fake tensors (float32) than in torch's kernels (dtype of the input)."""
+def test_group_norm_in_mixed_precision_trains_as_eager_pytorch(
+    precision: Literal["bf16-mixed", "fp16-mixed"], dtype: torch.dtype
+):
+    """The gradient of the input is in float32 on fake tensors, and in the input's dtype in torch's kernels."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten())
     eager, batch = copy.deepcopy(model), (torch.randn(8, 3, 6, 6), torch.randint(16, (8,)))

@@ -211,9 +211,7 @@ def test_the_command_line_refuses_the_same_pairs_by_their_flags(one: str, other:
         (["simulate", "{folder}", "--sweep", "link.gpu.latency=1us..2us:2", "--trace", "x"], "--trace"),
     ],
 )
-def test_options_about_planning_are_refused_for_a_saved_plan(
-    line: list[str], named: str, tmp_path: Any, capsys: Any
-):
+def test_options_about_planning_are_refused_for_a_saved_plan(line: list[str], named: str, tmp_path: Any, capsys: Any):
     from shardwright.tools.cli import main
 
     compiled(PlanOptions(algorithm="eliminate")).save(tmp_path)

@@ -1,4 +1,4 @@
-"""One cost: the search, the choice of methods, buckets, shares and the simulator agree on a collective's seconds."""
+"""The search, the choice of methods, buckets, shares and the simulator use the same seconds of a collective."""
 
 import itertools
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ METHODS: tuple[Algorithm, ...] = ("padded", "grouped_broadcast", "hierarchical")
 
 
 def curve(name: str, slowest: float) -> Iterator[tuple[str, float, float]]:
-    """Times nowhere near those of the links, which cross those of other methods."""
+    """Yield times far from the linear costs of links; the curves of different methods cross."""
     for size, seconds in ((64.0, 1.0), (1024.0, 1.5), (65536.0, 40.0)):
         yield name, size, seconds * slowest ** (-1.0 if size > 64 else 1.0)
 
 
 def link(axes: str) -> Link:
-    """A link with a curve of its own for each collective and method."""
+    """Return a link with a separate curve for each collective and method."""
     names = [*SENT, *(f"{kind}:{method}" for kind in SENT for method in METHODS)]
     points = (point for at, name in enumerate(names) for point in curve(name, 1.01 + 0.1 * at + 0.01 * len(axes)))
     return Link(axes, 1e-5, 1e-9, points=tuple(points))
