@@ -79,7 +79,7 @@ def ended(pids: list[int], within: float) -> bool:
 
 
 def listened_on(pids: list[int]) -> set[str]:
-    """Return the addresses on which processes listen, as in `/proc/net`."""
+    """Return the listening addresses of processes, as in `/proc/net`."""
     inodes = {
         os.readlink(fd).removeprefix("socket:[").removesuffix("]")
         for pid in pids

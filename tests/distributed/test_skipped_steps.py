@@ -1,4 +1,4 @@
-"""With `on_nan="skip"`, a step whose loss or gradients are not finite changes nothing, under any plan."""
+"""With `on_nan="skip"`, a step with an infinite or NaN loss or gradient changes nothing, under any plan."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def on_ranks() -> Iterator[CheckCase]:
 
 
 def interpreted() -> Iterator[CheckCase]:
-    """Yield every strategy with ratios that give a rank nothing, and random ratios that do not run on ranks."""
+    """Yield every strategy with ratios that give a rank nothing, and random ratios other than those on ranks."""
     for world, listed in FIXED.items():
         for at, pins in enumerate((None, "dp", "tp", "zero3")):
             yield uneven(("mlp-tiny", "gpt2-tiny")[(world + at) % 2], listed[2], pins)

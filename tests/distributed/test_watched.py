@@ -62,7 +62,7 @@ def test_measured_steps_have_the_same_losses(plan: str, seen: list[dict[str, Any
         assert 0 < overlap.communication <= rank.seconds
         assert 0 < overlap.compute <= rank.seconds
         assert overlap.overlapped <= min(overlap.compute, overlap.communication)
-        # A rank that neither computes nor communicates waits for another to begin, or to compute.
+        # The rest of the time a rank waits for another to begin, or to compute.
         assert overlap.compute + overlap.exposed <= rank.seconds * 1.000001
 
 

@@ -1,4 +1,4 @@
-"""The result dtypes of rules equal those of torch, for every sample in `op_samples.txt`."""
+"""Rules and torch give the same result dtypes for every sample in `op_samples.txt`."""
 
 from collections.abc import Iterator
 

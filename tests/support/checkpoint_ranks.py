@@ -32,7 +32,7 @@ PLANS: dict[int, dict[str, dict[str, Any]]] = {
     4: {"stages": {"pipeline": PIPELINE, "mesh": "2x2"}, "hybrid": {"mesh": "2x2"}},
     3: {"uneven zero3": {"pins": "zero3"}},
 }
-"""The plans that resume, by number of ranks and in the order in which they run."""
+"""The plans that resume, by number of ranks, in execution order."""
 
 EXTRA = {"note": "kept", "schedule": [1, 2.5], "tensor": torch.arange(3)}
 

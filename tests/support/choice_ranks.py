@@ -16,7 +16,7 @@ from shardwright.runtime.stages import connect
 
 
 class OtherChoices(TorchDispatchMode):
-    """A mode in which `topk` returns the positions of other elements, as if rounding had decided between equal ones."""
+    """A mode that makes `topk` return positions of other elements, as if rounding had decided between equal ones."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

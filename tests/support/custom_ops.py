@@ -61,7 +61,7 @@ def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("odd::banded", mutates_args=())
 def banded(x: torch.Tensor, width: int) -> torch.Tensor:
-    """For each row, sum the rows at a distance less than `width`."""
+    """Replace each row by the sum of the rows at a distance less than `width`."""
     places = torch.arange(x.shape[0])
     near = (places[:, None] - places[None, :]).abs() < width
     return near.to(x.dtype) @ x

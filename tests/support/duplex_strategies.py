@@ -22,7 +22,7 @@ MOST = 60_000
 
 
 def divisions(ops: frozenset[int], before: dict[int, set[int]]) -> Iterator[tuple[frozenset[int], ...]]:
-    """Yield every division of ops into successive phases in which no op precedes its operands."""
+    """Yield every division of ops into successive phases such that operands precede their users."""
     if not ops:
         yield ()
     subsets = chain.from_iterable(combinations(sorted(ops), size) for size in range(1, len(ops) + 1))

@@ -120,7 +120,7 @@ def classified(rows: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def spoken(rows: int, number: int, length: int = LENGTH) -> dict[str, torch.Tensor]:
-    """Return a batch for the language model, in which some labels of the first rows are ignored."""
+    """Return a batch for the language model; some labels of the first rows are ignored."""
     made = torch.Generator().manual_seed(number)
     labels = torch.randint(20, (rows, length), generator=made)
     labels[: (rows + 1) // 2, : length // 2] = -100
@@ -168,7 +168,7 @@ class Case:
 
 @dataclass
 class OneDevice:
-    """The same model on one device."""
+    """The training of a model on one device."""
 
     kind: Kind
     model: nn.Module

@@ -1,4 +1,4 @@
-"""Faults of ranks, as functions of the rank for `faulty_jobs`. By default rank 1 fails, in or after step 3."""
+"""Faults of ranks, as functions of the rank for `faulty_jobs`. Rank 1 fails by default, in or after step 3."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _fault(match: re.Match[str], known: set[str]) -> str | None:
 
 
 def _slack(word: str) -> int:
-    """Return the edit distance up to which `word` is a likely misspelling: short words are close to everything."""
+    """Return the largest edit distance of a likely misspelling of `word`: short words are close to everything."""
     return 2 if len(word) >= 5 else 0
 
 

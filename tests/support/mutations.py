@@ -144,7 +144,7 @@ _BY_WEIGHT = (Fate.WEAKER, Fate.TRUE, Fate.MISSED, Fate.NOTICED)
 
 def fate_of(use: Use, mutant: Rule) -> Fate:
     """Return the outcome of a mutant on one sample."""
-    # Whether positions are indices is not part of a signature, but of its meaning.
+    # Declared indices change only the meaning of a signature.
     known = use.rule if mutant.indexed == use.rule.indexed else None
     if known is not None and not any(_new(known, mutant)):
         return Fate.WEAKER

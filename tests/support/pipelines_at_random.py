@@ -11,7 +11,7 @@ from shardwright.passes.stages.schedules import Delivery, FragmentKind, Pipeline
 
 
 def works_of(shape: PipelineShape) -> list[Work]:
-    """Return all fragments, except the one for weights of the first chunk of the first stage."""
+    """Return all fragments, except the fragment for weights of the first chunk of the first stage."""
     return [
         Work(f"{kind}{stage}.{chunk}", stage, kind, chunk)
         for stage in range(shape.stages)

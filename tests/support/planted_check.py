@@ -40,7 +40,7 @@ def fine(job: Job) -> Planted:
 
 
 def broken(job: Job) -> Planted:
-    """Return a stage in which every second case fails."""
+    """Return a stage whose every second case fails."""
     return Planted(job, ("begins", "differs", "goes on", "raises on rank 1", "goes on again", "kills rank 1", "ends"))
 
 

@@ -26,7 +26,7 @@ from shardwright.passes.verification import first_fault
 
 
 def with_random_signatures(module: ModuleOp, mesh: Mesh, seed: int) -> ModuleOp:
-    """Return a copy of a module in which every op has a random signature, drawn with `seed`."""
+    """Return a copy of a module with a random signature for every op, drawn with `seed`."""
     chosen, drawn = module.clone(), random.Random(seed)
     view = StepView(step_functions(chosen)[0], mesh)
     comparisons = find_comparisons(view)

@@ -1,4 +1,4 @@
-"""A context in which a function has a planted fault."""
+"""A context that plants a fault in a function."""
 
 from __future__ import annotations
 

@@ -125,10 +125,10 @@ class Trace:
         self.queued: list[Queued] = []
         self.kernels: Counter[str] = Counter()
         self.copied: Counter[str] = Counter()
-        # For each run of the program, the calls of ops on the GPU with all arguments from the host.
+        # The calls of ops on the GPU with all arguments from the host, by run of the program.
         self.runs: list[list[str]] = []
         self.records = False
-        # The operations of NCCL collected so far for a launch of several; None outside of one.
+        # The operations of NCCL collected so far for a launch of several, or None.
         self.together: list[Any] | None = None
         self._memory: dict[int, _Memory] = {}
         self._free_memory: defaultdict[str, list[_Memory]] = defaultdict(list)

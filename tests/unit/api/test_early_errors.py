@@ -1,4 +1,4 @@
-"""Wrong names are found before a step is imported, and an error hides neither its cause nor its message."""
+"""Wrong names are found before a step is imported, and errors are shown without tracebacks of torch."""
 
 from __future__ import annotations
 

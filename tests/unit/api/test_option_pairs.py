@@ -68,7 +68,7 @@ EFFECTS: dict[str, tuple[object, Callable[[CompiledStep], bool]]] = {
     "budget": (0.0, lambda plan: len(plan.report["candidates"]) < 12),
     "compile": (True, lambda plan: "mark-compiled" in plan.report.get("pipeline", "")),
 }
-"""For each option that changes a plan, a value and a function that tests whether a plan shows it."""
+"""A value of each option that changes a plan, and a function that tests whether a plan shows it."""
 
 NOT_IN_THE_PROGRAM = {"probe", "processes", "candidate", "adapt", "idle"}
 """Options about unknown ops, speed of planning, earlier plans and unequal devices; separate tests cover them."""

@@ -1,4 +1,4 @@
-"""Schedules of jobs on ports have each job once, respect the bound, and the exact one is as short as any heuristic's."""
+"""Schedules of jobs on ports have each job once and respect the bound; the exact one is the shortest."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_bounds_are_multiples_of_the_length_of_jobs():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_up_to_two_equal_jobs(count: int):
+def test_no_job_or_one_job(count: int):
     problem = (Job(5, ((0, 1),)),) * count
     assert schedule(problem) == ((0, 0),) * count
     assert makespan(problem, schedule(problem)) == least_makespan(problem) == 5 * count

@@ -159,7 +159,7 @@ def shape(text: str) -> str:
 
 
 def check_alike(hostile: str, plain: str) -> None:
-    """Check that a program equals the plain one, and that neither it nor its form for profilers has side effects."""
+    """Check that a program equals the plain one, and that both of its forms are free of side effects."""
     assert shape(hostile) == shape(plain)
     assert shape(with_ranges(hostile)) == shape(with_ranges(plain))
     load_text(hostile, "<hostile>")

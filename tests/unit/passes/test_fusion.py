@@ -123,7 +123,7 @@ def test_the_least_parts_are_a_lower_bound_for_every_op(model: str, pins: str):
     assert any(part.moved for part in least.values())
     for op, part in least.items():
         assert op not in fused or part.moved <= fused[op].moved
-    # Without the mark the same program costs what it did.
+    # Without the mark the program has its old cost.
     del func.attributes[COMPILED]
     found = predict(func, cluster_of_module(made.module)).compute_seconds
     assert found == pytest.approx(plain.report["predicted_compute_s"], rel=0.05)
