@@ -1,4 +1,4 @@
-"""The architecture: imports point down, the core does not need torch, the runtime does not need xDSL, opt-tool is light."""
+"""The architecture: imports point down, the core does not need torch, the runtime does not need xDSL."""
 
 import ast
 import graphlib

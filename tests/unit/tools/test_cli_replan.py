@@ -35,7 +35,7 @@ def replanned(plan: Path, out: Path) -> tuple[str, dict[str, Any]]:
     return (out / "step.mlir").read_text(), json.loads((out / "plan.json").read_text())["replan"]
 
 
-def test_a_missing_record_is_derived_from_the_plan(plan: Path, tmp_path: Path):
+def test_a_missing_or_outdated_record_is_derived_from_the_plan(plan: Path, tmp_path: Path):
     others = {name: shutil.copytree(plan, tmp_path / name) for name in ("none", "changed")}
     (others["none"] / "replan.json").unlink()
     with (others["changed"] / "step.mlir").open("a") as file:

@@ -1,4 +1,4 @@
-"""Paths from users: folders of any name, and paths that are not files. No command hangs, and other files stay unchanged."""
+"""Paths from users: folders of any name, and paths that are not files. No command hangs or changes other files."""
 
 from __future__ import annotations
 
