@@ -94,29 +94,29 @@ def damages(folder: str) -> dict[str, Any]:
 
 
 def _told(folder: Path, name: str, damage: Callable[[Path], DistributedStep | None]) -> tuple[Any, list[str]]:
-    mine = folder.parent / name.replace(" ", "-")
+    copied = folder.parent / name.replace(" ", "-")
     step: DistributedStep | None = None
     if dist.get_rank() == 0:
-        shutil.copytree(folder, mine)
+        shutil.copytree(folder, copied)
     dist.barrier()
-    step = damage(mine)
+    step = damage(copied)
     dist.barrier()
     step = step if step is not None else planned(pins="dp")
     before = {name: value.clone() for name, value in step.state_dict().items()}
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("shardwright")
     logger.addHandler(handler)
     try:
-        found: Any = step.load(mine, optimizer=name != "another optimizer, weights alone").step
+        outcome: Any = step.load(copied, optimizer=name != "another optimizer, weights alone").step
     except sw.CheckpointError as error:
-        found = str(error).replace(str(folder.parent), "")
+        outcome = str(error).replace(str(folder.parent), "")
         unchanged = all(torch.equal(before[name], value) for name, value in step.state_dict().items())
         assert unchanged, "a checkpoint that was refused changed weights"
     finally:
         logger.removeHandler(handler)
-    return found, told
+    return outcome, messages
 
 
 def _newest(folder: Path) -> Path:
@@ -205,9 +205,9 @@ def elastic(folder: str) -> dict[str, Any]:
         `differences` between the resumed state and the saved one, `losses`, the report's entry about replanning
         (`begun`), log messages (`told`), and whether any parameter is `split`.
     """
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.INFO)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger, path = logging.getLogger("shardwright"), Path(folder)
     level = logger.level
     logger.addHandler(handler)
@@ -230,7 +230,7 @@ def elastic(folder: str) -> dict[str, Any]:
         torch.save(state, path / "whole.pt")
     is_split = any(isinstance(each, DTensor | sw.LocalShard) and _is_part(each) for each in step.parameters())
     begun = step.plan.get("replan")
-    return {"differences": differences, "losses": losses, "begun": begun, "told": told, "split": is_split}
+    return {"differences": differences, "losses": losses, "begun": begun, "told": messages, "split": is_split}
 
 
 def _whole_state(step: DistributedStep) -> dict[str, Any]:
@@ -255,12 +255,12 @@ def _gathered(value: Any) -> Any:
 
 def _changed(step: DistributedStep, saved: Mapping[str, Any]) -> Iterator[str]:
     """Yield a text for each value that is not bitwise equal to the saved one."""
-    found = _whole_state(step)
-    if found.keys() != saved.keys():
-        yield f"has {sorted(found)}, saved was {sorted(saved)}"
-    for name in found.keys() & saved.keys():
-        if not torch.equal(torch.as_tensor(found[name]), torch.as_tensor(saved[name])):
-            yield f"{name} is {found[name]}, saved was {saved[name]}"
+    state = _whole_state(step)
+    if state.keys() != saved.keys():
+        yield f"has {sorted(state)}, saved was {sorted(saved)}"
+    for name in state.keys() & saved.keys():
+        if not torch.equal(torch.as_tensor(state[name]), torch.as_tensor(saved[name])):
+            yield f"{name} is {state[name]}, saved was {saved[name]}"
 
 
 def exchanged(mine: Any) -> list[Any]:

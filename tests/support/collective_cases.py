@@ -144,8 +144,10 @@ def expected(case: Case, mesh: Mesh, rank: int) -> list[np.ndarray]:
     """Return the expected results of the call on `rank`."""
     group = mesh.group(rank, case.axes)
     parts, part = len(group), group.index(rank)
-    given = [values(case, member, i, parts) for i, member in enumerate(group)]
-    return [_expected_one(case, [operands[i] for operands in given], part, parts, i) for i in range(case.count)]
+    operands_by_part = [values(case, member, i, parts) for i, member in enumerate(group)]
+    return [
+        _expected_one(case, [operands[i] for operands in operands_by_part], part, parts, i) for i in range(case.count)
+    ]
 
 
 def _expected_one(case: Case, given: list[np.ndarray], part: int, parts: int, i: int) -> np.ndarray:

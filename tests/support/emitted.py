@@ -143,9 +143,9 @@ def _compare(plan: Any, output: Any, by_rank: list[torch.Tensor], whole: torch.T
     spread = output if output.updates is None else plan.inputs[output.updates]
     for rank in range(plan.mesh.device_count):
         group = plan.mesh.group(rank, spread.spread.partial_axes)
-        found = torch.stack([by_rank[member] for member in group]).sum(0).to(whole.dtype)
+        local_value = torch.stack([by_rank[member] for member in group]).sum(0).to(whole.dtype)
         part = whole if output.role == "loss" else whole[spread.slices(plan.mesh, rank)]
         where = f"rank {rank} of {list(plan.ranks)}, {output}"
         torch.testing.assert_close(
-            found, part, rtol=tolerance, atol=tolerance, msg=lambda text, where=where: f"{where}: {text}"
+            local_value, part, rtol=tolerance, atol=tolerance, msg=lambda text, where=where: f"{where}: {text}"
         )

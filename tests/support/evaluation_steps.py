@@ -114,17 +114,17 @@ def language_metrics(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str
 
 def classified(rows: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a batch for the classifier."""
-    made = torch.Generator().manual_seed(number)
-    inputs = torch.randn(rows, WIDTH, dtype=torch.float64, generator=made)
-    return inputs, torch.randint(CLASSES, (rows,), generator=made)
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(rows, WIDTH, dtype=torch.float64, generator=generator)
+    return inputs, torch.randint(CLASSES, (rows,), generator=generator)
 
 
 def spoken(rows: int, number: int, length: int = LENGTH) -> dict[str, torch.Tensor]:
     """Return a batch for the language model; some labels of the first rows are ignored."""
-    made = torch.Generator().manual_seed(number)
-    labels = torch.randint(20, (rows, length), generator=made)
+    generator = torch.Generator().manual_seed(number)
+    labels = torch.randint(20, (rows, length), generator=generator)
     labels[: (rows + 1) // 2, : length // 2] = -100
-    return {"tokens": torch.randint(20, (rows, length), generator=made), "labels": labels}
+    return {"tokens": torch.randint(20, (rows, length), generator=generator), "labels": labels}
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ def checked(case: Case) -> list[str]:
 
 def planned(case: Case, kind: Kind, model: nn.Module) -> DistributedStep:
     """Return the distributed step of a case."""
-    made: Any = partial(_made, kind) if case.from_function else model
+    model_or_function: Any = partial(_made, kind) if case.from_function else model
     shapes = [kind.batch(case.declared, 1)] if case.declared else []
     return sw.parallelize(
-        made,
+        model_or_function,
         kind.loss,
         kind.optimizer,
         kind.batch(ROWS, 0),
@@ -257,13 +257,13 @@ def compared_evaluations(
 ) -> list[str]:
     """Compare evaluations and predictions with one device; return the differences."""
     wrong: list[str] = []
-    kept = step.metrics
+    metrics_of_training = step.metrics
     for rows in counts:
         batch = kind.batch(rows, 10 * number + rows)
         loss, metrics, output = here.evaluate(batch)
-        found = step.evaluate(batch)
-        wrong += differing(f"loss of {rows} rows", found.loss, loss)
-        wrong += differing(f"metrics of {rows} rows", found.metrics, metrics)
+        evaluation = step.evaluate(batch)
+        wrong += differing(f"loss of {rows} rows", evaluation.loss, loss)
+        wrong += differing(f"metrics of {rows} rows", evaluation.metrics, metrics)
         wrong += differing(f"output of {rows} rows", step.predict(batch), output)
         bare = {"tokens": batch["tokens"]} if isinstance(batch, dict) else batch[:-1]
         with torch.no_grad():
@@ -273,7 +273,7 @@ def compared_evaluations(
         if len(part.rows):
             mine = rows_of(expected, slice(part.rows.start, part.rows.stop))
             wrong += differing(f"own rows {part.rows} of {rows}", part.output, mine)
-    if differing("", step.metrics, kept):
+    if differing("", step.metrics, metrics_of_training):
         wrong.append("metrics of training")
     return wrong
 
@@ -299,13 +299,13 @@ def differing(what: str, found: Any, expected: Any) -> list[str]:
 
 def all_checked(cases: Mapping[str, Case]) -> dict[str, list[str]]:
     """Return the differences of each case on this rank."""
-    found: dict[str, list[str]] = {}
+    differences: dict[str, list[str]] = {}
     for name, case in cases.items():
         try:
-            found[name] = checked(case)
+            differences[name] = checked(case)
         except Exception as error:
             raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
-    return found
+    return differences
 
 
 PIPELINES = {
@@ -379,10 +379,10 @@ def _partial_epochs() -> str:
         whole = ShareSampler(21, 8, range(8), last=range(5))
         whole.set_epoch(epoch)
         order = list(whole)
-        given = list(loader)
-        if [len(rows) for rows in order] != [8, 8, 5] or len(loader) != len(given):
-            return f"batches of {[len(rows) for rows in order]} rows, {len(loader)} or {len(given)}"
-        for rows, batch in zip(order, given, strict=True):
+        loaded = list(loader)
+        if [len(rows) for rows in order] != [8, 8, 5] or len(loader) != len(loaded):
+            return f"batches of {[len(rows) for rows in order]} rows, {len(loader)} or {len(loaded)}"
+        for rows, batch in zip(order, loaded, strict=True):
             mine = step.evaluate(batch).loss if len(rows) == 8 else None
             expected = here.evaluate(data[rows])[0]
             loss = step(batch)

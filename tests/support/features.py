@@ -119,8 +119,8 @@ def trains_alike(
     plain = copy.deepcopy(model)
     expected = train_plainly(plain, given, loss, optimizer, in_plain=in_plain, drawing=drawing)
     step = planned(model, loss, given[0], optimizer, **options)
-    found = [step(batch).detach() for batch in given]
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    losses = [step(batch).detach() for batch in given]
+    torch.testing.assert_close(losses, expected, rtol=tolerance, atol=tolerance)
     assert_same_weights(step, plain, tolerance)
     return step
 

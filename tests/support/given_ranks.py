@@ -77,9 +77,9 @@ def in_groups_of_a_script(folder: str) -> dict[str, list[float]]:
 
 def weights_of_rank_0() -> list[str]:
     """Train from different weights on each rank, each rank loading its own rows; return the faults."""
-    mine = mlp(seed=dist.get_rank())
+    model_here = mlp(seed=dist.get_rank())
     before = torch.get_rng_state()
-    step = planned(mine)
+    step = planned(model_here)
     wrong: list[str] = []
     if not torch.equal(before, torch.get_rng_state()):
         wrong.append("the user's random numbers were changed")
@@ -90,7 +90,7 @@ def weights_of_rank_0() -> list[str]:
     if not torch.allclose(torch.tensor(losses), torch.tensor(expected), rtol=1e-5):
         wrong.append(f"losses {losses}, on one device {expected}")
     try:
-        mine.state_dict()
+        model_here.state_dict()
         wrong.append("the module can be read")
     except StaleModuleError:
         pass

@@ -127,17 +127,17 @@ def outcome(use: Callable[[str], None], text: str, *, seconds: float = SECONDS, 
         os.close(read)
         _child(use, text, write, most)
     os.close(write)
-    found = _heard(read, began + seconds)
+    written = _heard(read, began + seconds)
     os.close(read)
     took = time.monotonic() - began
-    if found is None:
+    if written is None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if found is None:
+    if written is None:
         return Outcome("hang", f"not done in {seconds:g} s", took)
-    if not found:
+    if not written:
         return Outcome("died", f"wait status {status}", took)
-    kind, message = json.loads(found)
+    kind, message = json.loads(written)
     return Outcome(kind, message, took)
 
 
@@ -235,10 +235,10 @@ def _number(text: str, draw: random.Random) -> str:
     import re
 
     def changed(line: str) -> str:
-        found = list(re.finditer(r"\d+(?:\.\d+)?(?:e-?\d+)?", line))
-        if not found:
+        numbers = list(re.finditer(r"\d+(?:\.\d+)?(?:e-?\d+)?", line))
+        if not numbers:
             return line
-        at = draw.choice(found)
+        at = draw.choice(numbers)
         factor = draw.choice((1e-300, 1e-30, 1e-9, 0.1, 0.3, 10, 1e4, 1e9, 1e30, 1e300))
         new = draw.choice((f"{at[0]}0", repr(float(at[0]) * factor), f"-{at[0]}"))
         return line[: at.start()] + new + line[at.end() :]

@@ -161,16 +161,16 @@ class Finding(Exception):
 @cache
 def file_seeds() -> tuple[Seed, ...]:
     """Return the IR of tests/filecheck, each part with the pipelines of its file."""
-    found: list[Seed] = []
+    seeds: list[Seed] = []
     for path in mlir_files():
         text = path.read_text(encoding="utf-8")
         options = [re.search(r"--pass-pipeline=('[^']*'|\S+)", line) for line in run_lines(text)]
         pipelines = tuple(each[1].strip("'") for each in options if each and "%" not in each[1])
         for number, chunk in enumerate(chunks(text)):
             plain = re.sub(r"(?m)^\s*//.*\n", "", chunk).strip() + "\n"
-            if is_valid(plain) or len(found) % 8 == 0:
-                found.append(Seed(f"{path.stem}#{number}", plain, pipelines))
-    return tuple(found)
+            if is_valid(plain) or len(seeds) % 8 == 0:
+                seeds.append(Seed(f"{path.stem}#{number}", plain, pipelines))
+    return tuple(seeds)
 
 
 def is_valid(text: str) -> bool:
@@ -191,10 +191,10 @@ def step_seeds(roads: Sequence[str] = ROADS) -> tuple[Seed, ...]:
 @cache
 def imported_seeds() -> tuple[Seed, ...]:
     """Return more kinds of steps, imported with the installed torch, after each pass of their pipelines."""
-    found: list[Seed] = []
+    seeds: list[Seed] = []
     for name, (step, roads) in imported_steps().items():
-        found += _seeds_along(name, import_training_step(step), roads)
-    return tuple(found)
+        seeds += _seeds_along(name, import_training_step(step), roads)
+    return tuple(seeds)
 
 
 def _seeds_along(name: str, imported: ModuleOp, roads: Sequence[str]) -> Iterator[Seed]:
@@ -218,14 +218,14 @@ def mutants(seeds: Sequence[Seed], seed: int, count: int) -> Iterator[Mutant]:
     ctx = context()
     for number in range(count):
         draw = random.Random(f"{seed}.{number}")
-        one = draw.choice(seeds)
-        text = one.text
+        origin = draw.choice(seeds)
+        text = origin.text
         if draw.random() < 0.5:
             text = mutated_ops(text, draw, ctx)
-        if text == one.text or draw.random() < 0.2:
+        if text == origin.text or draw.random() < 0.2:
             for _ in range(draw.choice((1, 1, 1, 2, 3))):
                 text = draw.choice(TEXT_MUTATIONS)(text, draw)
-        yield Mutant(one.name, text, _drawn(one.pipelines, draw))
+        yield Mutant(origin.name, text, _drawn(origin.pipelines, draw))
 
 
 def _drawn(own: Sequence[str], draw: random.Random) -> str:
@@ -286,11 +286,11 @@ def use_ir(pipeline: str, text: str) -> None:
     """
     source = Input(text, "mutant.mlir")
     try:
-        given = read(context(), source)
+        parsed = read(context(), source)
     except DiagnosticError as error:
         _check_message(str(error), error)
         raise
-    module = given.module
+    module = parsed.module
     for generic in (False, True):
         _check_round_trip(module, generic)
     try:
@@ -298,7 +298,7 @@ def use_ir(pipeline: str, text: str) -> None:
     except PassError as error:
         if error.kind != "failed":
             raise Finding(f"{error} {_origin(error)}") from error
-        _check_message(str(pass_diagnostic(error, source, given.spans)), error)
+        _check_message(str(pass_diagnostic(error, source, parsed.spans)), error)
         raise
     _check_round_trip(module, generic=False)
     try:

@@ -37,13 +37,13 @@ def mutated(text: str, draw: random.Random) -> str:
     """Change, delete, rename or move one to three values; or mutate the text as any text."""
     if draw.random() < 0.15:
         return draw.choice((characters, cut, deleted, repeated))(text, draw)
-    found = json.loads(text)
+    root = json.loads(text)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        everywhere = list(places(found))
+        everywhere = list(places(root))
         path = draw.choice(everywhere)
         if not path:
             continue
-        owner = found
+        owner = root
         for key in path[:-1]:
             owner = owner[key]
         value = owner[path[-1]]
@@ -57,10 +57,10 @@ def mutated(text: str, draw: random.Random) -> str:
         elif kind == 4 and isinstance(owner, list):
             owner.insert(draw.randrange(len(owner) + 1), deepcopy(value))
         elif kind == 5:
-            owner[path[-1]] = _at(found, draw.choice(everywhere))
+            owner[path[-1]] = _at(root, draw.choice(everywhere))
         else:
             owner[path[-1]] = deepcopy(draw.choice(_LITERALS))
-    return json.dumps(found)
+    return json.dumps(root)
 
 
 def _at(found: Any, path: tuple[Any, ...]) -> Any:
@@ -170,9 +170,9 @@ def use_journal(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal")
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        found = Journal.load(path)
-        found.save(path)
-        profile_of(found, (), "profiled")
+        journal = Journal.load(path)
+        journal.save(path)
+        profile_of(journal, (), "profiled")
 
 
 @cache

@@ -51,12 +51,12 @@ def _last_program(command: str) -> str:
 
 def _prefixes(commands: list[str]) -> set[str]:
     """Return the directive prefixes that the filecheck calls look for."""
-    found: set[str] = set()
+    prefixes: set[str] = set()
     for command in commands:
         if _last_program(command) == "filecheck":
             named = [prefix for value in _PREFIX_OPTION.findall(command) for prefix in value.split(",")]
-            found.update(named or ["CHECK"])
-    return found
+            prefixes.update(named or ["CHECK"])
+    return prefixes
 
 
 def _prefix_complaints(text: str, commands: list[str], prefixes: set[str]) -> Iterator[str]:

@@ -161,12 +161,12 @@ _VALUE = re.compile(r"%[\w.$-]+(?:#\d+)?")
 
 def _number(text: str, draw: random.Random) -> str:
     """Change a number in one place, or in all its places."""
-    found = list(_NUMBER.finditer(text))
-    if not found:
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
         return text
-    at = draw.choice(found)
+    at = draw.choice(numbers)
     near = [str(int(at[0]) + step) for step in (-1, 1)] if at[0].isdecimal() and len(at[0]) < 20 else []
-    return _put(text, at, draw.choice((*_NUMBERS, *near * 4, *(draw.choice(found)[0] for _ in range(12)))), draw)
+    return _put(text, at, draw.choice((*_NUMBERS, *near * 4, *(draw.choice(numbers)[0] for _ in range(12)))), draw)
 
 
 def _put(text: str, at: re.Match[str], new: str, draw: random.Random) -> str:
@@ -193,16 +193,18 @@ def _swapped_in(pattern: re.Pattern[str], others: Sequence[str]) -> TextMutation
 def _tokens(text: str, draw: random.Random) -> str:
     """Delete, repeat or replace one token."""
     lines = text.splitlines()
-    those = [at for at, line in enumerate(lines) if line.strip()]
-    if not those:
+    candidates = [at for at, line in enumerate(lines) if line.strip()]
+    if not candidates:
         return text
-    at = draw.choice(those)
-    found = list(_TOKEN.finditer(lines[at]))
-    if not found:
+    at = draw.choice(candidates)
+    tokens = list(_TOKEN.finditer(lines[at]))
+    if not tokens:
         return text
-    one, other = draw.choice(found), draw.choice(found)
-    new = draw.choice(("", one[0] * 2, f"{one[0]} {one[0]}", other[0], draw.choice(_TOKEN.findall(text))))
-    lines[at] = lines[at][: one.start()] + new + lines[at][one.end() :]
+    replaced, other = draw.choice(tokens), draw.choice(tokens)
+    new = draw.choice(
+        ("", replaced[0] * 2, f"{replaced[0]} {replaced[0]}", other[0], draw.choice(_TOKEN.findall(text)))
+    )
+    lines[at] = lines[at][: replaced.start()] + new + lines[at][replaced.end() :]
     return "\n".join(lines) + "\n"
 
 
@@ -223,10 +225,10 @@ def _inserted(text: str, draw: random.Random) -> str:
 
 def _part(text: str, draw: random.Random) -> str:
     """Empty, double, shuffle or deeply nest the contents of a pair of brackets."""
-    found = list(re.finditer(r"\[[^\[\]\n]*\]|\{[^{}\n]*\}|\([^()\n]*\)|<[^<>\n]*>", text))
-    if not found:
+    brackets = list(re.finditer(r"\[[^\[\]\n]*\]|\{[^{}\n]*\}|\([^()\n]*\)|<[^<>\n]*>", text))
+    if not brackets:
         return text
-    at = draw.choice(found)
+    at = draw.choice(brackets)
     inner = at[0][1:-1]
     entries = inner.split(",")
     draw.shuffle(entries)

@@ -56,9 +56,9 @@ def trained(request: pytest.FixtureRequest, cases: Mapping[str, CheckCase]) -> C
 
     @cache
     def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
-        mine = [name for name in cases if name in wanted and cases[name].mesh.device_count == world_size]
+        selected = [name for name in cases if name in wanted and cases[name].mesh.device_count == world_size]
         try:
-            return dict(zip(mine, check_on_ranks([cases[name] for name in mine], world_size), strict=True))
+            return dict(zip(selected, check_on_ranks([cases[name] for name in selected], world_size), strict=True))
         except RankError as error:
             return error
 

@@ -127,16 +127,16 @@ def fates(
         floats = ["float" in dtype_of(value) for value in the_op(use.module).args]
         for name, mutant in mutants(use.rule, floats):
             by_name.setdefault(name, []).append((use, mutant))
-    found: dict[str, Fate] = {}
+    outcomes: dict[str, Fate] = {}
     for name in [name for name in by_name if name not in known]:
         tell(name, None)
-        found[name] = Fate.WEAKER
+        outcomes[name] = Fate.WEAKER
         for use, mutant in by_name[name]:
-            found[name] = max(found[name], fate_of(use, mutant), key=_BY_WEIGHT.index)
-            if found[name] is Fate.NOTICED:
+            outcomes[name] = max(outcomes[name], fate_of(use, mutant), key=_BY_WEIGHT.index)
+            if outcomes[name] is Fate.NOTICED:
                 break
-        tell(name, found[name])
-    return found
+        tell(name, outcomes[name])
+    return outcomes
 
 
 _BY_WEIGHT = (Fate.WEAKER, Fate.TRUE, Fate.MISSED, Fate.NOTICED)

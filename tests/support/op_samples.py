@@ -42,13 +42,13 @@ def _sample(line: str) -> OpSample:
         absent = ", ".join(f'"{name}"' for name in match["absent"].split(","))
         attributes = ", ".join(filter(None, (attributes, f"absent = [{absent}]")))
     arguments = ", ".join(f"%x{i}: {_type(t)}{_role(t, i)}" for i, t in enumerate(operands))
-    given = ", ".join(f"%x{i}" for i in range(len(operands)))
-    made = ", ".join(f"%y{i}" for i in range(len(results)))
+    operand_names = ", ".join(f"%x{i}" for i in range(len(operands)))
+    result_names = ", ".join(f"%y{i}" for i in range(len(results)))
     ins, outs = (", ".join(map(_type, types)) for types in (operands, results))
     module = f"""
 func.func @op({arguments}) -> ({outs}) {{
-  {made} = aten.{match["name"]} {given} {{{attributes}}} : ({ins}) -> ({outs})
-  func.return {made} : {outs}
+  {result_names} = aten.{match["name"]} {operand_names} {{{attributes}}} : ({ins}) -> ({outs})
+  func.return {result_names} : {outs}
 }}"""
     return OpSample(match["name"], line, module)
 

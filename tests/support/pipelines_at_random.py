@@ -24,13 +24,13 @@ def works_of(shape: PipelineShape) -> list[Work]:
 def deliveries_of(shape: PipelineShape) -> list[Delivery]:
     """Return the transfers: each chunk sends to the next in forward, and to the previous in backward."""
     places = [(stage, chunk) for chunk in range(shape.chunks) for stage in range(shape.stages)]
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     for (stage, chunk), (other, later) in pairwise(places):
         here, there = f"{stage}.{chunk}", f"{other}.{later}"
         users = f"forward{there}", f"weights{there}"
-        found.append(Delivery(f"h{here}", f"forward{here}", other, users))
-        found.append(Delivery(f"g{there}", f"backward{there}", stage, (f"backward{here}", f"weights{here}")))
-    return found
+        deliveries.append(Delivery(f"h{here}", f"forward{here}", other, users))
+        deliveries.append(Delivery(f"g{there}", f"backward{there}", stage, (f"backward{here}", f"weights{here}")))
+    return deliveries
 
 
 def timed(shape: PipelineShape, seconds: Mapping[FragmentKind, float], crossing: float = 0.0) -> PipelineTimes:

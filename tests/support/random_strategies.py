@@ -31,8 +31,8 @@ def with_random_signatures(module: ModuleOp, mesh: Mesh, seed: int) -> ModuleOp:
     view = StepView(step_functions(chosen)[0], mesh)
     comparisons = find_comparisons(view)
     for op in view.ops:
-        found = drawn.choice(signatures(comparisons.rule(op), mesh))
-        op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
+        signature = drawn.choice(signatures(comparisons.rule(op), mesh))
+        op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, signature)
     assert first_fault(chosen) is None
     return chosen
 

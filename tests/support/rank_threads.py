@@ -118,18 +118,18 @@ class ThreadCommunicator:
 
     def start(self, kind: str, tensors: Sequence[torch.Tensor], axes: tuple[str, ...], **options: Any) -> Any:
         donate = options.pop("donate", False)
-        given = range(len(tensors)) if donate is True else donate or ()
+        donated = range(len(tensors)) if donate is True else donate or ()
         results = []
         for i, tensor in enumerate(tensors):
             own = {name: value[i] if _is_each(name, value) else value for name, value in options.items()}
             results.append(getattr(self, kind)(tensor, axes=axes, **own))
-        kept = [tensor for i, tensor in enumerate(tensors) if i not in given]
-        shown = [tensor.clone() for tensor in kept]
+        not_donated = [tensor for i, tensor in enumerate(tensors) if i not in donated]
+        shown = [tensor.clone() for tensor in not_donated]
         if self.mesh.parts(axes) > 1:
-            for tensor in (tensors[i] for i in given):
+            for tensor in (tensors[i] for i in donated):
                 whole = not tensor.is_floating_point() and not tensor.is_complex()
                 tensor.fill_(torch.iinfo(tensor.dtype).max if whole else torch.nan)
-        return kept, shown, results
+        return not_donated, shown, results
 
     def wait(self, token: Any) -> tuple[torch.Tensor, ...]:
         tensors, shown, results = token

@@ -31,8 +31,8 @@ def by_groups(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.opt
 
 def sgd_by_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return SGD with two groups, only one of them with momentum."""
-    given = list(parameters)
-    groups = [{"params": given[::2], "momentum": 0.9, "nesterov": True}, {"params": given[1::2], "lr": 0.02}]
+    listed = list(parameters)
+    groups = [{"params": listed[::2], "momentum": 0.9, "nesterov": True}, {"params": listed[1::2], "lr": 0.02}]
     return torch.optim.SGD(groups, lr=0.05)
 
 

@@ -78,8 +78,8 @@ MORE_PLANS = {
 def stages_of(plan: SimulatedPlan) -> tuple[Stage, ...]:
     """Compile a plan and return the stages of its program."""
     step = replace(training_step(plan.model), precision=plan.precision)
-    made = compile_step(step, plan.cluster(parse_mesh(plan.mesh)), plan.options)
-    return tuple(Stage(*each) for each in load_text(made.program, "<program>"))
+    compiled = compile_step(step, plan.cluster(parse_mesh(plan.mesh)), plan.options)
+    return tuple(Stage(*each) for each in load_text(compiled.program, "<program>"))
 
 
 @cache

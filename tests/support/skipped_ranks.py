@@ -88,8 +88,8 @@ def _faults(name: str, options: dict[str, Any]) -> Iterator[str]:
     expected = one_device(expected_model)
     cluster = split_cluster(parse_mesh(str(dist.get_world_size())))
     with kept_log() as logged:
-        given = risky(normalized=normalized)
-        step = sw.parallelize(given, LOSS, adamw, batch(0), cluster, on_nan="skip", **with_plan(options))
+        model = risky(normalized=normalized)
+        step = sw.parallelize(model, LOSS, adamw, batch(0), cluster, on_nan="skip", **with_plan(options))
         found, skipped = list[float](), list[int]()
         for number in range(STEPS):
             loss = step(batch(number)).item()

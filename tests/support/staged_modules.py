@@ -122,8 +122,8 @@ def furthest_of(name: str) -> float:
         loss.backward()
         optimizer.step()
         worst = max(worst, abs(float(step((x, y)) - loss)))
-    kept = step.state_dict()
-    return max(worst, *(float((kept[key] - value).abs().max()) for key, value in alone.state_dict().items()))
+    state = step.state_dict()
+    return max(worst, *(float((state[key] - value).abs().max()) for key, value in alone.state_dict().items()))
 
 
 def furthest(names: Sequence[str]) -> list[float]:

@@ -163,14 +163,14 @@ def uneven() -> Iterator[str]:
 def loads() -> Iterator[str]:
     """Load weights from a module, and from a step with other shardings; a warning names the optimizer states."""
     source, step = net(seed=3), planned(pins="zero3")
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("shardwright").addHandler(handler)
     step.load_state_dict(source.state_dict())
     yield from differences(step.state_dict(), source.state_dict())
-    if told:
-        yield f"before the first step it was told {told}"
+    if messages:
+        yield f"before the first step it was told {messages}"
     optimizer = adamw(source.named_parameters())
     for number in range(2):
         ours, theirs = step(batch(number)).item(), plain_step(source, optimizer, number)
@@ -180,32 +180,32 @@ def loads() -> Iterator[str]:
     other(batch(0))
     step.load_state_dict(other.state_dict(sharded=True))
     yield from differences(step.state_dict(), other.state_dict())
-    if (dist.get_rank() == 0) != any("states of the optimizer still belong to" in each for each in told):
-        yield f"of the states it was told {told}"
+    if (dist.get_rank() == 0) != any("states of the optimizer still belong to" in each for each in messages):
+        yield f"of the states it was told {messages}"
     logging.getLogger("shardwright").removeHandler(handler)
 
 
 def _refused() -> dict[str, str]:
     """Return the errors of `load_state_dict`, by the fault of its argument."""
     step, state = planned(pins="zero3"), net(seed=5).state_dict()
-    kept = step.state_dict()
-    given = {
+    before = step.state_dict()
+    faulty_states = {
         "missing": {name: value for name, value in state.items() if not name.endswith("rise.weight")},
         "unknown": {**state, "rise.wait": state["rise.weight"]},
         "shape": {**state, "rise.weight": state["rise.weight"][:3]},
     }
-    told: dict[str, str] = {}
-    for name, each in given.items():
+    errors: dict[str, str] = {}
+    for name, each in faulty_states.items():
         try:
             step.load_state_dict(each)
         except PlanError as error:
-            told[name] = str(error)
-    told |= {f"after {name}": name for name in differences(step.state_dict(), kept)}
+            errors[name] = str(error)
+    errors |= {f"after {name}": name for name in differences(step.state_dict(), before)}
     try:
         step.load_state_dict(net(seed=dist.get_rank()).state_dict())
     except PlanError as error:
-        told["other ranks"] = str(error)
-    return told
+        errors["other ranks"] = str(error)
+    return errors
 
 
 def given_mesh() -> Iterator[str]:
@@ -213,13 +213,13 @@ def given_mesh() -> Iterator[str]:
     home: Any = importlib.import_module("shardwright.api.parallelize")
     measured, home.auto_cluster = home.auto_cluster, lambda device, mesh: split_cluster(mesh)
     try:
-        given = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
-        step = sw.parallelize(net(), LOSS, adamw, batch(0), given, plan=sw.PlanOptions(pins="dp"), measure=1)
+        device_mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
+        step = sw.parallelize(net(), LOSS, adamw, batch(0), device_mesh, plan=sw.PlanOptions(pins="dp"), measure=1)
     finally:
         home.auto_cluster = measured
-    if step.device_mesh is not given:
+    if step.device_mesh is not device_mesh:
         yield f"another mesh: {step.device_mesh}"
-    if any(value.device_mesh is not given for value in step.parameters() if isinstance(value, DTensor)):
+    if any(value.device_mesh is not device_mesh for value in step.parameters() if isinstance(value, DTensor)):
         yield "a parameter is on another mesh"
 
 
@@ -256,9 +256,9 @@ def on_two_axes() -> Iterator[str]:
 def in_stages() -> Iterator[str]:
     """Two stages of two ranks: each has its own parameters, and together they have all parameters of the model."""
     step = planned(pipeline=PIPELINE)
-    mine = [name for name, _ in step.named_parameters()]
+    names = [name for name, _ in step.named_parameters()]
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    dist.all_gather_object(everyone, names)
     if everyone[0] == everyone[2] or {*everyone[0], *everyone[2]} != {name for name, _ in net().named_parameters()}:
         yield f"stages have {everyone}"
     if step.device_mesh is None or step.device_mesh.mesh.tolist() != [[0, 1], [2, 3]][dist.get_rank() // 2]:

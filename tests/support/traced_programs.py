@@ -72,9 +72,9 @@ class LonelyCommunicator(ThreadCommunicator):
 def resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """Truncate a tensor along a dim to `size`, or pad it with zeros."""
     wanted = [size if at == dim % x.dim() else each for at, each in enumerate(x.shape)]
-    kept = x.narrow(dim, 0, min(size, x.shape[dim]))
+    copied = x.narrow(dim, 0, min(size, x.shape[dim]))
     result = x.new_zeros(wanted)
-    result.narrow(dim, 0, kept.shape[dim]).copy_(kept)
+    result.narrow(dim, 0, copied.shape[dim]).copy_(copied)
     return result
 
 

@@ -121,12 +121,12 @@ def _send(comm: rt.Communicator, transfer: rt.Transfer, part: int, value: torch.
 
 def try_all() -> dict[str, str]:
     """Run on each rank: return the problem of every case, an empty text if it passes."""
-    found = {str(case): case for case in cases()}
-    transfers = {name: case.transfer() for name, case in found.items()}
-    comm, problems = connected(list(transfers.values())), dict.fromkeys(found, "")
+    cases_by_name = {str(case): case for case in cases()}
+    transfers = {name: case.transfer() for name, case in cases_by_name.items()}
+    comm, problems = connected(list(transfers.values())), dict.fromkeys(cases_by_name, "")
     for name, transfer in transfers.items():
         try:
-            problems[name] = "; ".join(_problems(comm, transfer, whole(found[name])))
+            problems[name] = "; ".join(_problems(comm, transfer, whole(cases_by_name[name])))
             comm.finish_transfers()
         except Exception:
             problems[name] = traceback.format_exc()
@@ -147,18 +147,18 @@ def many_at_once() -> list[str]:
     """
     Start all transfers at once, receives and sends in different orders on every rank; return the wrong ones.
     """
-    found = [case for case in cases() if not case.timed]
-    transfers = [case.transfer() for case in found]
+    selected = [case for case in cases() if not case.timed]
+    transfers = [case.transfer() for case in selected]
     comm, me = connected(transfers), dist.get_rank()
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(me)).tolist()
+    order = torch.randperm(len(selected), generator=torch.Generator().manual_seed(me)).tolist()
     coming = {i: comm.receive(transfers[i].label, 0) for i in order if me in transfers[i].target.ranks}
     for i in reversed(order):
-        _send(comm, transfers[i], 0, whole(found[i]))
+        _send(comm, transfers[i], 0, whole(selected[i]))
     wrong: list[str] = []
-    for i in sorted(coming, key=lambda i: (i * 7 + me) % len(found)):
-        expected = whole(found[i])[transfers[i].target.slices(transfers[i].shape, me, 0)]
+    for i in sorted(coming, key=lambda i: (i * 7 + me) % len(selected)):
+        expected = whole(selected[i])[transfers[i].target.slices(transfers[i].shape, me, 0)]
         if not torch.equal(comm.arrived(coming[i]), expected):
-            wrong.append(str(found[i]))
+            wrong.append(str(selected[i]))
     comm.finish_transfers()
     return wrong
 

@@ -86,8 +86,8 @@ def on_two() -> dict[str, Any]:
     with kept_log() as alone:
         sw.parallelize(net(), LOSS, adamw, batch(0), slow, plan=sw.PlanOptions(algorithm="eliminate"))
     accumulated = watched(stages=1, micro_batches=2)
-    found = {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
-    return found | {"measured": measured(pins="zero3"), "staged": measured(stages=2, micro_batches=2)}
+    observed = {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
+    return observed | {"measured": measured(pins="zero3"), "staged": measured(stages=2, micro_batches=2)}
 
 
 def measured(**options: Any) -> dict[str, Any]:
