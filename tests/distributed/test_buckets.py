@@ -1,4 +1,4 @@
-"""Buckets of large and small tensors: their collectives, call by call and as one launch, which change no operand."""
+"""Collectives on buckets of large and small tensors, call by call and in one launch, do not change operands."""
 
 from __future__ import annotations
 

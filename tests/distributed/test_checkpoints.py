@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved goes on as if nothing had happened, and what is damaged is not taken."""
+"""Training resumes from a checkpoint with the same results, and a damaged checkpoint is not loaded."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TOLD: dict[str, tuple[int | str, str]] = {
     "another optimizer": ("load the weights alone, by optimizer=False", ""),
     "another optimizer, weights alone": (LAST, ""),
 }
-"""By what was wrong, the step that was loaded or the error, and the warning."""
+"""The loaded step or the error, and the warning, by kind of damage."""
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
-    """A folder with two checkpoints, and the losses of the run that wrote them."""
+    """Return a folder with two checkpoints, and the losses of the run that wrote them."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     losses = run_ranks(checkpoint_ranks.saves, 2, str(folder))
     assert losses[0] == losses[1]
@@ -47,13 +47,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
 
 @pytest.fixture(scope="module")
 def found(saved: tuple[Path, list[float]]) -> dict[int, list[dict[str, Any]]]:
-    """By number of ranks, what each of them gives."""
+    """Return the results of each rank, by number of ranks."""
     return {ranks: run_ranks(checkpoint_ranks.goes_on, ranks, str(saved[0].parent)) for ranks in PLANS}
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(("ranks", "plan"), CASES)
-def test_any_plan_goes_on_as_the_run_that_was_saved(
+def test_any_plan_resumes_with_the_losses_of_the_saved_run(
     ranks: int, plan: str, saved: tuple[Path, list[float]], found: dict[int, list[dict[str, Any]]]
 ):
     expected = saved[1][SAVED:]
@@ -64,7 +64,7 @@ def test_any_plan_goes_on_as_the_run_that_was_saved(
 
 
 @pytest.mark.distributed
-def test_ranks_that_come_and_go_begin_from_the_plan_before(found: dict[int, list[dict[str, Any]]]):
+def test_a_job_with_more_or_fewer_ranks_starts_from_the_previous_plan(found: dict[int, list[dict[str, Any]]]):
     model = net()
     optimizer = adamw(model.named_parameters())
     expected = [plain_step(model, optimizer, number) for number in range(2 * len(PLANS))]
@@ -86,12 +86,12 @@ def test_ranks_that_come_and_go_begin_from_the_plan_before(found: dict[int, list
 
 
 @pytest.mark.distributed
-def test_the_folder_has_the_last_two(saved: tuple[Path, list[float]]):
+def test_the_folder_keeps_the_last_two_checkpoints(saved: tuple[Path, list[float]]):
     assert sorted(path.name for path in saved[0].iterdir()) == [f"step-{SAVED:08d}", f"step-{LAST:08d}"]
 
 
 @pytest.mark.distributed
-def test_what_is_damaged_is_not_taken(saved: tuple[Path, list[float]]):
+def test_a_damaged_checkpoint_is_not_loaded(saved: tuple[Path, list[float]]):
     everyone = run_ranks(checkpoint_ranks.damages, 2, str(saved[0]))
     for number, rank in enumerate(everyone):
         for name, (outcome, warning) in TOLD.items():

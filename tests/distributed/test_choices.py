@@ -1,4 +1,4 @@
-"""Devices of different kinds that round differently choose the same experts, those of the first."""
+"""Devices of different kinds, which round differently, use the same choice of experts, made by the first device."""
 
 import choice_ranks
 import pytest
@@ -14,7 +14,7 @@ STEPS = 3
 
 
 def losses(model: str, cluster: Cluster) -> list[list[float]]:
-    """By rank, those of some steps of a model whose experts are split."""
+    """Return the losses of some steps of a model with split experts, by rank."""
     made = compile_step(training_step(model), cluster, PlanOptions("fixed", "tp"))
     return run_ranks(choice_ranks.losses, cluster.mesh.device_count, made.program, model, STEPS)
 
@@ -25,6 +25,6 @@ def test_other_choices_of_the_slower_device_change_nothing(model: str):
     (alone,) = losses(model, split_cluster(parse_mesh("tp=1")))
     for mine in losses(model, unequal_cluster(parse_mesh("tp=2"))):
         assert mine == pytest.approx(alone, rel=1e-5)
-    # Devices of one kind are trusted to choose alike; were they not, it would show.
+    # Devices of one kind are assumed to choose the same experts; a violation changes the losses.
     one, other = losses(model, split_cluster(parse_mesh("tp=2")))
     assert one != pytest.approx(other, rel=1e-4)

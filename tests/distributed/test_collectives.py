@@ -27,7 +27,7 @@ def test_collective(world: int, kind: str):
     assert {name: by_rank for name, by_rank in by_case.items() if any(by_rank)} == {}
 
 
-def test_many_at_once():
+def test_many_in_flight_at_once():
     assert run_ranks(collective_cases.many_at_once, 4) == [[]] * 4
 
 

@@ -1,7 +1,7 @@
 """
-Programs whose computation between collectives is compiled train as one device does: losses, gradients, what is kept.
+Programs with compiled code between collectives train as one device does: losses, gradients and states.
 
-One launch per number of ranks runs its cases; compiling takes long, so `pytest --thorough` runs most of them.
+One launch per number of ranks runs its cases. Compilation is slow, so most cases run only with `pytest --thorough`.
 """
 
 from __future__ import annotations

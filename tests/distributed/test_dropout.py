@@ -1,8 +1,8 @@
 """
-Models that draw random numbers train as one device does that draws the same; the ranks' programs draw their parts.
+Models that draw random numbers train as one device with the same numbers does; each rank draws only its part.
 
-GPT-2, BERT and ViT with dropout are among the cases of `test_time.py` and `test_pipelines.py`, and more of them in
-`benchmarks/random_numbers.py`. The cluster makes splitting pay, so that what is drawn is split too.
+GPT-2, BERT and ViT with dropout are among the cases of `test_time.py` and `test_pipelines.py`, and
+`benchmarks/random_numbers.py` has more. Splitting pays on the cluster, so that the drawn tensors are split too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_every_kind_of_number_is_drawn_as_on_one_device():
 
 
 def test_independent_draws_agree_on_copies_of_a_part():
-    """Ranks that hold the same part must; and the loss is about that of one device, of other numbers."""
+    """Ranks with the same part draw the same numbers; the loss is close to one device, which draws other numbers."""
     drawn = replace(CASE, step=dropout_steps.vit, pipeline=f"draw-independently,{FOUR_PARTS}")
     module = imported(drawn)
     plan_case(drawn, module)
@@ -47,6 +47,6 @@ def test_independent_draws_agree_on_copies_of_a_part():
 
 
 def test_programs_draw_parts():
-    """Or what is compared would be less than it says."""
+    """Each rank draws only its part; otherwise the tests above would not cover split random numbers."""
     program = compile_case(CASE, imported(CASE)).program
     assert re.search(r"rt\.random_uniform\([^)]*start=SIZES\[[^\]]*\]\[n\]\[part\]", program)

@@ -1,8 +1,8 @@
 """
-Lowered programs on gloo processes train as one device does: losses, every gradient, everything that is kept.
+Lowered programs on gloo processes train as one device does: losses, all gradients, parameters and states.
 
-One launch per number of ranks runs all of its cases, for starting eight processes takes longer than most of
-them. The cluster makes splitting pay, so that searched plans split too. `pytest --thorough` runs all of them.
+One launch per number of ranks runs all its cases, as starting eight processes takes longer than most cases.
+Splitting pays on the cluster, so that searched plans split too. `pytest --thorough` runs all cases.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def case(model: str, mesh: str, pins: str | None, dtype: torch.dtype, optimizer:
 
 
 HIERARCHICAL = replace(case("mlp-tiny", "2x2", "dp", torch.float64, "adamw"), cluster=hosts_cluster(parse_mesh("2x2")))
-"""Gradients are reduced inside hosts and across."""
+"""Gradients are reduced inside hosts and between them."""
 
 IN_PHASES = replace(
     case("mixtral-tiny", "2x2", None, torch.float64, "adamw"),
     pipeline="prepare,search-strategy{algorithm=eliminate},sort-across-rows,insert-resharding,"
     "select-collectives{method=hierarchical},overlap,finish",
 )
-"""All that is over both axes goes inside hosts and across: gathers, scatters, and the tokens of experts."""
+"""All collectives over both axes run inside hosts and between them: gathers, scatters, and all-to-alls of experts."""
 
 
 IN_PARTS = replace(
     case("mlp-tiny", "2x2", None, torch.float64, "adamw"),
     pipeline="prepare,search-strategy{algorithm=eliminate},communicate,chunk-collectives{parts=2},overlap,finish",
 )
-"""Products with what is gathered for them, or reduced of them, a part after the other."""
+"""Matrix products in parts, each part with its own gather or reduction."""
 
 
 def cases(world_size: int) -> Iterator[CheckCase]:
@@ -78,12 +78,12 @@ ON_MANY = {
     8: {"gpt2-tiny": {("2x4", None), ("2x4", HYBRID)}},
 }
 ON_MANY[4]["vgg19-tiny"] = {("2x2", None), ("2x2", HYBRID)}
-"""What is always run on four and eight ranks, where a case takes longest: attention, on four convolutions too, on two
-axes above all. Other presets run on two ranks, and with uneven shards on three and four."""
+"""Cases that always run on four and eight ranks, where a case takes longest: mainly attention on two axes, and on
+four ranks convolutions. Other presets run on two ranks, and with uneven shards on three and four ranks."""
 
 
 def is_quick(name: str) -> bool:
-    """Whether a case is always run: AdamW in double precision, and searched plans in single precision on two ranks."""
+    """Return whether a case always runs: AdamW in float64, and searched plans in float32 on two ranks."""
     each = CASES[name]
     mesh = "x".join(str(axis.size) for axis in each.mesh.axes)
     if each.mesh.device_count > 2:
@@ -111,8 +111,8 @@ def test_a_program_trains_as_one_device_does(name: str, results: Callable[[str],
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_is_searched_here_communicates(model: str):
-    """Or the cases above would compare one device with itself."""
+def test_searched_plans_communicate(model: str):
+    """A searched plan has communication; otherwise the cases above would compare one device with itself."""
     searched = case(model, "2x2", None, torch.float32, "sgd")
     assert "comm." in compile_case(searched, imported(searched)).program
 
@@ -121,14 +121,14 @@ def test_hosts_make_reductions_hierarchical():
     assert 'method="hierarchical"' in compile_case(HIERARCHICAL, imported(HIERARCHICAL)).program
 
 
-def test_gathers_and_reductions_are_tried_in_parts():
+def test_gathers_and_reductions_run_in_parts():
     module = imported(IN_PARTS)
     compile_case(IN_PARTS, module)
     parts = [op for op in module.walk() if isinstance(op, StartOp) and "part" in (op.args[0].name_hint or "")]
     assert {op.collective.value for op in parts} >= {"all_gather", "reduce_scatter"}
 
 
-def test_every_kind_of_collective_is_tried_in_phases():
+def test_every_kind_of_collective_runs_hierarchically():
     module = imported(IN_PHASES)
     compile_case(IN_PHASES, module)
     started = [op for op in module.walk() if isinstance(op, StartOp) and op.method is not None]

@@ -1,7 +1,7 @@
 """
-Evaluation and prediction between steps of training, and training on batches of other shapes, are as on one device.
+Evaluation and prediction between training steps, and training on batches of other shapes, are as on one device.
 
-By presets, in stages, in uneven shares and searched; one launch per number of ranks runs all of its cases.
+Plans are presets, pipelines, uneven or searched; one launch per number of ranks runs all its cases.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ THOROUGH = {
     "language on 2, uneven zero3",
     "language on 2x2, searched",
 }
-"""What is run only when asked for: the other model is planned so, or this one on more ranks or by the search."""
+"""Cases that run only with `--thorough`: another model covers the plan, or this model on more ranks or by search."""
 
 
 @cache
@@ -44,7 +44,7 @@ def launched(world: int, wanted: frozenset[str]) -> list[Mapping[str, list[str]]
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", names_of(CASES, lambda name: name not in THOROUGH))
-def test_a_plan_evaluates_and_goes_on_training_as_one_device(name: str, request: pytest.FixtureRequest):
+def test_a_plan_evaluates_and_continues_training_as_one_device(name: str, request: pytest.FixtureRequest):
     world = parse_mesh(CASES[name].mesh).device_count
     asked = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
     mine = (each for each in asked & set(CASES) if parse_mesh(CASES[each].mesh).device_count == world)
@@ -55,7 +55,7 @@ def test_a_plan_evaluates_and_goes_on_training_as_one_device(name: str, request:
 
 
 @pytest.mark.distributed
-def test_ranks_load_their_rows_of_partial_batches_and_are_told_what_differs():
+def test_ranks_load_their_rows_of_partial_batches_and_different_batches_are_refused():
     first, second = run_ranks(evaluation_steps.rows_and_refusals, 2)
     assert first["rows"] == second["rows"] == ""
     for told in (first, second):

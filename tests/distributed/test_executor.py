@@ -1,4 +1,4 @@
-"""A program as lowering writes it, on two ranks, against one device; and how it starts and refuses to."""
+"""A program as lowering writes it, on two ranks, compared with one device; how it starts, and its start-up errors."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def test_the_rank_that_fails_says_why(tmp_path: Path):
     assert "linear: rank 0: ZeroDivisionError" not in done.stderr
 
 
-def test_without_torchrun_the_command_is_given():
+def test_without_torchrun_the_error_names_the_command():
     done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank ends the job within the bounds: one message that names it, and no process left over."""
+"""A fault of one rank ends the job within the bounds, with one message that names it and no remaining process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ TOLD = {
 
 
 NOTES = ("the plan splits nothing", "measuring the 2 ranks of this job")
-"""What rank 0 says besides."""
+"""Other messages of rank 0."""
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("fault", TOLD)
-def test_one_rank_tells_what_is_wrong_and_all_end(fault: str):
+def test_one_rank_reports_the_fault_and_all_ranks_end(fault: str):
     ended = run_job(getattr(faulty_steps, fault))
     assert not {0, LEFT_OVER} & {*ended.codes}
     (line,) = (line for line in ended.errors.splitlines() if not any(note in line for note in NOTES))
@@ -51,7 +51,7 @@ def test_one_rank_tells_what_is_wrong_and_all_end(fault: str):
 
 
 @pytest.mark.distributed
-def test_a_stopped_rank_0_is_told_by_another():
+def test_another_rank_reports_that_rank_0_is_stopped():
     ended = run_job(faulty_steps.stopped_rank_0, 3)
     assert not {0, LEFT_OVER} & {*ended.codes}
     (line,) = ended.errors.splitlines()
@@ -73,7 +73,7 @@ STORE = {
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("fault", STORE)
-def test_without_torchrun_rank_0_holds_the_store_and_faults_are_told_all_the_same(fault: str):
+def test_without_torchrun_rank_0_holds_the_store_and_faults_are_reported(fault: str):
     ranks, told = STORE[fault]
     ended = run_job(getattr(faulty_steps, fault), ranks, by_torchrun=False)
     assert not {0, LEFT_OVER} & {*ended.codes}
@@ -83,7 +83,7 @@ def test_without_torchrun_rank_0_holds_the_store_and_faults_are_told_all_the_sam
 
 
 @pytest.mark.distributed
-def test_an_error_of_the_script_is_told_once_with_its_traceback():
+def test_an_error_of_the_script_is_printed_once_with_its_traceback():
     ended = run_job(faulty_steps.raised)
     assert 0 not in ended.codes
     assert re.match(rf"{R1}: LookupError after step 3: no such sample", ended.errors)
@@ -93,13 +93,13 @@ def test_an_error_of_the_script_is_told_once_with_its_traceback():
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("job", ["fine", "nan_ignored"])
-def test_what_is_no_fault_ends_in_silence(job: str):
+def test_a_job_without_a_fault_ends_without_messages(job: str):
     ended = run_job(getattr(faulty_steps, job))
     assert ended == Ended((0, 0), "", ended.seconds)
 
 
 @pytest.mark.distributed
-def test_a_slow_rank_is_warned_of_and_the_job_goes_on():
+def test_a_slow_rank_causes_a_warning_and_the_job_continues():
     ended = run_job(faulty_steps.slow)
     assert ended.codes == (0, 0)
     (line,) = ended.errors.splitlines()

@@ -1,4 +1,4 @@
-"""What starts a job ends it: no rank outlives its parent, nothing listens beyond loopback, Ctrl-C is no error."""
+"""Launchers of jobs: no rank outlives its parent, sockets listen only on loopback, and Ctrl-C is not an error."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SUPPORT = Path(__file__).parents[1] / "support"
 MOST_SECONDS = 30.0
 
 RUNS = ("whole", "attempt 0", "attempt 1")
-"""What `faulty_steps.killed_once` prints losses of."""
+"""The runs whose losses `faulty_steps.killed_once` prints."""
 
 GROUP = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-"""The script's own."""
+"""Code of a script that makes its own process group."""
 
 
 def started(*command: str) -> subprocess.Popen[str]:
@@ -36,13 +36,13 @@ def started(*command: str) -> subprocess.Popen[str]:
         stderr=pipe,
         text=True,
         start_new_session=True,
-        # A shell without job control has its background jobs, and what they start, ignore it.
+        # In a shell without job control, background jobs and their children ignore SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
 def line_of(job: subprocess.Popen[str], begin: str) -> str:
-    """The first line of output that begins so."""
+    """Return the first line of output that begins with `begin`."""
     assert job.stdout is not None
     for line in job.stdout:
         if line.startswith(begin):
@@ -79,7 +79,7 @@ def ended(pids: list[int], within: float) -> bool:
 
 
 def listened_on(pids: list[int]) -> set[str]:
-    """The addresses on which processes listen, as `/proc/net` has them."""
+    """Return the listening addresses of processes, as in `/proc/net`."""
     inodes = {
         os.readlink(fd).removeprefix("socket:[").removesuffix("]")
         for pid in pids
@@ -105,7 +105,7 @@ def test_ranks_die_with_torchrun(tmp_path: Path):
 
 
 @pytest.mark.distributed
-def test_torchrun_starts_killed_ranks_again_and_they_go_on_as_if_nothing_had_happened(tmp_path: Path):
+def test_ranks_that_torchrun_restarts_resume_with_the_same_losses(tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text("import sys, faulty_steps\nfaulty_steps.killed_once(sys.argv[1])\n")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
@@ -116,7 +116,7 @@ def test_torchrun_starts_killed_ranks_again_and_they_go_on_as_if_nothing_had_hap
     assert len(whole) == 8
     assert killed | resumed == whole
     assert min(map(int, resumed)) <= max(map(int, killed)) + 1 < max(map(int, resumed))
-    # torchrun's report has it too.
+    # The report of torchrun also contains the message.
     assert len(re.findall(r"^Sequential: rank 1 \(\S+\) is gone: it was killed", errors, re.MULTILINE)) == 1
 
 
@@ -136,19 +136,19 @@ def test_run_listens_on_loopback_and_ends_cleanly_when_interrupted():
 
 
 @pytest.mark.distributed
-def test_ranks_may_have_processes_of_their_own():
+def test_ranks_may_start_processes():
     assert run_ranks(asked_apart, 1) == [3]
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("group", ["", pytest.param(GROUP, marks=pytest.mark.thorough)])
-def test_what_a_rank_forks_has_no_part_in_the_job(group: str, tmp_path: Path):
+def test_forked_children_of_a_rank_do_not_take_part_in_the_job(group: str, tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text(f"{group}import faulty_steps\nfaulty_steps.forks()\n")
     job = started("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
     printed, errors = job.communicate(timeout=2 * MOST_SECONDS)
     assert job.returncode == 0, errors
-    # Two ranks write at once, so that a line of one may end behind a word of the other.
+    # Both ranks write at once, so their lines may interleave.
     assert sorted(re.findall(r"child \d|done", printed)) == ["child 1"] * 4 + ["child 3"] * 2 + ["done"] * 2
     assert errors.count("KeyError: 'no such sample'") == 2
     assert errors.count("RuntimeError: this process was forked from a rank, and has no part in its job") == 2

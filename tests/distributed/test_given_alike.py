@@ -1,4 +1,4 @@
-"""Ranks that are given different weights, batches, rates or seeds are told, or made alike; none goes on in silence."""
+"""Ranks with different weights, batches, learning rates or seeds get an error, or the values of rank 0."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told() -> list[dict[str, str]]:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_differs_is_refused_on_every_rank(case: str, told: list[dict[str, str]]):
+def test_different_arguments_are_refused_on_every_rank(case: str, told: list[dict[str, str]]):
     for rank in told:
         assert re.search(REFUSED[case], rank[case]), rank[case]
 
@@ -51,7 +51,7 @@ def test_weights_are_those_of_rank_0_and_ranks_load_their_own_rows(world: int):
 
 
 @pytest.mark.distributed
-def test_a_script_may_make_its_process_group_as_it_likes(tmp_path: Path):
+def test_a_script_may_make_its_own_process_group(tmp_path: Path):
     expected, _ = given_ranks.trained_on_one_device(given_ranks.mlp(seed=0), list(range(6 * 8)))
     for rank in run_ranks(given_ranks.in_groups_of_a_script, 2, str(tmp_path)):
         assert list(rank) == ["", "cpu:gloo,cuda:gloo"]

@@ -1,4 +1,4 @@
-"""Messages on groups of pairs of ranks reach whom they are sent to, and objects travel beside NCCL."""
+"""Messages on groups of two ranks reach their receivers, and objects are exchanged without NCCL."""
 
 import host_ranks
 import pytest
@@ -13,5 +13,5 @@ def test_messages_arrive_with_and_without_groups_of_pairs():
 
 
 @pytest.mark.distributed
-def test_objects_travel_over_one_group_of_gloo_beside_nccl():
+def test_a_job_on_nccl_exchanges_objects_over_one_gloo_group():
     assert run_ranks(host_ranks.objects_beside_nccl, 2) == [({"rank": 0}, [0, 1], 1)] * 2

@@ -1,5 +1,5 @@
 """
-With a scaled loss programs train as `torch.amp.GradScaler` does on one device, through steps that it skips.
+Programs with a scaled loss train as `torch.amp.GradScaler` does on one device, and skip the same steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACCUMULATED = "prepare,search-strategy,program{parts=4},finish"
 IN_STAGES = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=4 schedule=1f1b},finish"
 STEPS = 7
 CLOSE = 5e-3
-"""A few roundings to float16; an update that is not skipped leaves no finite number."""
+"""A few roundings to float16; an update that should have been skipped makes values infinite or NaN."""
 
 SGD = partial(torch.optim.SGD, lr=1e-2, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=1e-3)
@@ -56,7 +56,7 @@ results = results_of(CASES)
 def test_updates_are_skipped_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert not result.message, result.message
-    # Gradients are no numbers in some steps.
+    # Gradients are not finite in some steps.
     errors = {worst.kind: worst.error for worst in result.errors if worst.kind != "gradient"}
     assert errors["metric"] == 0, str(result)
     assert {"loss", "metric"} < set(errors)

@@ -1,8 +1,8 @@
 """
-In mixed precision programs are as near to one device as one device is to itself in another order of its sums.
+Programs in mixed precision differ from one device by no more than another summation order on one device does.
 
-A gradient of a weight is rounded to bfloat16 before it is added to another, on one device where a batch is accumulated,
-on several where it is split. How far that leads is seen on one device that goes through every batch in parts.
+Gradients of a weight are rounded to bfloat16 before they are added, over micro-batches or over devices. The size of
+this error is measured on one device that computes every batch in parts.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PLANS: tuple[tuple[str, str | None, ReduceDtype | None], ...] = (
     ("vit", "zero3", "bfloat16"),
     ("vit", None, "float32"),
 )
-"""Steps, pins, and the dtype in which gradients are reduced, where it is not left to the search and the presets."""
+"""Steps, pins, and the dtype of gradient reductions, None for the default of searches and presets."""
 
 MARGIN = 3.0
-"""How many times as far as other orders lead a program may be: its order is one more."""
+"""The allowed error relative to the errors of other summation orders; the program's order is one more."""
 
 PARTS = (2, 4, 8)
-"""Into how many parts a batch is cut: the furthest that one of these orders leads is less a matter of luck than one."""
+"""Numbers of parts of a batch: the largest error of several orders is more stable than the error of one."""
 
 
 def case(name: str, pins: str | None, reduce_dtype: ReduceDtype | None = None) -> CheckCase:
@@ -50,7 +50,7 @@ def case(name: str, pins: str | None, reduce_dtype: ReduceDtype | None = None) -
 
 
 def in_parts(make: Callable[[], nn.Module], parts: int) -> nn.Module:
-    """A model that goes through its batch in parts, so that gradients of weights are several, each rounded."""
+    """Return a model that computes its batch in parts, so that several rounded gradients of a weight are added."""
     model = make()
     whole = model.forward
 
@@ -63,7 +63,7 @@ def in_parts(make: Callable[[], nn.Module], parts: int) -> nn.Module:
 
 @cache
 def reordered(name: str) -> dict[str, float]:
-    """By kind of value, how far one device is from itself where it goes through the batch in parts."""
+    """Return the errors of one device that computes the batch in parts, by kind of value."""
     given = case(name, None)
     step = given.training_step()
     one = EagerRun(step, given.dtype, SEED)
@@ -84,7 +84,7 @@ def results() -> dict[tuple[str, str | None, ReduceDtype | None], CheckResult]:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(("name", "pins", "reduce_dtype"), PLANS)
-def test_a_program_is_as_near_as_another_order_of_sums(
+def test_the_error_of_a_program_is_like_that_of_another_summation_order(
     name: str,
     pins: str | None,
     reduce_dtype: ReduceDtype | None,
@@ -98,7 +98,7 @@ def test_a_program_is_as_near_as_another_order_of_sums(
 
 @pytest.mark.parametrize("name", STEPS)
 def test_split_weights_are_gathered_in_bfloat16(name: str):
-    """All matrices but those that ops in float32 use, tables of embeddings."""
+    """All matrices are gathered in bfloat16, except embedding tables, which ops in float32 use."""
     given = case(name, "zero3")
     module = compile_case(given, imported(given)).module
     starts = [op for op in module.walk() if isinstance(op, StartOp) and op.kind.data == "all_gather"]

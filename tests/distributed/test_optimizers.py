@@ -1,8 +1,8 @@
 """
-Optimizers of all kinds, most of them captured from their code, train as on one device, at learning rates that change.
+Optimizers of all kinds, most of them captured from their code, train as on one device with changing learning rates.
 
-By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases. Every
-optimizer is always run where it is split most, three of them in further ways; the rest with `pytest --thorough`.
+Plans are presets or searched, whole, accumulated or in stages; one launch per number of ranks runs all its cases. Each
+optimizer always runs under its most split plan, three of them under more; the rest run with `pytest --thorough`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ PIPELINES = {
 
 
 IN_ALL_WAYS = ("rmsprop", "adafactor", "muon")
-"""Element by element, with states of other shapes, and with products of matrices."""
+"""An elementwise optimizer, one with states of other shapes, and one with matrix products."""
 
 WAYS = ("2, dp", "2, zero1", "2, tp", "4, zero3", "2, searched", "2x2, searched")
-"""The ways that these optimizers share: two each, and all with `--thorough`."""
+"""The plans of these optimizers: two for each, and all with `--thorough`."""
 
 
 @cache
 def step_of(optimizer: str, clip_norm: float | None) -> Callable[[], TrainingStep]:
-    """The same function for the same step, which then is captured once."""
+    """Return the same function for the same step, so that the step is captured once."""
     return partial(optimizer_steps.step, optimizer, clip_norm)
 
 
@@ -73,7 +73,7 @@ for _name in ("dampened sgd on 2, zero3", "adagrad on 2, tp", "muon on 2, dp"):
 
 
 def is_quick(name: str) -> bool:
-    """Whether a case is always run."""
+    """Return whether a case runs without `--thorough`."""
     optimizer, _, way = name.partition(" on ")
     if optimizer in IN_ALL_WAYS and way in WAYS:
         return WAYS.index(way) % 3 == IN_ALL_WAYS.index(optimizer)

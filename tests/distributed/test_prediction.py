@@ -1,4 +1,4 @@
-"""A plan is timed on ranks and predicted, as `benchmarks/prediction.py` does with fifty."""
+"""A plan is timed on ranks and predicted, as `benchmarks/prediction.py` does with fifty plans."""
 
 from __future__ import annotations
 

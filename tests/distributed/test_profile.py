@@ -1,4 +1,4 @@
-"""Profiling local ranks: what is written can be planned for, and a lost rank costs only what was not yet measured."""
+"""Profiling local ranks: the written cluster can be planned for; a lost rank costs only missing measurements."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ REQUEST = ProfileRequest(Mesh.of(gpu=2), SAMPLES, seconds=1.0)
 
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The progress of a profile of which a rank was lost."""
+    """Return the progress file of a profile that lost a rank."""
     path = tmp_path_factory.mktemp("profile") / "progress.json"
     with pytest.raises(RankError, match=r"rank 1 of 2 was killed by SIGKILL"):
         run_ranks(lost_rank.profile_and_die, 2, replace(REQUEST, progress=path))
@@ -42,7 +42,7 @@ def test_a_lost_rank_leaves_a_cluster_that_can_be_planned_for(lost: Path, tmp_pa
     compile_step(find_step("mlp-tiny"), load_cluster(tmp_path / "lost.toml"))
 
 
-def test_a_profile_goes_on_where_it_stopped(lost: Path, tmp_path: Path):
+def test_a_profile_resumes_where_it_stopped(lost: Path, tmp_path: Path):
     before = Journal.load(lost)
     resumed = run_ranks(profile_here, 2, replace(REQUEST, progress=lost, resume=True))[0]
     assert resumed.trouble == ""
@@ -65,7 +65,7 @@ def test_a_profile_of_another_job_is_refused(lost: Path):
         run_ranks(profile_here, 1, replace(REQUEST, mesh=Mesh.of(gpu=1), progress=lost, resume=True))
 
 
-def test_the_ops_of_a_plan_get_times_of_their_own():
+def test_the_ops_of_a_plan_are_measured():
     cluster = replace(generic_cluster(2), name="pair")
     module = compile_step(find_step("mlp-tiny"), cluster).module
     samples = samples_of_plan(module)
@@ -77,7 +77,7 @@ def test_the_ops_of_a_plan_get_times_of_their_own():
 
 
 @pytest.mark.parametrize("step", ["mlp-tiny", "bert-switch-tiny"])
-def test_the_ops_of_a_plan_are_timed_where_they_stand(step: str):
+def test_the_ops_of_a_plan_are_timed_within_its_program(step: str):
     cluster = replace(generic_cluster(2), name="pair")
     module = compile_step(find_step(step), cluster).module
     samples, rehearsal = samples_of_plan(module), rehearsal_of(module, step)
@@ -87,16 +87,16 @@ def test_the_ops_of_a_plan_are_timed_where_they_stand(step: str):
     named = {key for of_rank in rehearsal.keys for key in of_rank} - {""}
     assert journal.seconds.keys() == named
     assert named >= {sample.work.key for sample in samples}
-    # What makes views takes time in a program, too.
+    # Ops that make views also take time in a program.
     assert any(key.startswith("t(") for key in named)
     table = dict(Output("pair", samples, cluster).profile(journal).cluster.devices[0].table)
     assert table.keys() == named
     assert min(table.values()) > 0
 
 
-def test_a_plan_that_fails_on_made_up_numbers_is_left_out_and_its_ops_run_in_loops():
+def test_a_plan_that_fails_on_random_numbers_is_skipped_and_its_ops_run_in_loops():
     cluster = replace(generic_cluster(2), name="pair")
-    # Both ranks fail at the same op, so none waits for the other.
+    # Both ranks fail at the same op, so neither waits for the other.
     module = compile_step(find_step("mlp-tiny"), cluster, PlanOptions(idle="no")).module
     samples, good = samples_of_plan(module), rehearsal_of(module, "mlp-tiny")
     bad = replace(good, text=good.text.replace("aten.relu.default(", "aten.bitwise_not.default("))

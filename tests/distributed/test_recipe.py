@@ -1,7 +1,7 @@
 """
-Groups of parameters and clipped gradients train as on one device: losses, the norm, every gradient, all that is kept.
+Groups of parameters and clipped gradients train as on one device: losses, norm, gradients, parameters and states.
 
-By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases.
+Plans are presets or searched, whole, accumulated or in stages; one launch per number of ranks runs all its cases.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ THOROUGH = {
     "moe on 2, searched",
     "lora on 2, zero3",
 }
-"""What is run only when asked for: another model is planned so, and this one in another way."""
+"""Cases that run only with `--thorough`: another model covers the plan, and another plan covers the model."""
 
 results = results_of(CASES)
 
@@ -86,7 +86,7 @@ def test_a_recipe_is_right_before_lowering(name: str):
 
 
 def test_the_norm_of_split_gradients_is_one_sum_over_ranks():
-    """Squares of split gradients add up on each rank before they are reduced, once where all are split alike."""
+    """Squares of split gradients are added on each rank before they are reduced, once per set of axes."""
     mesh = Mesh.of(gpu=4)
     zero3 = replace(CASES["gpt2 on 4, zero3"], mesh=mesh, cluster=split_cluster(mesh))
     program = compile_case(zero3, imported(zero3)).program

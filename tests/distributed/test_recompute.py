@@ -1,8 +1,8 @@
 """
-What is computed again for backward changes no number: losses and gradients are those of one device.
+Recomputation for backward does not change results: losses and gradients equal one device.
 
-Marked by the model (`torch.utils.checkpoint`) and chosen by the pass, with dropout, in all ways to split a step over
-devices and time; one launch per number of ranks runs all of its cases.
+The model marks regions (`torch.utils.checkpoint`), or the pass chooses values, with dropout and all ways to split a
+step over devices and time; one launch per number of ranks runs all its cases.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ results = results_of(CASES)
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_computed_again_is_what_was(name: str, results: Callable[[str], CheckResult]):
+def test_a_recomputed_program_trains_as_one_device(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)
 
 
 @pytest.mark.parametrize("name", ["dropout, accumulated", "marked, in stages"])
-def test_it_is_right_before_lowering(name: str):
+def test_recomputation_is_right_before_lowering(name: str):
     result = check_interpreted(replace(CASES[name], steps=2))
     assert result.passed, str(result)
 
 
 @pytest.mark.parametrize("pins", ["dp", "zero3"])
-def test_a_program_computes_more_and_holds_less(pins: str):
+def test_recomputation_adds_compute_and_lowers_peak_memory(pins: str):
     plans = [whole(recipe_steps.gpt2, pins, keep) for keep in (1, 0)]
     kept, again = (compile_case(plan, imported(plan)).report for plan in plans)
     assert again["predicted_compute_s"] > kept["predicted_compute_s"]

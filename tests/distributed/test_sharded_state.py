@@ -1,4 +1,4 @@
-"""Parameters and optimizer states as DTensors: what other tools make of them goes on as the step does."""
+"""Parameters and optimizer states as DTensors: other tools that load them continue training as the step does."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def four() -> list[dict[str, Any]]:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("case", state_ranks.ON_TWO)
-def test_what_a_step_gives_is_what_it_has(case: str, two: list[dict[str, Any]]):
+def test_a_step_saves_and_loads_its_state(case: str, two: list[dict[str, Any]]):
     assert [rank[case] for rank in two] == [[], []]
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("case", state_ranks.ON_FOUR)
-def test_on_two_axes_and_in_stages(case: str, four: list[dict[str, Any]]):
+def test_state_on_two_axes_and_in_stages(case: str, four: list[dict[str, Any]]):
     assert [rank[case] for rank in four] == [[]] * 4
 
 
 @pytest.mark.distributed
-def test_weights_that_do_not_fit_are_refused_and_nothing_is_taken(two: list[dict[str, Any]]):
+def test_weights_that_do_not_fit_are_refused_and_change_nothing(two: list[dict[str, Any]]):
     for rank in two:
         assert rank["refused"].keys() == REFUSED.keys()
         for case, told in rank["refused"].items():

@@ -1,4 +1,4 @@
-"""With `on_nan="skip"` a step whose loss or gradients are not finite changes nothing, by any plan."""
+"""With `on_nan="skip"`, a step with an infinite or NaN loss or gradient changes nothing, under any plan."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def found() -> list[dict[str, list[str]]]:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("plan", skipped_ranks.PLANS)
-def test_training_goes_on_as_on_one_device_without_these_batches(plan: str, found: list[dict[str, list[str]]]):
+def test_training_continues_as_on_one_device_without_these_batches(plan: str, found: list[dict[str, list[str]]]):
     assert [rank[plan] for rank in found] == [[], []]

@@ -1,4 +1,4 @@
-"""Programs of several stages in one job: they train, they gather, and a rank that dies ends them all."""
+"""Programs of several stages in one job: they train and gather, and all ranks end when one dies."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def test_steps_equal_one_device():
 
 
 @pytest.mark.parametrize("rank", [1])
-def test_a_killed_rank_ends_all_that_were_spawned(rank: int):
+def test_a_killed_rank_ends_all_spawned_ranks(rank: int):
     start = time.monotonic()
     with pytest.raises(RankError, match=rf"rank {rank} of 4 was killed by SIGKILL before it returned"):
         run_ranks(train_until_killed, 4, rank, 2)
@@ -57,7 +57,7 @@ def test_torchrun_runs_all_stages():
     assert re.fullmatch(r"median \d+\.\d{4} s per step on 4 ranks", last)
 
 
-def test_too_few_ranks_are_told_how_many():
+def test_too_few_ranks_get_an_error_with_the_expected_number():
     out, errors = torchrun(ranks=2).communicate(timeout=60)
     assert not out
     assert 'plan \'three\' is for 4 ranks on mesh <["gpu"=1]> on [0], <["gpu"=2]> on [1, 2]' in errors

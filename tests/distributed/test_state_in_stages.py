@@ -1,4 +1,4 @@
-"""The programs of stages keep buffers, and the statistics of batch norms, as one device does."""
+"""Programs of stages update buffers, and statistics of batch norms, as one device does."""
 
 import pytest
 import staged_modules
@@ -9,6 +9,6 @@ NAMES = ("used and written again", "batch norm in front", "batch norm in eval mo
 
 
 @pytest.mark.distributed
-def test_stages_keep_what_one_device_keeps():
+def test_stages_have_the_state_of_one_device():
     for rank in run_ranks(staged_modules.furthest, 2, NAMES):
         assert rank == pytest.approx([0.0] * len(NAMES), abs=1e-9)

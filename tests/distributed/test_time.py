@@ -1,7 +1,7 @@
 """
-Programs whose batch is split over time train as one device does on the whole batch: duplex, and accumulation by four.
+Programs with a batch split over time train as one device on the whole batch: duplex, and accumulation by four.
 
-Even and uneven shares, on one axis and on two, on gloo processes (one launch per number of ranks) and interpreted.
+Cases have even and uneven shares on one axis or two, on gloo processes (one launch per number of ranks) or interpreted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPREADS = {
         f'search-strategy{{algorithm=fixed pins="{HYBRID}"}},balance-ratios{{ratios="0.6,0.4" axis="a0"}}',
     ),
 }
-"""By name, a mesh and the passes that spread the step over it."""
+"""A mesh, and the passes that spread the step over it, by name."""
 
 PRECISIONS = {"float32": (torch.float32, "sgd"), "float64": (torch.float64, "adamw")}
 
@@ -53,13 +53,13 @@ def names() -> Iterator[tuple[str, str, str, str]]:
     for form in FORMS:
         yield "gpt2", form, "2x2 uneven", "float32"
         yield from (("gpt2", form, spread, "float64") for spread in SPREADS)
-        # Elsewhere than the first model, even and uneven shares, one axis and two, in turn.
+        # The other models alternate even and uneven shares, one axis and two.
         yield from (("bert", form, spread, "float64") for spread in ("4 uneven", "2x2"))
         yield from (("vit", form, spread, "float64") for spread in ("2", "2x2 uneven"))
 
 
 def batch_norm(*, synchronised: bool) -> CheckCase:
-    """VGG19 with batch-norms under duplex."""
+    """Return VGG19 with batch norm under duplex."""
     mesh = parse_mesh("2")
     first, option = ("decompose-batch-norm,", " unrolled=true") if synchronised else ("", "")
     split = f"split-batch{{parts=2{option}}}"
@@ -75,7 +75,7 @@ CASES["gpt2 with dropout, duplex"] = replace(case("gpt2", "duplex", "2x2 uneven"
 CASES["bert with dropout, accumulation"] = replace(
     case("bert", "accumulation", "4 uneven", "float32"), step=dropout_steps.bert
 )
-# Tokens are routed to experts within each part: by one-hot masks with room for so many, and sorted.
+# Tokens are routed to experts within each part: by one-hot masks of limited capacity, and sorted.
 CASES["bert-sgmoe-tiny, accumulation"] = time_cuts.FORMS["accumulate"].case("bert-sgmoe-tiny", torch.float32)
 CASES["mixtral-tiny, duplex"] = time_cuts.FORMS["duplex"].case("mixtral-tiny")
 
@@ -88,7 +88,7 @@ THOROUGH = {
     "vit, duplex, 2, float64",
     "vit, accumulation, 2x2 uneven, float64",
 }
-"""What is run only when asked for: other models are spread so, or the same with dropout, or it is interpreted."""
+"""Cases that run only with `--thorough`: other models, dropout, or the interpreter cover them."""
 
 results = results_of(CASES)
 
@@ -101,7 +101,7 @@ def test_parts_train_as_the_whole_batch_does(name: str, results: Callable[[str],
     assert result.passed, str(result)
 
 
-# On processes the other models train so, too.
+# The other models run on processes in the test above.
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("model", names_of(("gpt2", "bert", "vit"), lambda model: model == "gpt2"))
 def test_parts_train_as_the_whole_batch_does_when_interpreted(model: str, form: str):
@@ -115,7 +115,7 @@ def test_a_batch_norm_is_refused_by_name_unless_its_statistics_are_synchronised(
         check_interpreted(batch_norm(synchronised=False))
 
 
-def test_a_batch_norm_needs_nothing_without_duplex():
+def test_a_batch_norm_needs_no_option_without_duplex():
     mesh = parse_mesh("2")
     plain = CheckCase("vgg19-bn-tiny", mesh, None, torch.float64, "sgd", steps=2, cluster=split_cluster(mesh))
     result = check_interpreted(plain)

@@ -1,4 +1,4 @@
-"""Transfers between the ranks of two stages bring every bit, whoever starts and waits for what in which order."""
+"""Transfers between the ranks of two stages are exact for all orders of starts and waits."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ def test_transfer(case: Case):
     assert [found[str(case)] for found in problems()] == [""] * 4
 
 
-def test_many_at_once():
+def test_many_in_flight_at_once():
     assert run_ranks(transfer_cases.many_at_once, 4) == [[]] * 4
 
 

@@ -1,8 +1,8 @@
 """
-Programs with shards of different sizes train as one device does: losses, every gradient, everything that is kept.
+Programs with shards of different sizes train as one device does: losses, all gradients, parameters and states.
 
-Shares are given, some of them zero, and found; strategies are pinned and searched for. One launch per number of ranks
-runs its cases on gloo, with `pytest --thorough` all; more of them run in the interpreter, all ranks in one process.
+Shares are given, some of them zero, or found; strategies are pinned or searched. One launch per number of ranks runs
+its cases on gloo, all of them with `pytest --thorough`; more cases run in the interpreter, all ranks in one process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RANDOM = 10
 
 
 def random_ratios(parts: int, seed: int) -> str:
-    """Shares in hundredths."""
+    """Return random shares in hundredths."""
     weights = [random.Random(seed * 7 + part).uniform(0.05, 1.0) for part in range(parts)]
     return ",".join(str(share / 100) for share in rounded(100, weights))
 
@@ -39,7 +39,7 @@ def uneven(model: str, ratios: str, pins: str | None, dtype: torch.dtype = torch
 
 
 def found(model: str, segments: str = "1") -> CheckCase:
-    """Shares that `balance-ratios` finds for a cluster of three fast devices and a slow one."""
+    """Return a case with the shares that `balance-ratios` finds for a cluster with devices of two kinds."""
     mesh, ratios = Mesh.of(gpu=4), f"balance-ratios{{segments={segments}}}"
     passes = f"prepare,search-strategy,{ratios},search-strategy,program,finish"
     pipeline = None if segments == "1" else passes
@@ -47,7 +47,7 @@ def found(model: str, segments: str = "1") -> CheckCase:
 
 
 def on_ranks() -> Iterator[CheckCase]:
-    """Every model with every kind of ratios, the random ones dealt out over models and strategies."""
+    """Yield every model with every kind of ratios; random ratios are distributed over models and strategies."""
     for world, listed in FIXED.items():
         for at, ratios in enumerate(listed):
             for model in MODELS:
@@ -60,7 +60,7 @@ def on_ranks() -> Iterator[CheckCase]:
 
 
 def interpreted() -> Iterator[CheckCase]:
-    """Every strategy with the ratios that leave a rank with nothing, and the random ones that ranks do not run."""
+    """Yield every strategy with ratios that give a rank nothing, and random ratios other than those on ranks."""
     for world, listed in FIXED.items():
         for at, pins in enumerate((None, "dp", "tp", "zero3")):
             yield uneven(("mlp-tiny", "gpt2-tiny")[(world + at) % 2], listed[2], pins)
@@ -74,7 +74,7 @@ ALWAYS = {4: ("gpt2-tiny", "vgg19-tiny"), 3: ("mlp-tiny", "vit-tiny")}
 
 
 def is_quick(name: str) -> bool:
-    """Whether a case is always run."""
+    """Return whether a case runs without `--thorough`."""
     world, fixed = CASES[name].mesh.device_count, FIXED[CASES[name].mesh.device_count]
     if CASES[name].ratios not in fixed:
         return True
@@ -102,14 +102,14 @@ def test_uneven_shards_are_right_before_lowering(name: str):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_is_searched_here_is_uneven(model: str):
-    """Or the cases above would compare even shards."""
+def test_searched_plans_are_uneven(model: str):
+    """A searched plan has uneven shards; otherwise the cases above would compare even shards."""
     program = compile_case(case := uneven(model, "0.4,0.3,0.2,0.1", None), imported(case)).program
     assert "offsets={" in program
     assert "SIZES[" in program
 
 
-def test_segments_of_other_shares_move_boundaries():
+def test_segments_with_different_shares_move_boundaries():
     program = compile_case(case := found("mlp-tiny", "layers"), imported(case)).program
     assert "split_dim=0, concat_dim=0" in program or "split_dim=1, concat_dim=1" in program
 
@@ -122,14 +122,14 @@ def test_segments_of_other_shares_move_boundaries():
         ("0.5,0.3,0.2", 'axis "gpu" has 2 parts, but 3 ratios'),
     ],
 )
-def test_ratios_that_cannot_be_are_refused(ratios: str, message: str):
+def test_invalid_ratios_are_refused(ratios: str, message: str):
     mesh = Mesh.of(gpu=2)
     case = CheckCase("mlp-tiny", mesh, ratios=ratios, cluster=split_cluster(mesh))
     with pytest.raises(PassError, match=message):
         compile_case(case, imported(case))
 
 
-def test_given_ratios_on_two_axes_need_to_know_which():
+def test_given_ratios_on_two_axes_need_an_axis():
     mesh = parse_mesh("2x2")
     case = CheckCase("mlp-tiny", mesh, ratios="0.5,0.5", cluster=split_cluster(mesh))
     with pytest.raises(PassError, match="axes a0, a1: choose the axis of the ratios with axis="):

@@ -1,8 +1,8 @@
 """
-Models whose vocabulary is split over devices train as one device does: embedding, head, cross-entropy and gradients.
+Models with a vocabulary split over devices train as one device does: embedding, head, cross-entropy and gradients.
 
-The size of the vocabulary is odd, the embedding is the head too, and nothing of the vocabulary's size is gathered. On
-gloo, one launch per number of ranks; the interpreter runs what needs no processes.
+The size of the vocabulary is odd, embedding and head are tied, and no tensor of the vocabulary's size is gathered.
+Cases run on gloo, with one launch per number of ranks, or in the interpreter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIED = {"gpt2": "wte.weight", "bert": "embeddings.tokens.weight"}
 MESHES = {"2": Mesh.of(gpu=2), "4": Mesh.of(gpu=4), "2x2": Mesh.of(node=2, gpu=2)}
 
 SPLIT = ("embedding_part", "nll_loss_forward_part", "embedding_dense_backward_part", "cross_entropy_backward")
-"""What programs call on a part of the vocabulary."""
+"""The functions that programs call on a part of the vocabulary."""
 
 PIPELINES = {
     "accumulate": f"prepare,{SEARCH},program{{parts=2}},finish",
@@ -38,7 +38,7 @@ PIPELINES = {
 
 
 def pinned(model: str, mesh: str, dtype: torch.dtype, ratios: str = "even") -> CheckCase:
-    """The vocabulary over `gpu`, and the batch over `node` if there is one."""
+    """Return a case that splits the vocabulary over `gpu`, and the batch over `node` if the mesh has that axis."""
     pins = f'[[pin]]\nvalue = "{TIED[model]}"\nsharding = \'[{{"gpu"}}, {{}}]\'\n'
     if mesh == "2x2":
         pins += '[[pin]]\npreset = "dp"\naxes = ["node"]\n'
@@ -47,7 +47,7 @@ def pinned(model: str, mesh: str, dtype: torch.dtype, ratios: str = "even") -> C
 
 
 def over_time(passes: str, mesh: str) -> CheckCase:
-    """GPT-2 by a pipeline of its own."""
+    """Return a case of GPT-2 with a pipeline of `PIPELINES`."""
     step, cluster, pipeline = vocabulary_steps.gpt2, split_cluster(MESHES[mesh]), PIPELINES[passes]
     return CheckCase(step, MESHES[mesh], None, torch.float64, "sgd", steps=3, cluster=cluster, pipeline=pipeline)
 
@@ -84,7 +84,7 @@ def test_the_interpreter_agrees(name: str):
 
 @pytest.mark.parametrize("name", CASES)
 def test_programs_split_the_vocabulary(name: str):
-    """Or the cases above would compare less than they say."""
+    """Programs split the vocabulary; otherwise the cases above would not test a split vocabulary."""
     program = compile_case(CASES[name], imported(CASES[name])).program
     for function in SPLIT:
         assert re.search(rf"rt\.{function}\([^)]*part=", program), function

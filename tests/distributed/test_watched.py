@@ -1,4 +1,4 @@
-"""What people watch a job by: ranges of torch.profiler by layer, and the logger."""
+"""Observation of a job: ranges of torch.profiler by layer, and the logger."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_a_profiler_shows_collectives_by_kind_axes_and_layer(seen: list[dict[str
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("plan", ["measured", "staged"])
-def test_steps_are_measured_and_do_what_they_did(plan: str, seen: list[dict[str, Any]]):
+def test_measured_steps_have_the_same_losses(plan: str, seen: list[dict[str, Any]]):
     for rank in seen:
         assert rank[plan]["losses"] == rank[plan]["expected"]
         assert rank[plan]["text"] == seen[0][plan]["text"]
-        # Both clocks are of one machine.
+        # Both ranks use the clock of one machine.
         assert abs(rank[plan]["ahead"][1]) < 0.01
     (step,) = MeasuredSteps.parse(seen[0][plan]["text"]).steps
     assert [rank.rank for rank in step] == [0, 1]
@@ -62,12 +62,12 @@ def test_steps_are_measured_and_do_what_they_did(plan: str, seen: list[dict[str,
         assert 0 < overlap.communication <= rank.seconds
         assert 0 < overlap.compute <= rank.seconds
         assert overlap.overlapped <= min(overlap.compute, overlap.communication)
-        # A rank that neither computes nor communicates waits for another to begin, or to compute.
+        # The rest of the time a rank waits for another to begin, or to compute.
         assert overlap.compute + overlap.exposed <= rank.seconds * 1.000001
 
 
 @pytest.mark.distributed
-def test_what_is_measured_has_its_axes_stages_and_phases(seen: list[dict[str, Any]]):
+def test_measured_traffic_has_its_axes_stages_and_phases(seen: list[dict[str, Any]]):
     (step,) = MeasuredSteps.parse(seen[0]["measured"]["text"]).steps
     assert {each.channel for rank in step for each in rank.traffic} == {"a0"}
     assert {(each.kind, each.phase) for each in step[0].traffic} >= {
@@ -83,7 +83,7 @@ def test_what_is_measured_has_its_axes_stages_and_phases(seen: list[dict[str, An
 
 
 @pytest.mark.distributed
-def test_rank_0_says_what_was_planned(seen: list[dict[str, Any]]):
+def test_rank_0_logs_the_plan(seen: list[dict[str, Any]]):
     told = [(level, text) for level, text in seen[0]["logged"] if text.startswith("Net: ")]
     info = [text for level, text in told if level == "INFO"]
     assert re.match(r"Net: planned in \S+ m?s for 2 ranks \(a0=2\): ", info[0]), info

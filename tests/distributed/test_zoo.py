@@ -1,8 +1,8 @@
 """
 The shipped models train on four gloo processes as on one device.
 
-Here the larger kinds, in float64, in which nothing but the sharding can make a difference of 1e-10; all models in both
-precisions on both meshes: `python benchmarks/zoo.py`. Those of `test_equality.py` are not repeated.
+This file has the larger models in float64, where only sharding can cause a difference of 1e-10, without the models of
+`test_equality.py`. `python benchmarks/zoo.py` runs all models in both precisions on both meshes.
 """
 
 from __future__ import annotations

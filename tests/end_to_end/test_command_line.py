@@ -1,4 +1,4 @@
-"""The command line as a user runs it, in processes of its own: plan, run, fail."""
+"""The command line as a user runs it, in separate processes: plan, run, fail."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Done = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a user works: a step, a cluster and a plan of mlp-tiny for two ranks."""
+    """Return the working folder of a user: a step, a cluster and a plan of mlp-tiny for two ranks."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "my_step.py").write_text(STEP)
     (folder / "pair.toml").write_text(PAIR_CLUSTER)
@@ -75,19 +75,19 @@ def losses(done: Done) -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[str]:
-    """The losses of three steps of the plan."""
+    """Return the losses of three steps of the plan."""
     return losses(shardwright(folder, "run", "plan", "--steps", "3"))
 
 
 def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path, expected: list[str]):
     assert len(expected) == 3
     assert float(expected[2]) < float(expected[0])
-    # A program is a file like any other: here it has left its plan, and nothing else of it is on the path.
+    # A program is an ordinary file: here it runs outside of its plan, without the other files of the plan.
     (folder / "elsewhere.py").write_text((folder / "plan" / "program.py").read_text())
     assert losses(torchrun(folder, 2, "elsewhere.py", "--steps", "3")) == expected
 
 
-def test_a_step_of_the_users_own_is_planned_run_and_resumed_on_another_number_of_ranks(folder: Path):
+def test_a_users_step_is_planned_run_and_resumed_on_another_number_of_ranks(folder: Path):
     command = ("run", "my_step:make", "--save", "saved", "--resume")
     done = shardwright(folder, *command, "--nproc-per-node", "2", "--steps", "2")
     assert len(losses(done)) == 2
@@ -116,14 +116,14 @@ def test_a_compiled_run_gives_the_same_losses(folder: Path, expected: list[str])
     assert losses(shardwright(folder, "run", "plan", "--steps", "3", "--compile")) == expected
 
 
-def test_a_program_on_the_wrong_number_of_ranks(folder: Path):
+def test_a_program_on_the_wrong_number_of_ranks_is_refused(folder: Path):
     done = run_ranks(1, "plan/program.py", "--steps", "1", folder=folder)
     assert done.returncode == 1
     assert "is for 2 ranks" in done.stderr
     assert "start with torchrun --nproc-per-node 2" in done.stderr
 
 
-def test_ranks_that_hold_different_plans(folder: Path):
+def test_ranks_with_different_plans_are_refused(folder: Path):
     planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "other", "--pins", "tp")
     assert planned.returncode == 0, planned.stderr
     (folder / "mixed.py").write_text(
@@ -150,7 +150,7 @@ def test_a_rank_that_fails_ends_the_run_with_its_message(folder: Path):
     assert "ChildFailedError" not in done.stderr
 
 
-def test_a_model_that_cannot_be_captured(folder: Path):
+def test_a_model_that_cannot_be_captured_is_refused_with_its_line(folder: Path):
     done = shardwright(folder, "check", "my_step:unseen", "--mesh", "2")
     assert (done.returncode, done.stdout) == (1, "")
     assert "needs the values of a tensor" in done.stderr
@@ -158,7 +158,7 @@ def test_a_model_that_cannot_be_captured(folder: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_check_on_ranks(folder: Path):
+def test_check_compares_ranks_with_one_device(folder: Path):
     arguments = ["--mesh", "2", "--cluster", "pair.toml", "--steps", "2", "--dtype", "float64"]
     done = shardwright(folder, "check", "my_step:make", *arguments)
     assert done.returncode == 0, done.stderr
@@ -177,7 +177,7 @@ def test_a_check_on_ranks(folder: Path):
         ("pin", '[[pin]]\nvalue = "no.*"\nsharding = "[{}]"\n', "pin 'no.*' matches no parameter"),
     ],
 )
-def test_a_file_that_is_wrong(folder: Path, name: str, text: str, message: str):
+def test_an_invalid_file_is_refused(folder: Path, name: str, text: str, message: str):
     (folder / "bad.toml").write_text(text)
     files = {"cluster": "pair.toml", name: "bad.toml"}
     options = [word for key, file in files.items() for word in (f"--{key}", file)]

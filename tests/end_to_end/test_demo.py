@@ -1,4 +1,4 @@
-"""The demo shows what is in the report of a plan; `make demo` itself trains for two minutes."""
+"""The demo prints the report of a plan; `make demo` itself trains for two minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of Hugging Face's Trainer: two processes log and save what the plain Trainer does on one device."""
+"""The example of Hugging Face's Trainer: two processes log and save the same as the plain Trainer on one device."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ COMPARED = ("loss", "eval_loss", "grad_norm", "learning_rate", "epoch", "step", 
 
 
 def compared(log: list[dict[str, float]], *names: str) -> list[dict[str, float]]:
-    """What is to be equal of what was logged."""
+    """Return the entries of a log that must be equal."""
     return [{name: each[name] for name in names if name in each} for each in log]
 
 
 def logged(printed: str) -> list[dict[str, float]]:
-    """What the script printed of its log."""
+    """Return the compared entries of the log that the script printed."""
     return compared(json.loads(printed.splitlines()[-1]), *COMPARED)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
-def test_the_trainer_logs_and_saves_what_it_does_on_one_device(tmp_path: Path):
+def test_the_trainer_logs_and_saves_the_same_as_on_one_device(tmp_path: Path):
     from safetensors.torch import load_file
 
     folders = {name: tmp_path / name for name in ("alone", "spread")}
@@ -58,7 +58,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_a_planned_step_would_leave_out_is_refused(message: str, tmp_path: Path):
+def test_an_argument_that_a_planned_step_would_ignore_is_refused(message: str, tmp_path: Path):
     from transformers import GPT2LMHeadModel, TrainingArguments
 
     from shardwright.models.hf.trainer import DistributedTrainer
@@ -96,8 +96,8 @@ def test_a_last_batch_of_another_size_and_a_second_training_are_refused(tmp_path
         even.train(resume_from_checkpoint=True)
 
 
-def test_accumulation_in_the_step_is_that_of_the_plain_trainer(tmp_path: Path):
-    """Four times as much in a batch and `micro_batches=4`, for `gradient_accumulation_steps=4`."""
+def test_accumulation_in_the_step_equals_the_plain_trainer(tmp_path: Path):
+    """A batch of four times the rows with `micro_batches=4` replaces `gradient_accumulation_steps=4`."""
     from transformers import GPT2LMHeadModel, Trainer, TrainingArguments
 
     from shardwright.models.hf.trainer import DistributedTrainer

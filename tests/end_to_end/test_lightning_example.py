@@ -1,4 +1,4 @@
-"""The example of a LightningModule: on two processes it logs what a loop of plain PyTorch does on one device."""
+"""The example of a LightningModule: two processes log the same as a loop of plain PyTorch on one device."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import nn
 
 from shardwright.runtime.sampler import ShareSampler
 
-# Looked for and not imported: a worker that runs none of these tests imports it for nothing, and it is large.
+# Found but not imported: lightning is large, and a worker may run none of these tests.
 pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
 
 
 def on_one_device(example: Any) -> tuple[list[tuple[float, float]], list[float], dict[str, torch.Tensor]]:
-    """By step loss and accuracy, by epoch the loss on what was held out; and the trained weights."""
+    """Return loss and accuracy by step, the held-out loss by epoch, and the trained weights."""
     model, data, held_out = example.network(), example.dataset(128, seed=1), example.dataset(64, seed=2)
     optimizer = example.ADAMW(model.parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=24)
@@ -44,7 +44,7 @@ def on_one_device(example: Any) -> tuple[list[tuple[float, float]], list[float],
 
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
-def test_lightning_logs_what_one_device_does(tmp_path: Path):
+def test_lightning_logs_the_same_as_one_device(tmp_path: Path):
     launch_example("lightning_module", "--cluster", write_cluster(2, tmp_path), "--out", str(tmp_path), ranks=2)
     (file,) = tmp_path.glob("lightning_logs/*/metrics.csv")
     rows = list(csv.DictReader(file.open()))

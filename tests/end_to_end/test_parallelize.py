@@ -1,4 +1,4 @@
-"""`parallelize` in a user's script, alone and under torchrun, against plain PyTorch."""
+"""`parallelize` in a user's script, alone and under torchrun, compared with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_script_trains_as_on_one_device(folder: Path, launcher: str, model: st
     expected = [reference.step(batch)["loss", "loss"].item() for batch in batches]
     assert found["losses"] == pytest.approx(expected, rel=1e-10)
     state = torch.load(folder / "state.pt")
-    # Every key, tied ones too, so that plain PyTorch can go on from here.
+    # The state dict has every key, also of tied weights, so that plain PyTorch can load it.
     model_here = reference.model
     for name, value in model_here.state_dict().items():
         torch.testing.assert_close(state[name], value, rtol=1e-8, atol=1e-8)
@@ -129,13 +129,13 @@ def test_an_error_in_the_script_of_one_rank_ends_all_with_one_message(folder: Pa
     assert "[rank0]" not in done.stderr
 
 
-def test_what_cannot_be_planned_is_told():
+def test_a_missing_cluster_file_is_named():
     made = training_step("mlp-tiny")
     with pytest.raises(PlanError, match=r"no\.toml: cannot read the cluster file"):
         sw.parallelize(made.model, made.loss, made.optimizer, made.batch, cluster="no.toml")
 
 
-def test_the_step_in_this_process():
+def test_a_step_runs_in_this_process():
     made = training_step("mlp-tiny")
     step = sw.parallelize(made.model, made.loss, made.optimizer, made.batch, cluster=split_cluster(Mesh.of(gpu=2)))
     first = step(vary_batch(made.batch, 0, None))

@@ -1,4 +1,4 @@
-"""The script of the README, literally, in an empty folder: it trains as one device does, on every rank."""
+"""The exact script of the README, in an empty folder, trains as one device does, on every rank."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from shardwright.runtime.sampler import ShareSampler
 
 FEW = 3.0
-"""How many times further than the furthest of a few summations another one may be."""
+"""The allowed error relative to the largest error of a few other summation orders."""
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 def script() -> str:
-    """The first block of Python."""
+    """Return the first block of Python in the README."""
     found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert found is not None
     return found[1]
@@ -32,8 +32,8 @@ def script() -> str:
 @dataclass(frozen=True)
 class Run:
     """
-    The losses of 100 steps and, last, on what is held out, whose numbers are drawn after training; and what the trained
-    model makes of some inputs.
+    The losses of 100 steps followed by the held-out loss, whose data is drawn after training; and the outputs of the
+    trained model for some inputs.
     """
 
     losses: torch.Tensor
@@ -41,7 +41,7 @@ class Run:
 
 
 def on_one_device(parts: int = 1, dtype: torch.dtype = torch.float32, lr: float = 1e-3) -> Run:
-    """What plain PyTorch does, going through each batch in parts."""
+    """Train with plain PyTorch, computing each batch in `parts` parts."""
     torch.manual_seed(0)
     model = network().to(dtype)
     data = TensorDataset(torch.randn(6400, 784).to(dtype), torch.randint(10, (6400,)))
@@ -61,12 +61,12 @@ def on_one_device(parts: int = 1, dtype: torch.dtype = torch.float32, lr: float 
 
 
 def network() -> nn.Module:
-    """The model of the script."""
+    """Return the model of the script."""
     return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
 def outputs(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What a model with these weights makes of some inputs."""
+    """Return the outputs of a model with these weights for some inputs."""
     model = network().double()
     model.load_state_dict(weights)
     with torch.no_grad():
@@ -75,34 +75,34 @@ def outputs(weights: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def one() -> Run:
-    """One device."""
+    """Return the run on one device."""
     return on_one_device()
 
 
 @pytest.fixture(scope="module")
 def others() -> list[Run]:
-    """One device that sums otherwise: each batch in parts, and all in float64."""
+    """Return runs on one device with other summation orders: each batch in parts, and everything in float64."""
     return [*map(on_one_device, (2, 4, 8, 16)), on_one_device(dtype=torch.float64)]
 
 
 def apart(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """By step, how far losses are off."""
+    """Return the relative differences of losses by step."""
     return (found / expected - 1.0).abs()
 
 
 @pytest.fixture(scope="module")
 def allowed(one: Run, others: list[Run]) -> torch.Tensor:
     """
-    By step, how far losses may be off.
+    Return the allowed relative differences of losses by step.
 
-    Rounding grows with the steps: what is allowed after some is a few times what one device's own sums, of which there
-    are not many, have come to by then.
+    Rounding errors grow with the steps. The allowed difference is `FEW` times the largest difference so far between
+    one device and its other summation orders.
     """
     furthest = torch.stack([apart(other.losses, one.losses) for other in others]).amax(0).cummax(0)[0]
     return (FEW * furthest).clamp(min=1e-5)
 
 
-def test_a_learning_rate_that_is_off_by_a_thousandth_is_not_allowed(one: Run, allowed: torch.Tensor):
+def test_a_learning_rate_that_is_off_by_a_thousandth_is_detected(one: Run, allowed: torch.Tensor):
     found = apart(on_one_device(lr=1.001e-3).losses, one.losses)
     assert (found > 2.0 * allowed).any(), (found / allowed).max()
 
@@ -123,7 +123,7 @@ def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], a
         found = apart(torch.tensor(printed, dtype=torch.float64), one.losses)
         print(f"rank {rank}: losses off by {(found / allowed).max():.2f} of what is allowed, {allowed[-1]:.1e} at last")
         assert (found <= allowed).all(), (found, allowed)
-    # AdamW divides gradients that should be zero by their own size, so single weights say nothing.
+    # AdamW normalises gradients that should be zero, so single weights cannot be compared.
     most = FEW * max((other.outputs - one.outputs).norm() for other in others)
     off = (outputs(torch.load(folder / "model.pt")) - one.outputs).norm()
     print(f"the trained model's outputs are off by {off / most:.2f} of what is allowed, {most:.1e}")

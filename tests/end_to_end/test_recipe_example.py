@@ -1,4 +1,4 @@
-"""The example of a recipe: on several processes it follows the same recipe on one device, step by step."""
+"""The example `recipe`: several processes train as the same recipe on one device, step by step."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from shardwright.runtime.sampler import ShareSampler
 RUN = Path(__file__).parents[1] / "support" / "recipe_run.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 MARGIN = 3.0
-"""How many times as far as other orders of its sums lead one device, several may be from it in bfloat16."""
+"""The allowed error in bfloat16 relative to the errors of other summation orders on one device."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """By step loss, accuracy and norm; and the losses on what was held out."""
+    """Loss, accuracy and norm by step; and the held-out losses."""
 
     steps: list[tuple[float, float, float]]
     held: list[float]
 
     def losses(self) -> torch.Tensor:
-        """Those of all steps, and of what was held out."""
+        """Return the losses of all steps, followed by the held-out losses."""
         return torch.tensor([loss for loss, _, _ in self.steps] + self.held, dtype=torch.float64)
 
 
 def on_one_device(recipe: ModuleType, precision: str | None = None, parts: int = 1) -> Curves:
-    """The recipe in plain PyTorch, accumulated over parts of the batch."""
+    """Run the recipe in plain PyTorch, accumulating over parts of the batch."""
     torch.manual_seed(0)
     model = recipe.GPT2LMHeadModel(recipe.CONFIG)
     training = recipe.Windows("argparse.py", recipe.STEPS * recipe.BATCH)
@@ -72,7 +72,7 @@ def on_one_device(recipe: ModuleType, precision: str | None = None, parts: int =
 
 @torch.no_grad()
 def evaluated(model: nn.Module, data: Dataset[dict[str, torch.Tensor]], rows: int) -> float:
-    """The mean loss by rows, in eval mode."""
+    """Return the mean loss per row, in eval mode."""
     model.eval()
     batches = list(DataLoader(data, batch_size=rows))
     losses = [model(**batch).loss.item() * len(batch["labels"]) for batch in batches]
@@ -81,7 +81,7 @@ def evaluated(model: nn.Module, data: Dataset[dict[str, torch.Tensor]], rows: in
 
 
 def on_processes(script: Path, ranks: int, *options: str) -> Curves:
-    """What the example prints."""
+    """Run the example on processes and return the printed curves."""
     pytest.importorskip("transformers")
     ran = run_ranks(ranks, str(script), *options, timeout=280)
     assert ran.returncode == 0, ran.stderr
@@ -89,7 +89,7 @@ def on_processes(script: Path, ranks: int, *options: str) -> Curves:
 
 
 def curves(printed: str) -> Curves:
-    """What is in the lines that the example prints."""
+    """Parse the output of the example."""
     steps = re.findall(r"loss (\S+)  accuracy (\S+)  grad_norm (\S+)$", printed, re.MULTILINE)
     held = re.findall(r"held out  loss (\S+)$", printed, re.MULTILINE)
     return Curves([(float(a), float(b), float(c)) for a, b, c in steps], [float(loss) for loss in held])
@@ -113,7 +113,7 @@ def test_the_recipe_follows_one_device(ranks: int, options: tuple[str, ...]):
 
 
 def assert_same_steps(found: Curves, one: Curves) -> None:
-    """Check each step that was made; one device may have made more."""
+    """Compare the steps of the example; one device may have made more steps."""
     for (loss, accuracy, norm), (loss_1, accuracy_1, norm_1) in zip(found.steps, one.steps, strict=False):
         assert loss == pytest.approx(loss_1, rel=1e-5, abs=1e-6)
         assert accuracy == pytest.approx(accuracy_1, abs=1e-4 + 1 / (16 * 31))
@@ -122,7 +122,7 @@ def assert_same_steps(found: Curves, one: Curves) -> None:
 
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
-def test_it_is_killed_and_goes_on_on_fewer_processes(tmp_path: Path):
+def test_a_killed_recipe_resumes_on_fewer_processes(tmp_path: Path):
     recipe, runs = load_example("recipe"), str(tmp_path / "runs")
     one, last = on_one_device(recipe), 9
     given = ("--cluster", "local-4", "--mesh", "2x2", "--save", runs)
@@ -148,8 +148,8 @@ def test_it_is_killed_and_goes_on_on_fewer_processes(tmp_path: Path):
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_in_bfloat16_it_is_as_near_as_other_orders_of_sums(ranks: int):
-    """Without dropout, whose numbers depend on how a batch is gone through on one device."""
+def test_the_error_in_bfloat16_is_like_that_of_other_summation_orders(ranks: int):
+    """Dropout is off, as its numbers would depend on the parts of the batch on one device."""
     given = ("--cluster", "local-4") if ranks == 4 else ()
     found = on_processes(RUN, ranks, "--precision", "bf16-mixed", *given)
     recipe = load_example("recipe")

@@ -1,4 +1,4 @@
-"""The example of a loop that is watched: the curve of one device, a profile with its layers, a log with the plan."""
+"""The example `watching`: the loss curve of one device, a profile with layers, and a log with the plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from update_ranges import without_update
 
 @pytest.mark.distributed
 @pytest.mark.timeout(200)
-def test_the_log_the_curve_and_the_profile(tmp_path: Path):
+def test_the_example_writes_log_curve_and_profile(tmp_path: Path):
     cluster, out = write_cluster(2, tmp_path), tmp_path / "out"
     ran = run_ranks(2, str(EXAMPLES / "watching.py"), "--cluster", cluster, "--out", str(out))
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""How `lit tests/filecheck` finds the tests and the tools they run: those beside the running Python."""
+"""Configuration of `lit tests/filecheck`: the tests, and the tools in the folder of the running Python."""
 
 import importlib
 import os
@@ -23,12 +23,12 @@ tool_server = importlib.import_module("tool_server")
 served = HERE.parents[1] / "build" / "filecheck" / "bin"
 tool_server.start(served)
 config.environment["PATH"] = os.pathsep.join([str(served), str(tool_folder), os.environ["PATH"]])  # noqa: F821
-# lit clears the environment; the tools have to import the package that the tests stand beside.
+# lit clears the environment; the tools must import the package of this checkout.
 if "PYTHONPATH" in os.environ:
     config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821
-# A tool that writes colours into a pipe would make every CHECK fail.
+# Colours in the output of a tool would make every CHECK fail.
 config.environment["NO_COLOR"] = "1"  # noqa: F821
 
-# lit kills the children of a test that takes too long through psutil, and refuses the setting without it.
+# lit needs psutil to kill the children of a test that takes too long, and rejects this setting without psutil.
 if find_spec("psutil"):
     config.maxIndividualTestTime = SECONDS_PER_TEST  # noqa: F821

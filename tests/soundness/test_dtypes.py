@@ -1,4 +1,4 @@
-"""The dtypes that rules give for results, against those that torch gives, for every use in `op_samples.txt`."""
+"""Rules and torch give the same result dtypes for every sample in `op_samples.txt`."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ for _each in op_samples():
 
 
 def ops(overload: str) -> Iterator[AtenOp]:
-    """The uses of an op, those with a number once more with a whole number."""
+    """Yield the samples of an op; a sample with a float argument also with a whole number."""
     for text in SAMPLES[overload]:
         op = next(op for op in parse_module(context(), text).walk() if isinstance(op, AtenOp))
         yield op
@@ -35,7 +35,7 @@ def ops(overload: str) -> Iterator[AtenOp]:
 
 
 def dtypes(op: AtenOp) -> Iterator[list[str]]:
-    """Dtypes of its operands: the values of one dtype, and one of them of another; those of fused ops are floats."""
+    """Yield dtypes of operands: all of one dtype, or one operand of another; operands of fused ops are floats."""
     base = [dtype_of(value) for value in op.args]
     values = [at for at, dtype in enumerate(base) if dtype in ("float64", "float32", "complex128")]
     is_fused = op.spec.arguments is not None
@@ -46,7 +46,7 @@ def dtypes(op: AtenOp) -> Iterator[list[str]]:
 
 
 def found(op: AtenOp, call: Call, given: list[str]) -> list[str | None] | None:
-    """The dtypes of the results that torch gives; None where it refuses."""
+    """Return the dtypes of torch's results; None if torch raises an error."""
     typed = [(shape_of(value), getattr(torch, dtype)) for value, dtype in zip(op.args, given, strict=True)]
     changed = [dtype_of(value) != dtype for value, dtype in zip(op.args, given, strict=True)]
     operands = [
@@ -61,7 +61,7 @@ def found(op: AtenOp, call: Call, given: list[str]) -> list[str | None] | None:
 
 
 @pytest.mark.parametrize("overload", sorted(SAMPLES))
-def test_results_have_the_dtypes_that_torch_gives(overload: str):
+def test_results_have_the_dtypes_of_torch(overload: str):
     for op in ops(overload):
         call = call_of(op, Mesh.of(gpu=1), 0)
         for given in dtypes(op):
@@ -75,7 +75,7 @@ def test_results_have_the_dtypes_that_torch_gives(overload: str):
 
 
 @pytest.mark.parametrize("one", [*VALUES, "int8", "int16", "complex128"])
-def test_promotion_is_that_of_torch(one: str):
+def test_type_promotion_equals_torch(one: str):
     for other in (*VALUES, "int8", "int16", "complex128"):
         for dims in ((3,), ()):
             tensors = torch.ones(3, dtype=getattr(torch, one)), torch.ones(dims, dtype=getattr(torch, other))

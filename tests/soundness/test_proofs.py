@@ -1,4 +1,4 @@
-"""What is proved of rules beside their signatures: backward ops, order in memory, and that faults are noticed."""
+"""Checks of rules other than their signatures: backward ops, strides of operands, and detection of planted faults."""
 
 from collections import defaultdict
 
@@ -12,10 +12,10 @@ for _each in op_samples():
     _SAMPLES[_each.overload].append(_each)
 
 _BY_MEMORY = {"as_strided", "as_strided_scatter"}
-"""What reads memory by definition; import refuses it of computed values."""
+"""Ops that read memory by definition; the importer refuses them on computed values."""
 
 
-def test_results_do_not_depend_on_the_order_of_operands_in_memory():
+def test_results_do_not_depend_on_strides_of_operands():
     rows = _SAMPLES.items()
     found = {overload for overload, given in rows if overload not in UNDEFINED and any(map(strides_matter, given))}
     assert found == _BY_MEMORY
@@ -25,7 +25,7 @@ def test_results_do_not_depend_on_the_order_of_operands_in_memory():
     "overload",
     ["addmm", "baddbmm", "_softmax", "gelu", "cumsum", "max.dim", "native_layer_norm", "convolution", "gather", "cat"],
 )
-def test_backward_ops_on_parts_give_what_autograd_gives(overload: str):
+def test_backward_ops_on_parts_equal_autograd(overload: str):
     for sample in _SAMPLES[overload]:
         run, fault = backward_fault(sample, draws=4)
         assert run
@@ -33,7 +33,7 @@ def test_backward_ops_on_parts_give_what_autograd_gives(overload: str):
 
 
 @pytest.mark.parametrize("overload", ["addmm", "add.Tensor", "sum.dim_IntList", "amax", "_softmax", "view", "cat"])
-def test_planted_faults_are_noticed(overload: str):
+def test_planted_faults_are_detected(overload: str):
     found = fates(_SAMPLES[overload])
     assert Fate.NOTICED in found.values()
     assert not [name for name, fate in found.items() if fate in (Fate.MISSED, Fate.TRUE)]

@@ -1,8 +1,8 @@
 """
-Any strategy computes the same step: every op of a model is given a signature at random.
+Any strategy computes the same step: every op of a model gets a random signature.
 
-So are signatures checked together, resharding between any two of them, and the passes that make it ops. Two hundred
-strategies: `python benchmarks/zoo.py --strategies 200`.
+This checks signatures together, resharding between any two of them, and the passes that lower resharding to
+collectives. `python benchmarks/zoo.py --strategies 200` runs two hundred strategies.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ from shardwright.passes.pipeline import run_pipeline
 
 
 @pytest.mark.parametrize("mesh", ["2x2", "x=3"])
-def test_every_pass_keeps_what_random_signatures_compute(mesh: str):
+def test_every_pass_keeps_the_results_of_random_signatures(mesh: str):
     spatial = parse_mesh(mesh)
     given = RandomStrategies("mlp-tiny", spatial).module
     for seed in range(5):
@@ -38,7 +38,7 @@ def test_every_pass_keeps_what_random_signatures_compute(mesh: str):
 
 
 class Largest(nn.Module):
-    """Compares sums over features with the largest of them, as the gradient of `amax` does; gives its loss."""
+    """A model with its own loss that compares sums over features with their maximum, as the gradient of `amax` does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,18 +51,18 @@ class Largest(nn.Module):
 
 
 def largest_step() -> TrainingStep:
-    """A step of eight rows."""
+    """Return a step of eight rows."""
     return TrainingStep(Largest, None, partial(torch.optim.SGD, lr=0.1), (torch.randn(8, 24),))
 
 
-def test_what_is_compared_with_what_is_made_of_it_comes_from_one_sum():
+def test_compared_values_come_from_the_same_sum():
     strategies = RandomStrategies(largest_step, parse_mesh("x=4"))
     worst = max((strategies.error(seed) for seed in range(24)), key=lambda each: each.error)
     assert worst.error <= TOLERANCES[strategies.case.dtype], worst
 
 
 class NormedInput(nn.Module):
-    """Normalises the batch itself, which has no gradient; gives its loss."""
+    """A model with its own loss that applies batch norm to its input, which has no gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,11 +73,11 @@ class NormedInput(nn.Module):
 
 
 def normed_input_step() -> TrainingStep:
-    """A step of eight images."""
+    """Return a step of eight images."""
     return TrainingStep(NormedInput, None, partial(torch.optim.SGD, lr=0.1), (torch.randn(8, 4, 4, 4),))
 
 
-def test_a_batch_norm_of_the_batch_is_split_in_every_way():
+def test_a_batch_norm_of_the_input_is_split_in_every_way():
     strategies = RandomStrategies(normed_input_step, parse_mesh("x=4"))
     worst = max((strategies.error(seed) for seed in range(12)), key=lambda each: each.error)
     assert worst.error <= TOLERANCES[strategies.case.dtype], worst

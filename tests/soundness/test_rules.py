@@ -1,9 +1,8 @@
 """
 Every rule of the op table is a theorem, checked on numbers.
 
-Each signature of each sample runs on the simulated ranks of several meshes, with even splits (also of 6 over
-4) and on three ranks with boundaries that leave a part empty, and must give what one device gives.
-`benchmarks/soundness.py` does so on all meshes.
+Each signature of each sample runs on simulated ranks of several meshes, with even splits (also of 6 over 4), and on
+three ranks with an empty part, and must give the results of one device. `benchmarks/soundness.py` covers all meshes.
 """
 
 import random
@@ -37,7 +36,7 @@ def test_every_row_has_a_sample():
 
 
 @pytest.mark.parametrize("overload", op_table())
-def test_every_signature_computes_what_one_device_computes(overload: str):
+def test_every_signature_gives_the_results_of_one_device(overload: str):
     for text in _SAMPLES[overload]:
         found = verdict(text, defined=overload not in UNDEFINED)
         assert found.holds, str(found.counterexample)
@@ -45,7 +44,7 @@ def test_every_signature_computes_what_one_device_computes(overload: str):
 
 
 def some_view(drawn: random.Random) -> tuple[list[int], list[int]]:
-    """Return two shapes of as many elements, whose dims are the primes of that number in groups."""
+    """Return two shapes with the same number of elements, whose dims are products of groups of its primes."""
     primes = drawn.choices((1, 2, 2, 3, 5), k=drawn.randint(2, 5))
 
     def grouped() -> list[int]:
@@ -57,7 +56,7 @@ def some_view(drawn: random.Random) -> tuple[list[int], list[int]]:
     return grouped(), grouped()
 
 
-def test_every_split_of_views_at_random_computes_what_one_device_computes():
+def test_every_split_of_random_views_gives_the_results_of_one_device():
     drawn, checked = random.Random(31), 0
     for _ in range(100):
         source, target = some_view(drawn)
@@ -72,7 +71,7 @@ func.func @op(%x: {one} {{train.batch = "x"}}) -> {other} {{
     assert checked > 1000
 
 
-def test_splits_are_even_rising_and_with_an_empty_part():
+def test_tested_splits_are_even_rising_or_have_an_empty_part():
     rule = Rule(((("i",),),), ((),), {"i": 6}, {"i": Reduction.SUM})
     found = {str(each) for each in spread_signatures(rule, Mesh.of(x=3), uneven=True)}
     assert found == {
@@ -96,7 +95,7 @@ def test_splits_are_even_rising_and_with_an_empty_part():
         ("var.correction", "([i, k]) -> ([i]) reduction={max k}", ["6x5", "6"]),
         # HAP's released einsum splits the output along the factor that it sums over.
         ("bmm", "([b, i, k], [b, k, j]) -> ([b, i, k])", ["4x6x5", "4x5x5", "4x6x5"]),
-        # HiDup's released attention splits queries, keys and values along the sequence alike.
+        # HiDup's released attention splits queries, keys and values along the sequence.
         (
             "scaled_dot_product_attention.default",
             "([b, h, s, d], [b, h, s, d], [b, h, s, d]) -> ([b, h, s, d]) replicated={d}",
@@ -104,7 +103,7 @@ def test_splits_are_even_rising_and_with_an_empty_part():
         ),
     ],
 )
-def test_a_wrong_rule_is_noticed(target: str, rule: str, types: list[str]):
+def test_a_wrong_rule_is_detected(target: str, rule: str, types: list[str]):
     tensors = [f"tensor<{shape}xf64>" for shape in types]
     arguments = ", ".join(f'%x{i}: {t} {{train.batch = "x"}}' for i, t in enumerate(tensors[:-1]))
     operands = ", ".join(f"%x{i}" for i in range(len(types) - 1))

@@ -1,4 +1,4 @@
-"""Training steps whose models spell attention in the two ways that are most common, of two blocks each."""
+"""Training steps of two-block models that write attention in the two most common ways."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ WIDTH, HEADS, ROWS, CLASSES = 16, 2, 8, 5
 
 
 class MultiheadBlocks(nn.Module):
-    """nn.MultiheadAttention; with the batch second, the model transposes before and after."""
+    """Two layers of nn.MultiheadAttention; without `batch_first`, the model transposes before and after them."""
 
     def __init__(self, batch_first: bool) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class MultiheadBlocks(nn.Module):
 
 
 class VisionBlock(nn.Module):
-    """A block of timm's vision transformer: queries, keys and values from one layer, unpacked by a permutation."""
+    """A block of timm's vision transformer: one layer computes queries, keys and values; a permutation unpacks them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,17 +68,17 @@ def _step(model: nn.Module, x: torch.Tensor) -> TrainingStep:
 
 
 def multihead_step() -> TrainingStep:
-    """The batch first."""
+    """Return a step with `batch_first=True`."""
     return _step(MultiheadBlocks(batch_first=True), torch.randn(ROWS, 3, WIDTH))
 
 
 def time_first_step() -> TrainingStep:
-    """The batch second."""
+    """Return a step with `batch_first=False`: the sequence is dim 0, the batch dim 1."""
     return _step(MultiheadBlocks(batch_first=False), torch.randn(ROWS, 3, WIDTH))
 
 
 def vision_step() -> TrainingStep:
-    """As in timm."""
+    """Return a step of the vision transformer as in timm."""
     return _step(VisionTransformer(), torch.randn(ROWS, 3, 8, 8))
 
 

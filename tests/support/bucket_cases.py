@@ -17,14 +17,14 @@ METHODS = {"all_reduce": "native", "all_gather": "padded", "reduce_scatter": "pa
 
 
 def operands(rank: int, smalls: int) -> tuple[torch.Tensor, ...]:
-    """Two large tensors and some small ones, of integers."""
+    """Return two large tensors and `smalls` small ones, of whole numbers."""
     generator = torch.Generator().manual_seed(rank)
     shapes = [(ROWS, 4), (2 * ROWS, 4), *[(6, 2)] * smalls]
     return tuple(torch.randint(100, shape, generator=generator).float() for shape in shapes)
 
 
 def whole(kind: str, rank: int, of_all: list[tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
-    """What a collective gives on a rank of two."""
+    """Return the expected results of a collective on one of two ranks."""
     by_operand = list(zip(*of_all, strict=True))
     if kind == "all_gather":
         return [torch.cat(parts) for parts in by_operand]
@@ -33,13 +33,13 @@ def whole(kind: str, rank: int, of_all: list[tuple[torch.Tensor, ...]]) -> list[
 
 
 def run_all(smalls: int) -> list[str]:
-    """What is wrong on this rank."""
+    """Return the collectives whose results are wrong on this rank."""
     rank, wrong = dist.get_rank(), list[str]()
     group = RankGroup(("x",), (0, 1), rank, dist.group.WORLD, "gloo")
     for backend in ("gloo", "nccl"):
         for kind, method in METHODS.items():
             mine = operands(rank, smalls)
-            # Gloo can do what NCCL is asked for here: several tensors in one launch.
+            # Gloo can run the code for NCCL here too: several tensors in one launch.
             started = collectives.begin(replace(group, backend=backend), Request(kind, mine, ("x",), method=method))
             found, expected = started.wait(), whole(kind, rank, [operands(each, smalls) for each in (0, 1)])
             if not all(map(torch.equal, found, expected)):

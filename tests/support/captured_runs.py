@@ -1,4 +1,4 @@
-"""Run a captured step with numbers, beside eager PyTorch."""
+"""Run a captured step with numbers, and the same step in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def tensor_named(model: nn.Module, name: str) -> torch.Tensor:
 
 
 def run_captured(step: CapturedStep, model: nn.Module, batch: Batch, dtype: torch.dtype | None = None) -> Results:
-    """The outputs of a captured step by role and name, on a model's weights; every shape is checked."""
+    """Return the outputs of a captured step by role and name, on a model's weights; check every shape."""
     items = batch_items(batch)
     values = []
     for given in step.inputs:
@@ -78,7 +78,7 @@ def run_captured(step: CapturedStep, model: nn.Module, batch: Batch, dtype: torc
 
 
 def run_eager(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> Results:
-    """Loss, gradients and buffers after one forward and backward of a copy of the model, with the captured draws."""
+    """Run a copy of the model with the captured random numbers; return its loss, gradients and buffers."""
     model = copy.deepcopy(model)
     with counter_random():
         value = compute_loss(model, loss, batch)
@@ -89,7 +89,7 @@ def run_eager(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -
 
 
 def compare(got: Results, expected: Results, tol: float) -> None:
-    """Every loss, gradient and changed buffer, in the 2-norm, with noise measured against its kind."""
+    """Compare losses, gradients and buffers in the 2-norm, relative to at least 1e-3 of the largest of the role."""
     roles = {key for key in expected if key[0] != "buffer"}
     assert {key for key in got if key[0] != "buffer"} == roles
     for key, value in got.items():

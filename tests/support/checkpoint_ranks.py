@@ -1,4 +1,4 @@
-"""Steps that are saved, and go on on other ranks and by other plans as if nothing had happened."""
+"""Steps that are saved, and that resume on other numbers of ranks and under other plans with the same results."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from shardwright.api.distributed_step import DistributedStep
 from shardwright.ir.mesh import parse_mesh
 
 SAVED, LAST = 3, 6
-"""After how many steps checkpoints are written, and when training ends."""
+"""The steps after which a checkpoint is written; training ends after the last."""
 
 PLANS: dict[int, dict[str, dict[str, Any]]] = {
     2: {"zero3": {"pins": "zero3"}, "tp": {"pins": "tp"}, "dp": {"pins": "dp"}},
     4: {"stages": {"pipeline": PIPELINE, "mesh": "2x2"}, "hybrid": {"mesh": "2x2"}},
     3: {"uneven zero3": {"pins": "zero3"}},
 }
-"""By number of ranks, the plans that go on, in the order in which they do."""
+"""The plans that resume, by number of ranks, in execution order."""
 
 EXTRA = {"note": "kept", "schedule": [1, 2.5], "tensor": torch.arange(3)}
 
 
 def data() -> TensorDataset:
-    """Five batches an epoch."""
+    """Return a data set of five batches."""
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(5 * ROWS, 8, generator=generator, dtype=torch.float64)
     return TensorDataset(inputs, torch.randint(4, (5 * ROWS,), generator=generator))
 
 
 def train(step: DistributedStep, until: int, folder: Path | None = None) -> list[float]:
-    """The losses of the steps that are left, over epochs; a checkpoint is written after `SAVED` and at the end."""
+    """Train until step `until` and return the losses; save after the steps `SAVED` and `LAST` if there is a folder."""
     loader, losses = step.loader(data()), list[float]()
     while step.steps < until:
         for rows in loader:
@@ -64,12 +64,12 @@ def train(step: DistributedStep, until: int, folder: Path | None = None) -> list
 
 
 def saves(folder: str) -> list[float]:
-    """What a run gives that writes two checkpoints."""
+    """Train, write two checkpoints and return the losses."""
     return train(planned(pins="zero3"), LAST, Path(folder))
 
 
 def goes_on(folder: str) -> dict[str, Any]:
-    """By plan, the losses after the first checkpoint."""
+    """Resume from the first checkpoint under each plan; return the losses by plan."""
     first = Path(folder, "first")
     losses = {name: _goes_on(first, options) for name, options in PLANS[dist.get_world_size()].items()}
     return {**losses, "elastic": elastic(str(Path(folder, "elastic")))}
@@ -84,39 +84,39 @@ def _goes_on(folder: Path, options: Mapping[str, Any]) -> list[float] | str:
 
 
 def wide(sizes: int) -> nn.Module:
-    """Another model."""
+    """Return a model that the checkpoint does not fit."""
     return nn.Sequential(nn.Linear(8, sizes), nn.Linear(sizes, 4)).double()
 
 
 def damages(folder: str) -> dict[str, Any]:
-    """By what was done to a folder, which checkpoint was loaded, or what was said; on two ranks."""
+    """Return for each damage the step that was loaded, or the error, and the log; on two ranks."""
     return {name: _told(Path(folder), name, damage) for name, damage in DAMAGES.items()}
 
 
 def _told(folder: Path, name: str, damage: Callable[[Path], DistributedStep | None]) -> tuple[Any, list[str]]:
-    mine = folder.parent / name.replace(" ", "-")
+    copied = folder.parent / name.replace(" ", "-")
     step: DistributedStep | None = None
     if dist.get_rank() == 0:
-        shutil.copytree(folder, mine)
+        shutil.copytree(folder, copied)
     dist.barrier()
-    step = damage(mine)
+    step = damage(copied)
     dist.barrier()
     step = step if step is not None else planned(pins="dp")
     before = {name: value.clone() for name, value in step.state_dict().items()}
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("shardwright")
     logger.addHandler(handler)
     try:
-        found: Any = step.load(mine, optimizer=name != "another optimizer, weights alone").step
+        outcome: Any = step.load(copied, optimizer=name != "another optimizer, weights alone").step
     except sw.CheckpointError as error:
-        found = str(error).replace(str(folder.parent), "")
+        outcome = str(error).replace(str(folder.parent), "")
         unchanged = all(torch.equal(before[name], value) for name, value in step.state_dict().items())
         assert unchanged, "a checkpoint that was refused changed weights"
     finally:
         logger.removeHandler(handler)
-    return found, told
+    return outcome, messages
 
 
 def _newest(folder: Path) -> Path:
@@ -124,7 +124,6 @@ def _newest(folder: Path) -> Path:
 
 
 def _on_first(what: Callable[[Path], object]) -> Callable[[Path], DistributedStep | None]:
-    """Something that one rank does to a folder."""
 
     def do(folder: Path) -> DistributedStep | None:
         if dist.get_rank() == 0:
@@ -154,7 +153,7 @@ def _sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def _save_what_cannot_be_read(folder: Path) -> DistributedStep:
-    """What one rank adds no file can hold; all ranks are told, and nothing is written."""
+    """Rank 0 adds an object that cannot be saved: every rank raises the error, and nothing is written."""
     step = planned(pins="dp")
     with pytest.raises(sw.CheckpointError, match=r"^rank 0: save\(\) was given extra=function, .*; pass plain data"):
         step.save(folder, extra=_tear if dist.get_rank() == 0 else None)
@@ -163,7 +162,7 @@ def _save_what_cannot_be_read(folder: Path) -> DistributedStep:
 
 
 def _save_to_a_full_disk(folder: Path) -> DistributedStep:
-    """One rank has no space for its part; all ranks are told, at once or when they wait for it."""
+    """Rank 1 has a full disk: every rank raises its error, in `save` or, if asynchronous, in `wait_saved`."""
     step = planned(pins="dp")
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == 1:
@@ -195,20 +194,20 @@ DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
     "another optimizer": _of(lambda: net(1), _sgd),
     "another optimizer, weights alone": _of(lambda: net(1), _sgd),
 }
-"""What can be wrong with a folder, or with the step that loads it."""
+"""Faults of a folder, and steps that do not fit its checkpoint."""
 
 
 def elastic(folder: str) -> dict[str, Any]:
     """
-    Go on from the checkpoint of the ranks before these, with a plan that is made of theirs, for two steps; then save.
+    Resume from the checkpoint of the previous job with a plan derived from its plan, train two steps and save.
 
     Returns:
-        By what was looked at: `differences` of the state that was resumed from the one that was saved, `losses`, what
-        the report says of planning again (`begun`), what was logged of it (`told`), and whether anything is `split`.
+        `differences` between the resumed state and the saved one, `losses`, the report's entry about replanning
+        (`begun`), log messages (`told`), and whether any parameter is `split`.
     """
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.INFO)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger, path = logging.getLogger("shardwright"), Path(folder)
     level = logger.level
     logger.addHandler(handler)
@@ -216,7 +215,7 @@ def elastic(folder: str) -> dict[str, Any]:
     try:
         world, is_first = dist.get_world_size(), not path.exists()
         cluster = unequal_cluster(parse_mesh(str(world)))
-        # Whoever comes later has other weights and another seed, which must not stay.
+        # Later jobs begin with other weights and another seed, which `resume` must replace.
         model, seed = net(0 if is_first else 1), 7 if is_first else 8
         step = sw.parallelize(model, LOSS, adamw, batch(0), cluster, seed=seed, replan_from=folder)
         saved = step.resume(folder)
@@ -231,11 +230,11 @@ def elastic(folder: str) -> dict[str, Any]:
         torch.save(state, path / "whole.pt")
     is_split = any(isinstance(each, DTensor | sw.LocalShard) and _is_part(each) for each in step.parameters())
     begun = step.plan.get("replan")
-    return {"differences": differences, "losses": losses, "begun": begun, "told": told, "split": is_split}
+    return {"differences": differences, "losses": losses, "begun": begun, "told": messages, "split": is_split}
 
 
 def _whole_state(step: DistributedStep) -> dict[str, Any]:
-    """All that lasts from step to step, whole."""
+    """Return the full tensors of all that lasts from step to step."""
     states = {
         f"{name}.{kind}": value.full_tensor() if isinstance(value, DTensor) else _gathered(value)
         for name, each in step.optimizer_state_dict()["state"].items()
@@ -245,7 +244,7 @@ def _whole_state(step: DistributedStep) -> dict[str, Any]:
 
 
 def _gathered(value: Any) -> Any:
-    """A part of each rank as the whole; what is whole on all ranks as it is."""
+    """Return the full tensor of a `LocalShard`; return any other value unchanged."""
     if not isinstance(value, sw.LocalShard):
         return value
     whole = torch.zeros(value.shape, dtype=value.local.dtype)
@@ -255,17 +254,17 @@ def _gathered(value: Any) -> Any:
 
 
 def _changed(step: DistributedStep, saved: Mapping[str, Any]) -> Iterator[str]:
-    """What is not bit for bit as it was saved."""
-    found = _whole_state(step)
-    if found.keys() != saved.keys():
-        yield f"has {sorted(found)}, saved was {sorted(saved)}"
-    for name in found.keys() & saved.keys():
-        if not torch.equal(torch.as_tensor(found[name]), torch.as_tensor(saved[name])):
-            yield f"{name} is {found[name]}, saved was {saved[name]}"
+    """Yield a text for each value that is not bitwise equal to the saved one."""
+    state = _whole_state(step)
+    if state.keys() != saved.keys():
+        yield f"has {sorted(state)}, saved was {sorted(saved)}"
+    for name in state.keys() & saved.keys():
+        if not torch.equal(torch.as_tensor(state[name]), torch.as_tensor(saved[name])):
+            yield f"{name} is {state[name]}, saved was {saved[name]}"
 
 
 def exchanged(mine: Any) -> list[Any]:
-    """What every rank gives."""
+    """Return the objects of all ranks."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return everyone

@@ -1,4 +1,4 @@
-"""Steps whose models ask for activation checkpointing, as people do it."""
+"""Steps whose models use activation checkpointing as users write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwright.api.training_step import TrainingStep
 
 
 class Checkpointed(nn.Module):
-    """A block that keeps nothing but what it is given."""
+    """A block that saves only its input for backward."""
 
     def __init__(self, block: nn.Module, *, reentrant: bool) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Checkpointed(nn.Module):
 
 
 def checkpointed_model(make: Callable[[], nn.Module]) -> nn.Module:
-    """A model of blocks `h`, all of them checkpointed, in both of torch's ways."""
+    """Return a model whose blocks `h` are all checkpointed, alternately reentrant and not."""
     model = make()
     blocks = model.h
     assert isinstance(blocks, nn.ModuleList)
@@ -35,6 +35,6 @@ def checkpointed_model(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def gpt2() -> TrainingStep:
-    """Next-token prediction in checkpointed blocks, gradients clipped."""
+    """Next-token prediction in checkpointed blocks, with clipped gradients."""
     step = recipe_steps.gpt2()
     return replace(step, model=partial(checkpointed_model, step.build_model))

@@ -1,4 +1,4 @@
-"""A model with experts on devices of different kinds, of which the second chooses other experts than the first."""
+"""A model with experts on two ranks that choose different experts, as devices of different kinds may."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.runtime.stages import connect
 
 
 class OtherChoices(TorchDispatchMode):
-    """`topk` gives the positions of other elements, as where rounding decides between equal ones."""
+    """A mode that makes `topk` return positions of other elements, as if rounding had decided between equal ones."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -29,7 +29,7 @@ class OtherChoices(TorchDispatchMode):
 
 
 def losses(program: str, model: str, steps: int) -> list[float]:
-    """Those of some steps; the last rank chooses otherwise."""
+    """Return the losses of some steps; all ranks but rank 0 choose other experts."""
     step = training_step(model)
     stages = tuple(Stage(*each) for each in load_text(program, "<program>"))
     executor = Executor(stages, connect(stages))

@@ -1,4 +1,4 @@
-"""Any cluster, for properties that hold for all."""
+"""Hypothesis strategies that draw clusters, for properties of all clusters."""
 
 import string
 
@@ -16,7 +16,7 @@ _BETAS = st.floats(1e-15, 1)
 _TIMES = st.floats(1e-12, 10)
 _SECONDS = st.just(0.0) | _TIMES
 _ASCII = string.ascii_letters + string.digits + " .-'#[]="
-# xDSL reads no string that has both a character outside ASCII and one that is escaped.
+# xDSL cannot parse a string with both a non-ASCII character and an escaped one.
 _NAMES = st.text(_ASCII + '"\\', min_size=1, max_size=8) | st.text(_ASCII + "µ", min_size=1, max_size=8)
 _RISING = st.lists(_RATES, unique=True, max_size=3).map(sorted)
 _CURVES = st.dictionaries(_POSITIVE, _PARTS, max_size=3).map(lambda curve: tuple(sorted(curve.items())))
@@ -61,7 +61,7 @@ def _topologies(draw: st.DrawFn) -> Topology:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Clusters of a few devices, with links, hosts, or both, and anything that a profile may find."""
+    """Draw a cluster of a few devices with links, hosts, or both, and with any values that a profile may measure."""
     topology = draw(st.none() | _topologies())
     axes = (Axis("node", 2), Axis("gpu", 3)) if topology is None else (Axis("gpu", topology.size),)
     mesh = Mesh(axes)

@@ -1,4 +1,4 @@
-"""Cases for every collective, what each should give by numpy, and a function that tries all on each rank."""
+"""Cases for every collective, their expected results by numpy, and a function that runs all of them on each rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL, LARGE = (4, 3, 5), (64, 96, 90)
 
 @dataclass(frozen=True)
 class Case:
-    """One call: `split` says how the parts of the dims differ, `count` is the number of tensors."""
+    """One call of a collective: `split` names the sizes of the parts of the dims, `count` is the number of tensors."""
 
     kind: str
     axes: tuple[str, ...]
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def moves(self) -> bool:
-        """Whether an all-to-all moves the boundaries of one dim, from the sizes of `split` to the same reversed."""
+        """Return whether an all-to-all moves the boundaries of one dim, from the sizes of `split` to the reverse."""
         return self.kind == "all_to_all" and self.dim == self.concat_dim
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Case:
 
 
 def cases(world: int) -> list[Case]:
-    """All cases for a number of ranks."""
+    """Return all cases for a number of ranks."""
     return list(dict.fromkeys(_cases(world)))
 
 
@@ -106,14 +106,14 @@ def _hierarchical(axes: tuple[str, ...]) -> Iterator[Case]:
 
 
 def sizes_of(split: str, parts: int, least: int) -> tuple[int, ...]:
-    """The sizes of the parts of a dim: equal, rising, or with an empty first."""
+    """Return the sizes of the parts of a dim: equal, rising, or with an empty first part."""
     if split == "even":
         return (least,) * parts
     return tuple(least + i for i in range(parts)) if split == "uneven" else (0, *(least,) * (parts - 1))
 
 
 def values(case: Case, rank: int, part: int, parts: int) -> list[np.ndarray]:
-    """The operands of a rank: small whole numbers, so that every sum is exact in every dtype."""
+    """Return the operands of a rank: small whole numbers, so that every sum is exact in every dtype."""
     return [
         (np.arange(int(np.prod(shape))) * 5 + 3 * rank + i).reshape(shape) % 7
         for i, shape in enumerate(_local_shapes(case, part, parts))
@@ -121,7 +121,7 @@ def values(case: Case, rank: int, part: int, parts: int) -> list[np.ndarray]:
 
 
 def tensor_of(case: Case, value: np.ndarray) -> torch.Tensor:
-    """Those numbers in the dtype of the case."""
+    """Return an array as a tensor of the dtype of the case."""
     return torch.as_tensor(np.asarray(value)).to(case.dtype)
 
 
@@ -141,11 +141,13 @@ def _local_shapes(case: Case, part: int, parts: int) -> Iterator[tuple[int, ...]
 
 
 def expected(case: Case, mesh: Mesh, rank: int) -> list[np.ndarray]:
-    """What the call gives on `rank`."""
+    """Return the expected results of the call on `rank`."""
     group = mesh.group(rank, case.axes)
     parts, part = len(group), group.index(rank)
-    given = [values(case, member, i, parts) for i, member in enumerate(group)]
-    return [_expected_one(case, [operands[i] for operands in given], part, parts, i) for i in range(case.count)]
+    operands_by_part = [values(case, member, i, parts) for i, member in enumerate(group)]
+    return [
+        _expected_one(case, [operands[i] for operands in operands_by_part], part, parts, i) for i in range(case.count)
+    ]
 
 
 def _expected_one(case: Case, given: list[np.ndarray], part: int, parts: int, i: int) -> np.ndarray:
@@ -171,7 +173,7 @@ def _expected_one(case: Case, given: list[np.ndarray], part: int, parts: int, i:
 
 
 def moved_sizes(case: Case, part: int, parts: int) -> dict[str, tuple[int, ...]]:
-    """What goes from a part to each other, and what comes from each."""
+    """Return the sizes that a part sends to each part and receives from each."""
     sizes = sizes_of(case.split, parts, 2)
     before, after = (np.cumsum((0, *each)) for each in (sizes, sizes[::-1]))
 
@@ -184,7 +186,6 @@ def moved_sizes(case: Case, part: int, parts: int) -> dict[str, tuple[int, ...]]
 
 
 def _options(case: Case, part: int, parts: int) -> dict[str, Any]:
-    """The keywords of the call, for each tensor where they differ."""
 
     def sizes(least: int) -> Any:
         if case.split == "even":
@@ -210,7 +211,7 @@ def _options(case: Case, part: int, parts: int) -> dict[str, Any]:
 
 
 def call(case: Case, comm: Communicator) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Make the call; the operands and the results."""
+    """Make the call; return its operands and its results."""
     group = comm.group(case.axes)
     operands = [tensor_of(case, value) for value in values(case, comm.rank, group.part, group.size)]
     if case.strided:
@@ -223,7 +224,7 @@ def call(case: Case, comm: Communicator) -> tuple[list[torch.Tensor], list[torch
 
 
 def problem(case: Case, comm: Communicator) -> str:
-    """What is wrong with the call's results; nothing if they are right."""
+    """Return the fault of the results of the call; an empty text if they are right."""
     operands, results = call(case, comm)
     group = comm.group(case.axes)
     before = values(case, comm.rank, group.part, group.size)
@@ -240,7 +241,7 @@ def problem(case: Case, comm: Communicator) -> str:
 
 
 def try_all(world: int) -> dict[str, str]:
-    """On each rank: the problem of every case, empty where there is none."""
+    """Run on each rank: return the problem of every case, an empty text if it passes."""
     comm = Communicator(MESHES[world], AXES[world])
     problems: dict[str, str] = {}
     for case in cases(world):
@@ -252,7 +253,7 @@ def try_all(world: int) -> dict[str, str]:
 
 
 def many_at_once() -> list[str]:
-    """Several collectives of all kinds under way at once, waited for in another order."""
+    """Start collectives of all kinds at once and wait for them in another order; return the wrong ones."""
     comm = Communicator(MESHES[4], AXES[4])
     chosen = [case for case in cases(4) if case.shape == LARGE and case.split != "empty"]
     tokens = []
@@ -269,7 +270,7 @@ def many_at_once() -> list[str]:
 
 
 def local_steps() -> list[bool]:
-    """`slice` and `partial`: their sums and joins give the value back."""
+    """Check that gathering `slice` and reducing `partial` give the value back."""
     comm = Communicator(MESHES[4], AXES[4])
     x = torch.arange(35.0).view(5, 7)
     axes = ("dp", "tp")

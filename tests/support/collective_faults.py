@@ -1,4 +1,4 @@
-"""What goes wrong on ranks: mismatched programs, refused calls, and ranks that raise, die or hang."""
+"""Faults of ranks: mismatched programs, refused calls, and ranks that raise, die or hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardwright.runtime.sequence import SequenceError
 
 
 def mismatched(how: str) -> str:
-    """All ranks but the first do something else than it in their second collective; what the check says."""
+    """Let all ranks but rank 0 make another second call than rank 0; return the message of the check."""
     comm = Communicator(Mesh.of(dp=2, tp=2), [("dp",), ("tp",)], checked=True)
     comm.all_reduce(torch.ones(3), ("dp",))
     first = dist.get_rank() == 0
@@ -35,7 +35,7 @@ def mismatched(how: str) -> str:
 
 
 def refused() -> list[str]:
-    """What calls that cannot be made raise."""
+    """Return the errors of invalid calls."""
     comm = Communicator(Mesh.of(dp=2), [("dp",)])
     x, dp = torch.ones(2), ("dp",)
     calls: list[Callable[[], object]] = [
@@ -57,7 +57,7 @@ def refused() -> list[str]:
 
 
 def raises_on(rank: int, by: str = "") -> None:
-    """One rank divides by zero, or is killed, while the others wait for it in a collective."""
+    """Let one rank raise ZeroDivisionError, or be killed, while the others wait for it in a collective."""
     if dist.get_rank() == rank:
         if by:
             os.kill(os.getpid(), signal.Signals[by])
@@ -66,7 +66,7 @@ def raises_on(rank: int, by: str = "") -> None:
 
 
 def waits_for_a_hung_rank() -> str:
-    """Rank 1 of a group of two never comes; what the other one's all-gather raises."""
+    """Let part 1 of a group of two never call the all-gather; return the error of the other rank."""
     comm = Communicator(Mesh.of(dp=2, tp=2), [("tp",)], timeout=timedelta(seconds=2))
     if comm.part(("tp",)) == 1:
         time.sleep(5)
@@ -79,6 +79,6 @@ def waits_for_a_hung_rank() -> str:
 
 
 def sleeps_on(rank: int) -> None:
-    """One rank never ends."""
+    """Let one rank hang."""
     if dist.get_rank() == rank:
         time.sleep(1000)

@@ -1,4 +1,4 @@
-"""Ops that no table knows, as a user's library would define them, and a training step that uses one."""
+"""Ops outside the table, as a user's library would define them, and training steps that use them."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ PRODUCT = "odd::product"
 
 @torch.library.custom_op(PRODUCT, mutates_args=())
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Multiply matrices, twice over."""
+    """Return twice the matrix product."""
     return 2.0 * (x @ w)
 
 
@@ -61,7 +61,7 @@ def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("odd::banded", mutates_args=())
 def banded(x: torch.Tensor, width: int) -> torch.Tensor:
-    """Sums of `width` rows in a row, around each."""
+    """Replace each row by the sum of the rows at a distance less than `width`."""
     places = torch.arange(x.shape[0])
     near = (places[:, None] - places[None, :]).abs() < width
     return near.to(x.dtype) @ x
@@ -69,13 +69,13 @@ def banded(x: torch.Tensor, width: int) -> torch.Tensor:
 
 @torch.library.custom_op("odd::affine", mutates_args=())
 def affine(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """A product and a bias."""
+    """Return a product plus a bias."""
     return x @ w + bias
 
 
 @torch.library.custom_op("odd::peak", mutates_args=())
 def peak(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of each column, and the whole less it."""
+    """Return the maximum of each column, and the doubled input."""
     top = x.amax(0)
     return top, x * 2.0
 
@@ -94,27 +94,27 @@ def picked(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("odd::noisy", mutates_args=())
 def noisy(x: torch.Tensor) -> torch.Tensor:
-    """The operand and a random number, of which the schema says nothing."""
+    """Return the operand plus a random number; the schema does not declare the randomness."""
     return x + torch.rand(())
 
 
 @torch.library.custom_op("odd::overwritten", mutates_args=("x",))
 def overwritten(x: torch.Tensor) -> torch.Tensor:
-    """Zeros, in the operand too."""
+    """Return zeros, and write zeros to the operand."""
     x.zero_()
     return x.clone()
 
 
 @torch.library.custom_op("odd::whole", mutates_args=())
 def whole(x: torch.Tensor) -> torch.Tensor:
-    """Each element and where it stands among all."""
+    """Scale each element by its index among all elements."""
     order = torch.arange(x.numel(), dtype=x.dtype).reshape(x.shape)
     return x * order / x.numel()
 
 
 @torch.library.custom_op("odd::deadly", mutates_args=())
 def deadly(x: torch.Tensor) -> torch.Tensor:
-    """Die of double precision."""
+    """Kill the process if the operand is in double precision."""
     if x.dtype == torch.float64:
         os.kill(os.getpid(), signal.SIGKILL)
     return x.clone()
@@ -122,7 +122,7 @@ def deadly(x: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("odd::first_columns", mutates_args=())
 def first_columns(x: torch.Tensor) -> torch.Tensor:
-    """Keep the first 16 columns, a number that no small operand shows."""
+    """Keep the first 16 columns: an operand of at most 16 columns does not reveal that number."""
     return torch.cat([x[..., :16], torch.zeros_like(x[..., 16:])], -1)
 
 

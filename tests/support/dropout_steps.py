@@ -1,4 +1,4 @@
-"""Shipped transformers with the dropout of their papers, and one of every kind of random number."""
+"""Shipped transformers with the dropout of their papers, and a model that draws every kind of random number."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def vit() -> TrainingStep:
 
 
 class Noisy(nn.Module):
-    """Rows ``[batch, 12]`` to scores ``[batch, 4]``, through every op that draws by place."""
+    """Rows ``[batch, 12]`` to scores ``[batch, 4]``, through every op that draws random numbers by position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Noisy(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.whole_rows(self.alpha(self.up(x)).unsqueeze(-1)).squeeze(-1)
-        torch.rand(3)  # Nothing depends on it, but it takes a stream.
+        torch.rand(3)  # The result is unused, but the call consumes a stream.
         h = h * torch.rand_like(h) + torch.randn_like(h) + torch.randint_like(h, 3)
         h = h + torch.rand(h.size(0), 1) * torch.randn(10) + torch.normal(0.5, 2.0, (10,))
         h = h * torch.bernoulli(h.detach().sigmoid()) + torch.empty_like(h).uniform_(-1, 1)
@@ -51,7 +51,7 @@ class Noisy(nn.Module):
 
 
 def noisy() -> TrainingStep:
-    """The mean square of `Noisy`."""
+    """Return a step of `Noisy` with the mean square error."""
     generator = torch.Generator().manual_seed(0)
     batch = (torch.randn(8, 12, generator=generator), torch.randn(8, 4, generator=generator))
     return TrainingStep(Noisy, F.mse_loss, partial(torch.optim.SGD, lr=0.1), batch)

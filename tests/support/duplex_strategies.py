@@ -1,4 +1,4 @@
-"""Every strategy of duplex training of a very small step, to compare `pareto-dp` with."""
+"""All strategies for duplex training of a very small step, as a reference for `pareto-dp`."""
 
 from collections.abc import Iterator
 from itertools import chain, combinations
@@ -18,11 +18,11 @@ from shardwright.passes.step.step_view import StepView
 Seconds = NDArray[np.float64]
 
 MOST = 60_000
-"""The most assignments that are tried."""
+"""The largest number of assignments that is enumerated."""
 
 
 def divisions(ops: frozenset[int], before: dict[int, set[int]]) -> Iterator[tuple[frozenset[int], ...]]:
-    """Every way to divide ops into phases, one after the other, in which no op comes before its operands."""
+    """Yield every division of ops into successive phases such that operands precede their users."""
     if not ops:
         yield ()
     subsets = chain.from_iterable(combinations(sorted(ops), size) for size in range(1, len(ops) + 1))
@@ -33,7 +33,7 @@ def divisions(ops: frozenset[int], before: dict[int, set[int]]) -> Iterator[tupl
 
 
 def needs_messages(source: Sharding, target: Sharding) -> bool:
-    """Whether a change of an even sharding takes more than to keep a slice or to add zeros."""
+    """Return whether changing an even sharding needs communication, not only a slice or added zeros."""
     if not set(source.partial_axes) <= set(target.partial_axes):
         return True
     pairs = zip(source.dims, target.dims, strict=True)
@@ -42,10 +42,10 @@ def needs_messages(source: Sharding, target: Sharding) -> bool:
 
 def least_psi(problem: StrategyProblem, view: StepView) -> float:
     """
-    The least psi of all assignments and all divisions into phases, straight from equations 4 and 5.
+    Return the least psi over all assignments and all divisions into phases, computed directly by equations 4 and 5.
 
-    The first micro-batch alone waits for gathers of arguments that are not of the batch. The second alone has
-    reductions of gradients, and updates.
+    Only the first micro-batch waits for gathers of arguments other than batch items. Only the second has reductions of
+    gradients, and updates.
     """
     sizes = [len(decision.states) for decision in problem.decisions]
     assume(prod(sizes) <= MOST)
@@ -98,7 +98,7 @@ def least_psi(problem: StrategyProblem, view: StepView) -> float:
 
 
 def _users(problem: StrategyProblem, node: int, nodes: dict[ComputeOp, int]) -> set[int]:
-    """The ops of which the first pays for a change towards a decision."""
+    """Return the ops that use a decision; the first of them pays for resharding to it."""
     decision = problem.decisions[node]
     if isinstance(decision.subject, ComputeOp):
         return {node}

@@ -1,4 +1,4 @@
-"""Emitted programs run on threads, beside the interpreter."""
+"""Run emitted programs on threads and compare them with the interpreter."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -25,7 +25,7 @@ from shardwright.runtime import layers, parts
 
 
 class PlainRuntime(SimpleNamespace):
-    """The runtime's fused ops in plain arithmetic, the interpreter's: what is left to compare is the program."""
+    """The runtime with the interpreter's plain arithmetic for fused ops, so that comparisons test only the program."""
 
     attention = staticmethod(attention_ops.attention)
     attention_backward = staticmethod(attention_ops.attention_backward)
@@ -38,25 +38,25 @@ class PlainRuntime(SimpleNamespace):
     grouped = staticmethod(layers.grouped)
 
     def __getattr__(self, name: str) -> Any:
-        """Every other function that stands for the runtime's; those of lists write over them."""
+        """Return the stand-in for any other function of the runtime; joined updates write their lists in place."""
         return partial(_in_place, FUNCTIONS[name]) if name.startswith("joined_") else FUNCTIONS[name]
 
     @staticmethod
     def adamw_(*operands: Any, **settings: Any) -> tuple[torch.Tensor, ...]:
-        """The parameter and its two averages, updated in place."""
+        """Update the parameter and its two averages in place."""
         news = update_ops.adamw(*operands, **settings)
         return tuple(operands[i].copy_(new) for i, new in zip((0, 2, 3), news, strict=True))
 
     @staticmethod
     def sgd_(*operands: Any, **settings: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The parameter, and its momentum buffer if there is one, updated in place."""
+        """Update the parameter, and its momentum buffer if it has one, in place."""
         news = update_ops.sgd(*operands, **settings)
         updated = [operands[i].copy_(new) for i, new in zip((0, 2), news, strict=False)]
         return tuple(updated) if len(updated) > 1 else updated[0]
 
 
 def _in_place(function: Any, *operands: Any, **settings: Any) -> list[torch.Tensor]:
-    """The parameters and states of a joined update, all lists but that of gradients, updated in place."""
+    """Update the parameters and states of a joined update in place: all lists except the gradients."""
     gradients = 1
     lists = [each for index, each in enumerate(operands) if isinstance(each, tuple) and index != gradients]
     lists += [each for each in settings.values() if isinstance(_listed(each), list)]
@@ -65,7 +65,7 @@ def _in_place(function: Any, *operands: Any, **settings: Any) -> list[torch.Tens
 
 
 def _listed(given: Any) -> Any:
-    """Return tensors as the list that the plain functions take; programs write tuples."""
+    """Return a tuple of tensors, as programs write it, as the list that the plain functions take."""
     return list(given) if isinstance(given, tuple) and given and torch.is_tensor(given[0]) else given
 
 
@@ -73,19 +73,19 @@ VERSIONS = {"shardwright": "0.1.0", "torch": "2.13.0"}
 
 
 def decide_reuse(module: ModuleOp) -> None:
-    """Decide what ops write over, where the module does not say it."""
+    """Run `reuse-buffers` unless the module already has its attributes."""
     if not any(REUSES in op.attributes for op in module.walk()):
         ReuseBuffersPass().apply(Context(), module)
 
 
 def emit(module: ModuleOp, name: str = "test") -> str:
-    """The program of a lowered module."""
+    """Return the program of a lowered module."""
     decide_reuse(module)
     return emit_python(module, name=name, step_spec=None, versions=VERSIONS)
 
 
 def run_program(text: str, inputs: Sequence[Sequence[torch.Tensor]]) -> list[list[tuple[torch.Tensor, ...]]]:
-    """The results of a program on each rank of the mesh of each stage, from the global inputs of each stage."""
+    """Return the results of a program for each stage and rank of its mesh, given the global inputs of each stage."""
     stages = load_text(text, "<emitted>")
     for _, step in stages:
         step.__globals__["rt"] = PlainRuntime()
@@ -125,7 +125,7 @@ def check_numbers(module: ModuleOp, text: str, tolerance: float = 1e-5) -> None:
 
 
 def values_by_stage(func: FuncOp) -> tuple[list[list[int]], list[list[int]]]:
-    """Per stage, or for all where there are none, the indices of the arguments and of the results."""
+    """Return the indices of the arguments and of the results of each stage, or of all if there are no stages."""
     stages, done = Stages(func), func.body.block.last_op
     assert done is not None
     sides = (func.body.block.args, done.operands)
@@ -144,9 +144,9 @@ def _compare(plan: Any, output: Any, by_rank: list[torch.Tensor], whole: torch.T
     spread = output if output.updates is None else plan.inputs[output.updates]
     for rank in range(plan.mesh.device_count):
         group = plan.mesh.group(rank, spread.spread.partial_axes)
-        found = torch.stack([by_rank[member] for member in group]).sum(0).to(whole.dtype)
+        local_value = torch.stack([by_rank[member] for member in group]).sum(0).to(whole.dtype)
         part = whole if output.role == "loss" else whole[spread.slices(plan.mesh, rank)]
         where = f"rank {rank} of {list(plan.ranks)}, {output}"
         torch.testing.assert_close(
-            found, part, rtol=tolerance, atol=tolerance, msg=lambda text, where=where: f"{where}: {text}"
+            local_value, part, rtol=tolerance, atol=tolerance, msg=lambda text, where=where: f"{where}: {text}"
         )

@@ -1,4 +1,4 @@
-"""Models with dropout, batch norm and ties, planned in many ways, and evaluated between steps of training."""
+"""Models with dropout, batch norm and tied weights, planned in many ways and evaluated between training steps."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ROWS, WIDTH, CLASSES, LENGTH = 16, 12, 5, 6
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=1e-2)
 COUNTS = (ROWS, 5)
-"""The rows of what is evaluated: as in training, and of a partial batch that does not divide."""
+"""Numbers of rows of the evaluated batches: as in training, and a partial batch that the ranks do not divide evenly."""
 MANY = (ROWS, 5, 3, 1, 23)
-"""Also fewer than ranks, and more than in training."""
+"""Also numbers of rows below the number of ranks and above the rows of training."""
 
 
 class Classifier(nn.Module):
-    """Layers with batch norm and dropout; gives scores, and what they are made of in a dict."""
+    """Layers with batch norm and dropout; `forward` returns a dict of scores and the values they are computed from."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
         return nn.Sequential(nn.Linear(inputs, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.3))
 
     def forward(self, inputs: torch.Tensor) -> dict[str, Any]:
-        """Scores of classes, with features in a tuple beside them."""
+        """Return scores of classes, and a tuple of features and constants."""
         values = inputs
         for layer in self.layers:
             values = layer(values)
@@ -55,7 +55,7 @@ class Classifier(nn.Module):
 
 
 class Language(nn.Module):
-    """A small transformer with tied embeddings and dropout, which gives its loss where it has labels."""
+    """A small transformer with tied embeddings and dropout, which returns its loss if it is given labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Language(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
-        """Scores of the next tokens, and before them the loss where there are labels."""
+        """Return the scores of the next tokens, preceded by the loss if there are labels."""
         values = self.embedding(tokens)
         for block in self.blocks:
             values = block(values)
@@ -85,7 +85,6 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(0.2)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Two residual branches."""
         rows, length, width = values.shape
         q, k, v = (
             each.view(rows, length, 4, width // 4).transpose(1, 2)
@@ -97,40 +96,40 @@ class Block(nn.Module):
 
 
 def classifier_loss(output: Mapping[str, Any], labels: torch.Tensor) -> torch.Tensor:
-    """Of the scores."""
+    """Return the cross-entropy of the scores."""
     return nn.functional.cross_entropy(output["scores"], labels)
 
 
 def classifier_metrics(output: Mapping[str, Any], labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A mean and a sum over the batch."""
+    """Return a mean and a sum over the batch."""
     right = output["scores"].argmax(-1) == labels
     return {"accuracy": right.double().mean(), "right": right.sum()}
 
 
 def language_metrics(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A part of the labels that count."""
+    """Return the fraction of correct predictions among the labels that are not ignored."""
     right = (output[1].argmax(-1) == batch["labels"]) & (batch["labels"] >= 0)
     return {"right": right.double().sum() / (batch["labels"] >= 0).sum()}
 
 
 def classified(rows: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch for the classifier."""
-    made = torch.Generator().manual_seed(number)
-    inputs = torch.randn(rows, WIDTH, dtype=torch.float64, generator=made)
-    return inputs, torch.randint(CLASSES, (rows,), generator=made)
+    """Return a batch for the classifier."""
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(rows, WIDTH, dtype=torch.float64, generator=generator)
+    return inputs, torch.randint(CLASSES, (rows,), generator=generator)
 
 
 def spoken(rows: int, number: int, length: int = LENGTH) -> dict[str, torch.Tensor]:
-    """A batch for the language model, of whose labels some do not count, more of them in the first rows."""
-    made = torch.Generator().manual_seed(number)
-    labels = torch.randint(20, (rows, length), generator=made)
+    """Return a batch for the language model; some labels of the first rows are ignored."""
+    generator = torch.Generator().manual_seed(number)
+    labels = torch.randint(20, (rows, length), generator=generator)
     labels[: (rows + 1) // 2, : length // 2] = -100
-    return {"tokens": torch.randint(20, (rows, length), generator=made), "labels": labels}
+    return {"tokens": torch.randint(20, (rows, length), generator=generator), "labels": labels}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model with what it is trained on."""
+    """A model with its loss, metrics, batches and optimizer."""
 
     model: Callable[[], nn.Module]
     loss: Callable[..., Any] | None
@@ -151,11 +150,11 @@ class Case:
     A way to plan a model.
 
     Args:
-        options: of `parallelize`.
-        declared: the rows of a further shape that is trained on; 0 for none.
+        options: keywords of `parallelize`.
+        declared: number of rows of a second shape for training; 0 for none.
         from_function: whether the model is given as a function.
-        counts: the rows of what is evaluated.
-        cluster: makes the cluster on the mesh.
+        counts: numbers of rows of the evaluated batches.
+        cluster: function from the mesh to the cluster.
     """
 
     kind: str
@@ -169,7 +168,7 @@ class Case:
 
 @dataclass
 class OneDevice:
-    """The same model on one device."""
+    """The training of a model on one device."""
 
     kind: Kind
     model: nn.Module
@@ -179,7 +178,7 @@ class OneDevice:
         self.optimizer = self.kind.optimizer(self.model.parameters())
 
     def computed(self, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
-        """The loss, the metrics and what the model gives."""
+        """Return the loss, the metrics and the output of the model."""
         if self.kind.loss is None:
             output = self.model(**batch)
             return output[0], self.kind.metrics(output, batch), output
@@ -187,7 +186,7 @@ class OneDevice:
         return self.kind.loss(output, batch[-1]), self.kind.metrics(output, batch[-1]), output
 
     def step(self, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Train."""
+        """Train one step; return the loss and the metrics."""
         self.model.train()
         self.optimizer.zero_grad()
         with sw.counter_random(0, self.steps):
@@ -199,13 +198,13 @@ class OneDevice:
 
     @torch.no_grad()
     def evaluate(self, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
-        """In eval mode, leaving no trace."""
+        """Evaluate in eval mode; return the loss, the metrics and the output."""
         self.model.eval()
         return self.computed(batch)
 
 
 def checked(case: Case) -> list[str]:
-    """What of a case is not as on one device; nothing if all is."""
+    """Return the differences between a case and the same training on one device."""
     kind = KINDS[case.kind]
     model = _made(kind)
     here = OneDevice(kind, copy.deepcopy(model))
@@ -228,11 +227,11 @@ def checked(case: Case) -> list[str]:
 
 
 def planned(case: Case, kind: Kind, model: nn.Module) -> DistributedStep:
-    """The step of a case."""
-    made: Any = partial(_made, kind) if case.from_function else model
+    """Return the distributed step of a case."""
+    model_or_function: Any = partial(_made, kind) if case.from_function else model
     shapes = [kind.batch(case.declared, 1)] if case.declared else []
     return sw.parallelize(
-        made,
+        model_or_function,
         kind.loss,
         kind.optimizer,
         kind.batch(ROWS, 0),
@@ -256,15 +255,15 @@ def _made(kind: Kind) -> nn.Module:
 def compared_evaluations(
     step: DistributedStep, here: OneDevice, kind: Kind, number: int, counts: tuple[int, ...]
 ) -> list[str]:
-    """What of evaluations and predictions is not as on one device."""
+    """Compare evaluations and predictions with one device; return the differences."""
     wrong: list[str] = []
-    kept = step.metrics
+    metrics_of_training = step.metrics
     for rows in counts:
         batch = kind.batch(rows, 10 * number + rows)
         loss, metrics, output = here.evaluate(batch)
-        found = step.evaluate(batch)
-        wrong += differing(f"loss of {rows} rows", found.loss, loss)
-        wrong += differing(f"metrics of {rows} rows", found.metrics, metrics)
+        evaluation = step.evaluate(batch)
+        wrong += differing(f"loss of {rows} rows", evaluation.loss, loss)
+        wrong += differing(f"metrics of {rows} rows", evaluation.metrics, metrics)
         wrong += differing(f"output of {rows} rows", step.predict(batch), output)
         bare = {"tokens": batch["tokens"]} if isinstance(batch, dict) else batch[:-1]
         with torch.no_grad():
@@ -274,18 +273,18 @@ def compared_evaluations(
         if len(part.rows):
             mine = rows_of(expected, slice(part.rows.start, part.rows.stop))
             wrong += differing(f"own rows {part.rows} of {rows}", part.output, mine)
-    if differing("", step.metrics, kept):
+    if differing("", step.metrics, metrics_of_training):
         wrong.append("metrics of training")
     return wrong
 
 
 def rows_of(output: Any, rows: slice) -> Any:
-    """Rows of the tensors of an output."""
+    """Return some rows of all tensors of an output."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor[rows], output)
 
 
 def differing(what: str, found: Any, expected: Any) -> list[str]:
-    """That two outputs differ, if they do."""
+    """Return texts that name the differences between two outputs."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     (mine, form), (theirs, wanted) = tree_flatten(found), tree_flatten(expected)
     if form != wanted:
@@ -299,14 +298,14 @@ def differing(what: str, found: Any, expected: Any) -> list[str]:
 
 
 def all_checked(cases: Mapping[str, Case]) -> dict[str, list[str]]:
-    """What is wrong of each case, on one rank of a job."""
-    found: dict[str, list[str]] = {}
+    """Return the differences of each case on this rank."""
+    differences: dict[str, list[str]] = {}
     for name, case in cases.items():
         try:
-            found[name] = checked(case)
+            differences[name] = checked(case)
         except Exception as error:
             raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
-    return found
+    return differences
 
 
 PIPELINES = {
@@ -319,7 +318,7 @@ PIPELINES = {
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """All that is tested on several ranks."""
+    """Yield the cases that are tested on several ranks."""
     for pins in ("dp", "zero3", "tp"):
         yield f"classifier on 2, {pins}", Case("classifier", "2", {"pins": pins}, declared=5)
     searched = {"pins": "zero3", "algorithm": "auto"}
@@ -351,7 +350,7 @@ CASES = dict(cases())
 
 
 def rows_and_refusals() -> dict[str, str]:
-    """Epochs with a partial batch from `step.loader`, and what ranks are told; empty where nothing is wrong."""
+    """Return the error of epochs with a partial batch from `step.loader`, and the messages of refused evaluations."""
     rank = dist.get_rank()
     return {
         "rows": _partial_epochs(),
@@ -362,7 +361,7 @@ def rows_and_refusals() -> dict[str, str]:
 
 
 def _small(**options: Any) -> tuple[DistributedStep, OneDevice, TensorDataset]:
-    """A step of 8 rows, the same on one device, and 21 samples."""
+    """Return a step of 8 rows, the same step on one device, and 21 samples."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     data = TensorDataset(torch.randn(21, 6), torch.randint(3, (21,)))
@@ -380,10 +379,10 @@ def _partial_epochs() -> str:
         whole = ShareSampler(21, 8, range(8), last=range(5))
         whole.set_epoch(epoch)
         order = list(whole)
-        given = list(loader)
-        if [len(rows) for rows in order] != [8, 8, 5] or len(loader) != len(given):
-            return f"batches of {[len(rows) for rows in order]} rows, {len(loader)} or {len(given)}"
-        for rows, batch in zip(order, given, strict=True):
+        loaded = list(loader)
+        if [len(rows) for rows in order] != [8, 8, 5] or len(loader) != len(loaded):
+            return f"batches of {[len(rows) for rows in order]} rows, {len(loader)} or {len(loaded)}"
+        for rows, batch in zip(order, loaded, strict=True):
             mine = step.evaluate(batch).loss if len(rows) == 8 else None
             expected = here.evaluate(data[rows])[0]
             loss = step(batch)

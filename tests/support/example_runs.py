@@ -1,4 +1,4 @@
-"""What a user does with an example: launch the script on four processes, and run the commands of its README."""
+"""Run an example as a user does: launch its script on four processes, and run the commands of its README."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def launch_example(name: str, *arguments: str, ranks: int = 4) -> str:
-    """Run `examples/<name>.py` on some processes as torchrun does, and return what it prints."""
+    """Run `examples/<name>.py` on some processes as torchrun does, and return its output."""
     ran = run_ranks(ranks, str(EXAMPLES / f"{name}.py"), *arguments)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def load_example(name: str) -> ModuleType:
-    """The module that `examples/<name>.py` is."""
+    """Load `examples/<name>.py` as a module."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -38,14 +38,14 @@ def load_example(name: str) -> ModuleType:
 
 
 def write_cluster(ranks: int, folder: Path) -> str:
-    """The file of a cluster on which splitting pays."""
+    """Write the file of a cluster where splitting pays; return its path."""
     path = folder / "cluster.toml"
     path.write_text(cluster_toml(split_cluster(Mesh.of(gpu=ranks))))
     return str(path)
 
 
 def assert_losses_agree(printed: str) -> None:
-    """Check that five losses were printed, each with that of one device."""
+    """Check that five losses were printed, each equal to the loss on one device."""
     losses = re.findall(r"loss (\S+)  on one device (\S+)", printed)
     assert len(losses) == 5
     assert all(abs(float(ours) - float(alone)) < 1e-4 for ours, alone in losses)

@@ -1,7 +1,7 @@
 """
-Jobs in which something goes wrong: ranks as torchrun starts them, but forked from a process that has all imported.
+Jobs with faults: ranks are started as torchrun does, but forked from a process that has imported all modules.
 
-A job is a function of a module that tests can import; what its ranks print and how they end comes back.
+A job is a function of a module that tests can import; `run_job` returns its exit codes and error output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shardwright.runtime.local_job import places
 
 MOST_SECONDS = 60.0
 LEFT_OVER = 999
-"""The exit code of a rank that had not ended by then."""
+"""The exit code of a rank that had not ended by the deadline."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Ended:
 
     Args:
         codes: exit codes by rank, negative for signals.
-        errors: what all ranks wrote to standard error.
-        seconds: from the start of the ranks.
+        errors: standard error of all ranks.
+        seconds: time from the start of the ranks to the end of the job.
     """
 
     codes: tuple[int, ...]
@@ -49,10 +49,10 @@ class Ended:
 
 def run_job(job: Callable[[int], Any], world: int = 2, *, by_torchrun: bool = True) -> Ended:
     """
-    Run `job(rank)` on ranks that see what torchrun gives them; ranks that are left over are killed.
+    Run `job(rank)` on ranks with the environment of torchrun; kill ranks that do not end.
 
     Args:
-        by_torchrun: whether the store of the job is outside of its ranks, as torchrun's is; else it is in rank 0.
+        by_torchrun: whether the store of the job is outside its ranks, as with torchrun; else rank 0 holds it.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["shardwright.api.parallelize", "shardwright.runtime.launch", __name__])
@@ -89,7 +89,7 @@ def _store(port: int, listening: socket.socket) -> TCPStore:
 
 
 def _join(processes: Sequence[BaseProcess], deadline: float) -> None:
-    """Wait for the ranks; as torchrun does, end the others soon after the first that fails."""
+    """Wait for the ranks; as torchrun does, end the others soon after the first one fails."""
     failed = 0.0
     while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -105,10 +105,10 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, by_torchr
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     torch.set_num_threads(1)
-    # The folder for what is not to last is of this job alone, and goes with it.
+    # Temporary files go into a folder of this job, which is deleted with it.
     folder, agent = str(Path(errors).parent), {"TORCHELASTIC_USE_AGENT_STORE": str(by_torchrun)}
     os.environ |= {**places(rank, world, port), **agent, "TMPDIR": folder}
-    # As a script is: an error goes to the hook, and what is registered runs at its end.
+    # As in a script, errors go to `sys.excepthook`, and registered exit functions run at the end.
     code = 0
     try:
         job(rank)
@@ -124,5 +124,5 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, by_torchr
 
 
 def asked_apart() -> int:
-    """What is asked of an op without a rule is asked in a process of its own."""
+    """Run a function in a separate process, as the probe of ops without a rule does."""
     return run_apart(lambda: 3, 10.0)

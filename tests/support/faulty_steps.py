@@ -1,4 +1,4 @@
-"""What can go wrong on a rank: functions of the rank, for `faulty_jobs`. Rank 1 is at fault, in or after step 3."""
+"""Faults of ranks, as functions of the rank for `faulty_jobs`. Rank 1 fails by default, in or after step 3."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """The same on every rank."""
+    """Return the same batch on every rank."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(ROWS, 6, generator=generator), torch.randint(3, (ROWS,), generator=generator)
 
 
 def planned(world: int = 2, **options: Any) -> DistributedStep:
-    """A step on all ranks of the job, data parallel."""
+    """Return a data-parallel step on all ranks of the job."""
     torch.manual_seed(0)
     model = options.pop("model", nn.Sequential)(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     cluster = options.pop("cluster", split_cluster(Mesh.of(gpu=world)))
     if options.pop("slow_links", False):
-        # Sending anything costs more than to compute all of it everywhere.
+        # Any communication costs more than computing everything on every rank.
         cluster = replace(cluster, links=(Link("gpu", 1.0, 1e-3),))
     options = {"pins": "dp", "faults": BOUNDS, "seed": None, **options}
     return sw.parallelize(model, nn.functional.cross_entropy, SGD, batch(), cluster, **with_plan(options))
 
 
 def trained(step: DistributedStep, steps: int = AT) -> None:
-    """Make a few steps."""
+    """Run a few steps."""
     for _ in range(steps):
         step(batch())
 
 
 def fine(rank: int) -> None:
-    """Nothing goes wrong; rank 1 is busy with itself for longer than a rank may be silent."""
+    """There is no fault; rank 1 is busy with other work for longer than a rank may be silent."""
     step = planned()
     trained(step)
     if rank == 1:
-        # Nobody waits for it.
+        # No other rank waits for rank 1 here.
         time.sleep(1.5 * BOUNDS.silent)
     else:
         time.sleep(BOUNDS.silent)
@@ -69,7 +69,7 @@ def fine(rank: int) -> None:
 
 
 def killed(rank: int) -> None:
-    """By the kernel, say."""
+    """Rank 1 is killed, as the kernel may do."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -78,7 +78,7 @@ def killed(rank: int) -> None:
 
 
 def stopped(rank: int) -> None:
-    """By SIGSTOP."""
+    """Rank 1 is stopped by SIGSTOP."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -87,7 +87,7 @@ def stopped(rank: int) -> None:
 
 
 def stopped_rank_0(rank: int) -> None:
-    """The rank that compares replicas, and which judges first."""
+    """Rank 0 is stopped: the rank that compares replicas and is the first to judge others."""
     step = planned(3)
     trained(step)
     if rank == 0:
@@ -96,7 +96,7 @@ def stopped_rank_0(rank: int) -> None:
 
 
 def killed_rank_0(rank: int) -> None:
-    """Where it holds the store of the job, nobody can ask who else is there."""
+    """Rank 0 is killed; if it holds the store of the job, the others cannot ask which ranks are alive."""
     step = planned()
     trained(step)
     if rank == 0:
@@ -105,7 +105,7 @@ def killed_rank_0(rank: int) -> None:
 
 
 def hung_before_the_first_step(rank: int) -> None:
-    """In code of the user's, once all is planned."""
+    """Rank 1 hangs in user code, after planning."""
     step = planned()
     if rank == 1:
         read_for_ever()
@@ -113,14 +113,14 @@ def hung_before_the_first_step(rank: int) -> None:
 
 
 def never_came(rank: int) -> None:
-    """Stuck before it joins the job."""
+    """Rank 1 hangs before it joins the job."""
     if rank == 1:
         read_for_ever()
     planned(faults=replace(BOUNDS, start=2.0))
 
 
 def made_no_model(rank: int) -> None:
-    """Stuck where models are made, while the other has its part of the weights."""
+    """Rank 1 hangs before it makes its model, while the other rank already has its part of the weights."""
     planned(faults=replace(BOUNDS, start=2.0))
     if rank == 1:
         read_for_ever()
@@ -128,21 +128,21 @@ def made_no_model(rank: int) -> None:
 
 
 class _Hangs(nn.Sequential):
-    """On rank 0, which plans."""
+    """A model that hangs in `forward`, on rank 0, which plans."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Never comes back."""
+        """Hang."""
         read_for_ever()
         return super().forward(inputs)
 
 
 def hung_planner(rank: int) -> None:
-    """Rank 0 is stuck in planning, in code of the user's."""
+    """Rank 0 hangs while planning, in user code."""
     planned(faults=replace(BOUNDS, plan=2.0), model=_Hangs)
 
 
 def stopped_while_measured(rank: int) -> None:
-    """By SIGSTOP, where the job has a cluster of its own made."""
+    """Rank 1 is stopped by SIGSTOP while the job measures its cluster."""
     os.environ["XDG_CACHE_HOME"] = os.environ["TMPDIR"]
     if rank == 1:
         setattr(Clock, "wait_for_all", lambda _: os.kill(os.getpid(), signal.SIGSTOP))
@@ -150,7 +150,7 @@ def stopped_while_measured(rank: int) -> None:
 
 
 def hung_before_a_save(rank: int) -> None:
-    """In code of the user's, where the other saves for the first time."""
+    """Rank 1 hangs in user code while the other rank saves for the first time."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -159,7 +159,7 @@ def hung_before_a_save(rank: int) -> None:
 
 
 def hung_between_saves(rank: int) -> None:
-    """In code of the user's, where the other saves for the second time."""
+    """Rank 1 hangs in user code while the other rank saves again."""
     step = planned()
     for _ in range(AT):
         step(batch())
@@ -170,12 +170,12 @@ def hung_between_saves(rank: int) -> None:
 
 
 def hung_in_a_save(rank: int) -> None:
-    """On a disk that does not answer."""
+    """Rank 1 hangs in a save, on a disk that does not answer."""
     _save(rank, asynchronous=False)
 
 
 def hung_beside_training(rank: int) -> None:
-    """On such a disk, in a thread."""
+    """Rank 1 hangs in an asynchronous save, in a thread, on a disk that does not answer."""
     _save(rank, asynchronous=True)
 
 
@@ -190,7 +190,7 @@ def _save(rank: int, *, asynchronous: bool) -> None:
 
 
 def hung(rank: int) -> None:
-    """In code of the user's."""
+    """Rank 1 hangs in user code."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -199,7 +199,7 @@ def hung(rank: int) -> None:
 
 
 def hung_finder(rank: int) -> None:
-    """The rank at fault finds that first, and takes long to write it: the other would kill it meanwhile."""
+    """Rank 1 hangs, detects it first and takes long to log it; the other rank would kill it meanwhile."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -210,12 +210,12 @@ def hung_finder(rank: int) -> None:
 
 
 def read_for_ever() -> None:
-    """What never comes back."""
+    """Sleep for ever."""
     time.sleep(1e6)
 
 
 def left_early(rank: int) -> None:
-    """Its script is at its end, as if all were well."""
+    """The script of rank 1 ends early with exit code 0."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -224,20 +224,20 @@ def left_early(rank: int) -> None:
 
 
 def one_step_more(rank: int) -> None:
-    """On one rank."""
+    """Rank 1 trains one step more."""
     step = planned()
     trained(step, AT + rank)
 
 
 def one_step_more_alone(rank: int) -> None:
-    """Where no rank waits for another, nothing but the count tells."""
+    """Rank 1 trains one step more in a program without communication: only the number of steps reveals it."""
     step = planned(pins=None, algorithm="eliminate", compared=0, slow_links=True)
     assert "comm.all_reduce" not in step.program
     trained(step, AT + rank)
 
 
 def raised(rank: int) -> None:
-    """An error of the user's own."""
+    """Rank 1 raises an error in user code."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -246,7 +246,7 @@ def raised(rank: int) -> None:
 
 
 def out_of_memory(rank: int) -> None:
-    """In code of the user's; a step says the same."""
+    """Rank 1 runs out of memory in user code; a step reports the error in the same way."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -255,7 +255,7 @@ def out_of_memory(rank: int) -> None:
 
 
 def told_to_end(rank: int) -> None:
-    """By SIGTERM, which nobody else gets."""
+    """Only rank 1 gets SIGTERM."""
     step = planned()
     trained(step)
     if rank == 1:
@@ -265,7 +265,7 @@ def told_to_end(rank: int) -> None:
 
 
 def nan_in_the_batch(rank: int) -> None:
-    """In the rows of rank 1."""
+    """The rows of rank 1 have a NaN."""
     step = planned()
     trained(step)
     inputs, labels = batch()
@@ -274,26 +274,26 @@ def nan_in_the_batch(rank: int) -> None:
 
 
 def nan_of_the_step(rank: int) -> None:
-    """A learning rate that is far too high."""
+    """The learning rate is far too high, so that the step computes NaN."""
     step = planned()
     for _ in range(40):
         step(batch(), lr=1e30)
 
 
 def nan_ignored(rank: int) -> None:
-    """As the user says."""
+    """The learning rate is far too high, and the user has asked to ignore NaN."""
     step = planned(on_nan="ignore")
     for _ in range(5):
         step(batch(), lr=1e30)
 
 
 def _compared_soon() -> None:
-    """Replicas are compared as soon as may be, whatever that costs."""
+    """Compare replicas as often as possible, at any cost."""
     replicas._SECONDS_APART, replicas._SHARE = 0.2, 1.0
 
 
 def other_weights(rank: int) -> None:
-    """Somebody writes to those of rank 1 behind the step's back."""
+    """The weights of rank 1 are overwritten outside the step."""
     _compared_soon()
     step = planned(compared=0)
     for number in range(100_000):
@@ -304,7 +304,7 @@ def other_weights(rank: int) -> None:
 
 
 def other_rate(rank: int) -> None:
-    """A scheduler that has gone further on rank 1, after the steps in which everything is compared."""
+    """The learning rate of rank 1 differs after the first steps, whose values are all compared."""
     _compared_soon()
     step = planned(compared=0)
     for number in range(100_000):
@@ -312,7 +312,7 @@ def other_rate(rank: int) -> None:
 
 
 def other_batch(rank: int) -> None:
-    """Rank 1 shuffles otherwise."""
+    """Rank 1 has another batch."""
     _compared_soon()
     step = planned(compared=0)
     inputs, labels = batch()
@@ -321,7 +321,7 @@ def other_batch(rank: int) -> None:
 
 
 def slow(rank: int) -> None:
-    """Rank 1 takes long for every step."""
+    """Rank 1 is slow in every step."""
     step = planned(faults=FaultBounds(gone=2.0))
     for _ in range(30):
         time.sleep(0.05 * rank)
@@ -330,12 +330,12 @@ def slow(rank: int) -> None:
 
 
 def refused(rank: int) -> None:
-    """An error that all ranks have, and one tells."""
+    """All ranks raise the same error, and one of them prints it."""
     planned(on_nan="leave out")
 
 
 def alive_after_agent(rank: int) -> None:
-    """Trains for ever, and says so: a script for torchrun."""
+    """Train for ever and print it: a script for torchrun."""
     step = planned()
     trained(step)
     print("training", os.getpid(), flush=True)
@@ -343,7 +343,7 @@ def alive_after_agent(rank: int) -> None:
 
 
 def killed_once(folder: str) -> None:
-    """Trains without and with checkpoints; rank 1 is killed once, and whoever is started again resumes."""
+    """Train without and with checkpoints; rank 1 is killed once, and the restarted ranks resume."""
     attempt, steps = os.environ["TORCHELASTIC_RESTART_COUNT"], 8
     if attempt == "0":
         whole = planned(seed=0)
@@ -365,7 +365,7 @@ def _say(rank: int, what: str, loss: torch.Tensor) -> None:
 
 
 def forks() -> None:
-    """Children that a rank has forked exit, fail, step, and load data."""
+    """Fork children of a rank that exit, fail, step and load data."""
     step = planned()
     trained(step)
     for child in (lambda: sys.exit(3), lambda: {}["no such sample"], lambda: step(batch())):

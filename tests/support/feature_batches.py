@@ -1,4 +1,4 @@
-"""Scripts: what a batch holds, and what a model makes of it."""
+"""Scripts about the items of a batch and the outputs of a model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from shardwright.ir.not_supported import (
 
 
 class Scaled(nn.Module):
-    """A model of inputs and of what else a batch has."""
+    """A model of inputs and of further items of a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ def double_inputs():
     assert_same_weights(step, plain)
 
 
-# What a model gives
+# Outputs of a model
 
 
 @dataclass
@@ -247,7 +247,7 @@ class Named(NamedTuple):
 
 
 class OwnLoss(nn.Module):
-    """A model that computes its loss and gives it in some form."""
+    """A model that computes its loss and returns it in some form."""
 
     def __init__(self, form: Any) -> None:
         super().__init__()

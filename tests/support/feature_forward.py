@@ -1,4 +1,4 @@
-"""Scripts: what forward does."""
+"""Scripts about the operations of `forward`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from shardwright.ir.not_supported import (
 
 
 class Between(nn.Module):
-    """Two linear layers with a function of this module and of what is between them."""
+    """Two linear layers; between them, a function of this module and the hidden value."""
 
     def __init__(self, function: Callable[..., torch.Tensor], *others: nn.Module) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ def autocast_inside():
 def cuda_autocast_inside():
     class Narrow(Between):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            # What torch.autocast("cuda") does where there is a CUDA device.
+            # As torch.autocast("cuda") does on a machine with a CUDA device.
             torch.set_autocast_enabled("cuda", True)
             try:
                 return super().forward(x)

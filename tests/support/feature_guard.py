@@ -1,4 +1,4 @@
-"""Scripts: what is done to a module, and to its step, after `parallelize`."""
+"""Scripts that use or change a module, or its step, after `parallelize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts: layers and losses."""
+"""Scripts about layers and losses."""
 
 from __future__ import annotations
 

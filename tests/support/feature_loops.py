@@ -1,4 +1,4 @@
-"""Scripts: optimizers, schedules, clipping, and what a loop does around `step(batch)`."""
+"""Scripts about optimizers, schedules, clipping, and the code of a loop around `step(batch)`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def lbfgs():
 
 
 class Signs(torch.optim.Optimizer):
-    """An optimizer of a user's own."""
+    """An optimizer that a user has written."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 0.01) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -148,7 +148,7 @@ def own_optimizer():
 
 
 class LoudSGD(torch.optim.SGD):
-    """A known optimizer with another update."""
+    """A subclass of a known optimizer, with another update."""
 
 
 @works("subclass of an optimizer")

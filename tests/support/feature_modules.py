@@ -1,4 +1,4 @@
-"""Scripts: what a module carries, is wrapped by or made of, and how it is given."""
+"""Scripts about hooks, wrappers and weights of a module, and about the ways to pass it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shardwright.ir.not_supported import (
 
 @contextmanager
 def job_of_one() -> Iterator[None]:
-    """A process group, which wrappers ask for."""
+    """Open a process group of one rank, which wrappers need."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         yield

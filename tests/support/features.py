@@ -1,8 +1,8 @@
 """
-Training scripts of one feature each, as people write them: each trains as in plain PyTorch, or is refused by name.
+Training scripts of one feature each, as users write them: each trains as plain PyTorch does, or is refused by name.
 
-The scripts are in the files `feature_*.py`. To move one from refused to supported, change its decorator, and let it
-compare; a row of the manual that nothing meets any more goes from `ir/not_supported.py`.
+The scripts are in the files `feature_*.py`. To move a script from refused to supported, change its decorator and let
+it compare; then delete its row from `ir/not_supported.py` if no other script needs it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ cross_entropy = nn.functional.cross_entropy
 @dataclass(frozen=True)
 class Feature:
     """
-    A script, and what its error says, if it is refused.
+    A script, and the expected error if it is refused.
 
     Args:
-        message: a pattern of the error; None where the script works.
-        refusal: the row of the manual whose advice the error ends in; None where the script is a mistake, and nothing
-            that could be supported.
+        message: a pattern of the error; None if the script works.
+        refusal: the row of the manual whose advice ends the error; None if the script is a mistake rather than a
+            feature that could be supported.
     """
 
     script: Script
@@ -48,16 +48,16 @@ class Feature:
 FEATURES: dict[str, Feature] = {}
 
 COMPARED: list[DistributedStep] = []
-"""The steps whose weights were compared with those of plain PyTorch."""
+"""The steps whose weights were compared with plain PyTorch."""
 
 
 def works(name: str) -> Callable[[Script], Script]:
-    """Register a script that compares what it trained with plain PyTorch."""
+    """Register a script that compares its training with plain PyTorch."""
     return _registered(name)
 
 
 def refused(name: str, message: str, refusal: Refusal | None = None) -> Callable[[Script], Script]:
-    """Register a script that ends in an error of ours; arguments are those of `Feature`."""
+    """Register a script that ends in an error of this package; for the arguments see `Feature`."""
     return _registered(name, message, refusal)
 
 
@@ -75,7 +75,7 @@ def two_layers() -> nn.Sequential:
 
 
 def batches(*shape: int, count: int = 2) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs of a shape, six rows of four numbers by default, and one of three labels for each row."""
+    """Return batches of inputs, by default six rows of four numbers, and one of three labels for each row."""
     shape = shape or (6, 4)
     return [(torch.randn(shape), torch.randint(3, shape[:1])) for _ in range(count)]
 
@@ -87,7 +87,7 @@ def planned(
     optimizer: Callable[..., torch.optim.Optimizer] = SGD,
     **options: Any,
 ) -> DistributedStep:
-    """A step of one rank, planned without a search."""
+    """Return a step of one rank, planned without a search."""
     example = batches()[0] if batch is None else batch
     return sw.parallelize(model, loss, optimizer, example, "local-4", **with_plan({"pins": "dp", **options}))
 
@@ -107,10 +107,10 @@ def trains_alike(
     Train a copy of a module in plain PyTorch, and the module by a step, and compare losses and weights.
 
     Args:
-        given: the batches, the first of which is the example.
-        in_plain: the loss of a module and a batch, where that is not ``loss(model(*inputs), labels)`` or
-            ``model(*batch)``.
-        drawing: the context of each forward pass in plain PyTorch, of the number of its step.
+        given: the batches; the first is the example.
+        in_plain: function from a module and a batch to the loss; by default ``loss(model(*inputs), labels)``, or
+            ``model(*batch)`` without a loss.
+        drawing: function from the number of a step to the context of its forward pass in plain PyTorch.
 
     Returns:
         The step.
@@ -119,8 +119,8 @@ def trains_alike(
     plain = copy.deepcopy(model)
     expected = train_plainly(plain, given, loss, optimizer, in_plain=in_plain, drawing=drawing)
     step = planned(model, loss, given[0], optimizer, **options)
-    found = [step(batch).detach() for batch in given]
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    losses = [step(batch).detach() for batch in given]
+    torch.testing.assert_close(losses, expected, rtol=tolerance, atol=tolerance)
     assert_same_weights(step, plain, tolerance)
     return step
 
@@ -134,7 +134,7 @@ def train_plainly(
     in_plain: Callable[[nn.Module, Any], torch.Tensor] | None = None,
     drawing: Callable[..., Any] = nullcontext,
 ) -> list[torch.Tensor]:
-    """Train a module in plain PyTorch; the losses. Arguments are those of `trains_alike`."""
+    """Train a module in plain PyTorch and return the losses; for the arguments see `trains_alike`."""
     of_batch, updates, losses = in_plain or partial(_loss, loss), optimizer(plain.parameters()), list[torch.Tensor]()
     for number, batch in enumerate(given):
         with drawing() if drawing is nullcontext else drawing(step=number):
@@ -147,7 +147,7 @@ def train_plainly(
 
 
 def assert_follows(step: DistributedStep, plain: nn.Module, given: Sequence[Batch]) -> None:
-    """Train a step, and a module in plain PyTorch, on the same batches, and compare losses and weights."""
+    """Train a step, and a module in plain PyTorch, on the same batches; compare losses and weights."""
     expected = train_plainly(plain, given)
     torch.testing.assert_close([step(batch).detach() for batch in given], expected, rtol=1e-5, atol=1e-5)
     assert_same_weights(step, plain)

@@ -1,6 +1,6 @@
 """
-Programs as `python` would run them, in processes of their own that import little: they are forked from the server
-that has loaded torch, the package and transformers once for all tests.
+Run programs as `python` would, in processes that start fast: they are forked from a server that has loaded torch,
+the package and transformers once for all tests.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run_python(*arguments: str, folder: Path | None = None, timeout: float = 120.0) -> Done:
-    """What `python ARGUMENTS` does in a folder: a script with its arguments, or `-m` and a module with its own."""
+    """Run `python ARGUMENTS` in a folder: a script with its arguments, or `-m` and a module with its arguments."""
     return _run(arguments, [{}], folder, timeout)
 
 
 def run_ranks(ranks: int, *arguments: str, folder: Path | None = None, timeout: float = 170.0) -> Done:
-    """What `torchrun --standalone --nproc-per-node RANKS ARGUMENTS` does, where no rank fails."""
+    """Do what `torchrun --standalone --nproc-per-node RANKS ARGUMENTS` does if no rank fails."""
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
     return _run(arguments, [places(rank, ranks, store.port) for rank in range(ranks)], folder, timeout)
 
 
 def _run(arguments: Sequence[str], given: Sequence[Mapping[str, str]], folder: Path | None, timeout: float) -> Done:
-    """Run a process with each of some environments; the first failure ends the others."""
+    """Run one process per environment; the first failure ends the others."""
     start_server()
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="shardwright-forked-") as kept:
@@ -54,7 +54,7 @@ def _run(arguments: Sequence[str], given: Sequence[Mapping[str, str]], folder: P
         while any(process.is_alive() for process in started) and not any(process.exitcode for process in started):
             if time.monotonic() > deadline:
                 break
-            # Any may have ended since.
+            # A process may have ended in the meantime.
             if (running := next((process for process in started if process.is_alive()), None)) is not None:
                 running.join(0.05)
         late = time.monotonic() > deadline
@@ -70,7 +70,7 @@ def _run(arguments: Sequence[str], given: Sequence[Mapping[str, str]], folder: P
 
 
 def _program(arguments: Sequence[str], environment: Mapping[str, str], folder: str, outputs: Sequence[str]) -> None:
-    """Be a Python that was started so; its exit code is that of this process."""
+    """Act as a Python process with these arguments; the exit code of the program ends this process."""
     for number, path in enumerate(outputs, 1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)

@@ -1,4 +1,4 @@
-"""Keeps all that is loaded so far out of collections of garbage; import it last."""
+"""Exclude all objects that are loaded so far from garbage collection; import this module last."""
 
 import gc
 

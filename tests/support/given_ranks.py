@@ -1,4 +1,4 @@
-"""`parallelize` on ranks that are given the same, or not: what comes of it, by rank."""
+"""`parallelize` on ranks with equal or different arguments: results and errors by rank."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ LOSS = nn.functional.cross_entropy
 
 
 def dataset() -> TensorDataset:
-    """The same on every rank."""
+    """Return the same data set on every rank."""
     generator = torch.Generator().manual_seed(0)
     rows = STEPS * ROWS
     return TensorDataset(torch.randn(rows, 6, generator=generator), torch.randint(3, (rows,), generator=generator))
 
 
 def mlp(seed: int) -> nn.Module:
-    """A model with weights of a seed, and a buffer."""
+    """Return a model with a buffer and with weights drawn from a seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 
 
 def planned(model: nn.Module | Callable[[], nn.Module], **options: Any) -> DistributedStep:
-    """The step of a model, on as many ranks as there are."""
+    """Return the step of a model on all ranks."""
     cluster = split_cluster(Mesh.of(gpu=dist.get_world_size()))
     return sw.parallelize(
         model, LOSS, SGD, dataset()[:ROWS], cluster, **with_plan({"algorithm": "eliminate", **options})
@@ -50,7 +50,7 @@ def planned(model: nn.Module | Callable[[], nn.Module], **options: Any) -> Distr
 
 
 def trained_on_one_device(model: nn.Module, order: list[int]) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The losses of rows in an order, and what is kept after them."""
+    """Train on rows in an order; return the losses and the final state dict."""
     optimizer, data, losses = SGD(model.parameters()), dataset(), list[float]()
     for at in range(0, len(order), ROWS):
         inputs, labels = data[order[at : at + ROWS]]
@@ -63,7 +63,7 @@ def trained_on_one_device(model: nn.Module, order: list[int]) -> tuple[list[floa
 
 
 def in_groups_of_a_script(folder: str) -> dict[str, list[float]]:
-    """The losses of a model in process groups that a script makes otherwise than we do, by the backend it asks for."""
+    """Return the losses in process groups that a script makes with other arguments than this package, by backend."""
     rank, world = dist.get_rank(), dist.get_world_size()
     losses: dict[str, list[float]] = {}
     for backend in ("", "cpu:gloo,cuda:gloo"):
@@ -76,10 +76,10 @@ def in_groups_of_a_script(folder: str) -> dict[str, list[float]]:
 
 
 def weights_of_rank_0() -> list[str]:
-    """Every rank has weights of its own and loads its own rows; what is wrong in the end."""
-    mine = mlp(seed=dist.get_rank())
+    """Train from different weights on each rank, each rank loading its own rows; return the faults."""
+    model_here = mlp(seed=dist.get_rank())
     before = torch.get_rng_state()
-    step = planned(mine)
+    step = planned(model_here)
     wrong: list[str] = []
     if not torch.equal(before, torch.get_rng_state()):
         wrong.append("the user's random numbers were changed")
@@ -90,7 +90,7 @@ def weights_of_rank_0() -> list[str]:
     if not torch.allclose(torch.tensor(losses), torch.tensor(expected), rtol=1e-5):
         wrong.append(f"losses {losses}, on one device {expected}")
     try:
-        mine.state_dict()
+        model_here.state_dict()
         wrong.append("the module can be read")
     except StaleModuleError:
         pass
@@ -107,7 +107,7 @@ def weights_of_rank_0() -> list[str]:
 
 
 def refusal(case: str) -> str:
-    """What a rank is told where the ranks are given different things."""
+    """Return the error of this rank if the ranks have different arguments."""
     try:
         CASES[case](dist.get_rank())
     except (PlanError, StaleModuleError) as error:
@@ -192,7 +192,7 @@ def _no_module(rank: int) -> None:
 
 
 def _same_random_state(rank: int) -> None:
-    """No refusal: a model function without a seed makes the same weights on all ranks."""
+    """Check that a model function without a seed makes the same weights on all ranks, without an error."""
     torch.manual_seed(rank)
     planned(lambda: nn.Linear(6, 3), seed=None)
 
@@ -216,5 +216,5 @@ CASES: dict[str, Callable[[int], None]] = {
 
 
 def all_refusals() -> dict[str, str]:
-    """By case, what this rank is told."""
+    """Return the error of this rank by case."""
     return {case: refusal(case) for case in CASES}

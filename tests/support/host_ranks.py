@@ -1,4 +1,4 @@
-"""What goes between ranks beside the collectives of a program, run on some ranks."""
+"""Messages between ranks other than the collectives of a program, run on some ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.runtime.transfers import Lines
 
 
 def numbers_over_lines(own: list[tuple[int, int]]) -> list[float]:
-    """What a rank receives from each other, by its number, where some pairs have groups of their own."""
+    """Return the numbers that this rank receives from each other rank, if some pairs have their own groups."""
     lines = Lines()
     lines.open(own)
     lines.open(own)
@@ -31,7 +31,7 @@ def numbers_over_lines(own: list[tuple[int, int]]) -> list[float]:
 
 
 def objects_beside_nccl() -> tuple[object, list[int], int]:
-    """What ranks tell each other in a job whose group has no gloo, twice; and how many groups that makes."""
+    """Exchange objects twice in a job whose group has no gloo; return them and the number of groups this creates."""
     with patch.object(agreement, "backends", lambda: {"cuda": "nccl"}):
         before = len(dist.distributed_c10d._world.pg_map)
         from_0 = agreement.from_rank_0({"rank": dist.get_rank()})

@@ -1,7 +1,7 @@
 """
-Files that a user might give by mistake, or by malice: mutants of the shipped ones, and what becomes of each.
+Files that a user might pass by mistake or malice: mutants of the shipped files, and the outcome of using each.
 
-A mutant is used in a forked child under a limit of time and of memory. It is to be used, or refused with one message.
+A forked child uses a mutant under limits of time and memory. It must accept it, or refuse it with one message.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from text_mutations import characters, cut, deleted, repeated
 
 SECONDS = 20
-"""What a file may take."""
+"""Seconds that using a file may take."""
 
 BYTES = 2**30
-"""What a file may allocate."""
+"""Bytes that using a file may allocate."""
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = ROOT / "examples" / "road" / "step.mlir"
@@ -55,7 +55,7 @@ _LITERALS = (
     *("""'[{"gpu"}, {}]'""", "'[{}]'", """'[{"gpu", "gpu"}]'""", """'[{"gpu"}], unreduced={"gpu"}'""", "'['"),
     *('"dp"', '"tp"'),
 )
-"""TOML values, most of them wrong in most places."""
+"""TOML values, most of them invalid in most places."""
 
 _LINES = (
     *("[[host]]", "[device]", "[device.x]", "[[device]]", "[link.gpu]", "[link.é]", "[link.gpu-gpu]", "[mesh]"),
@@ -68,11 +68,11 @@ _LINES = (
 @dataclass(frozen=True)
 class Outcome:
     """
-    What became of a file.
+    The outcome of using a file.
 
     status   used, refused, internal (an error of the tool, not of the file), hang, memory, or died
-    message  of the error
-    seconds  that it took
+    message  text of the error
+    seconds  duration
     """
 
     status: str
@@ -81,18 +81,18 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the file was used, or refused with a message."""
+        """Return whether the file was used, or refused with a message."""
         return self.status in ("used", "refused")
 
 
 def cluster_texts() -> list[str]:
-    """The shipped cluster files, and one with everything that a profile adds."""
+    """Return the shipped cluster files, and one with everything that a profile adds."""
     shipped = sorted((ROOT / "examples" / "clusters").glob("*.toml"))
     return [*(path.read_text(encoding="utf-8") for path in shipped), _PROFILED]
 
 
 def pin_texts() -> list[str]:
-    """Files of pins for the mesh of four devices."""
+    """Return files of pins for the mesh of four devices."""
     axes = {'"a0"': '"gpu"', '"a1"': '"gpu"'}
     texts = [path.read_text(encoding="utf-8") for path in PINS]
     for old, new in axes.items():
@@ -101,7 +101,7 @@ def pin_texts() -> list[str]:
 
 
 def mutants(texts: list[str], seed: int, count: int) -> Iterator[str]:
-    """`count` mutants of some texts; the same for the same seed."""
+    """Yield `count` mutants of some texts, the same ones for the same seed."""
     draw = random.Random(seed)
     for _ in range(count):
         text = draw.choice(texts)
@@ -111,7 +111,7 @@ def mutants(texts: list[str], seed: int, count: int) -> Iterator[str]:
 
 
 def load_what_is_used() -> None:
-    """Import what children need, once for all of them."""
+    """Import the modules that children need, once for all of them."""
     simulate = "passes.analysis.simulation.simulate"
     for name in ("lowering.codegen.emit_python", simulate, "passes.pipeline", "tools.ir_input"):
         import_module(f"shardwright.{name}")
@@ -119,7 +119,7 @@ def load_what_is_used() -> None:
 
 
 def outcome(use: Callable[[str], None], text: str, *, seconds: float = SECONDS, most: int = BYTES) -> Outcome:
-    """What becomes of `text` in a forked child that calls `use` with it."""
+    """Call `use` with `text` in a forked child and return the outcome."""
     began = time.monotonic()
     read, write = os.pipe()
     child = os.fork()
@@ -127,22 +127,22 @@ def outcome(use: Callable[[str], None], text: str, *, seconds: float = SECONDS, 
         os.close(read)
         _child(use, text, write, most)
     os.close(write)
-    found = _heard(read, began + seconds)
+    written = _heard(read, began + seconds)
     os.close(read)
     took = time.monotonic() - began
-    if found is None:
+    if written is None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if found is None:
+    if written is None:
         return Outcome("hang", f"not done in {seconds:g} s", took)
-    if not found:
+    if not written:
         return Outcome("died", f"wait status {status}", took)
-    kind, message = json.loads(found)
+    kind, message = json.loads(written)
     return Outcome(kind, message, took)
 
 
 def _heard(read: int, deadline: float) -> bytes | None:
-    """What a child wrote until it closed the pipe; None where it has not at the deadline."""
+    """Return the bytes that a child wrote before it closed the pipe; None if it did not close it by the deadline."""
     import select
 
     parts: list[bytes] = []
@@ -155,7 +155,7 @@ def _heard(read: int, deadline: float) -> bytes | None:
 
 
 def _child(use: Callable[[str], None], text: str, write: int, most: int) -> None:
-    """Use a text, write what became of it, and end the process without what an exit would do."""
+    """Use a text, write the outcome, and end the process without exit functions."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         limit = pages * resource.getpagesize() + most
@@ -228,19 +228,17 @@ def _planned(cluster: object, options: str) -> None:
 
 
 def _value(text: str, draw: random.Random) -> str:
-    """Another value for one field."""
     return _changed_line(text, draw, lambda line: f"{line.partition('=')[0]}= {draw.choice(_LITERALS)}", "=")
 
 
 def _number(text: str, draw: random.Random) -> str:
-    """One number times a power of ten."""
     import re
 
     def changed(line: str) -> str:
-        found = list(re.finditer(r"\d+(?:\.\d+)?(?:e-?\d+)?", line))
-        if not found:
+        numbers = list(re.finditer(r"\d+(?:\.\d+)?(?:e-?\d+)?", line))
+        if not numbers:
             return line
-        at = draw.choice(found)
+        at = draw.choice(numbers)
         factor = draw.choice((1e-300, 1e-30, 1e-9, 0.1, 0.3, 10, 1e4, 1e9, 1e30, 1e300))
         new = draw.choice((f"{at[0]}0", repr(float(at[0]) * factor), f"-{at[0]}"))
         return line[: at.start()] + new + line[at.end() :]
@@ -255,7 +253,6 @@ def _inserted(text: str, draw: random.Random) -> str:
 
 
 def _renamed(text: str, draw: random.Random) -> str:
-    """Another name for a field or a section."""
     import re
 
     names = sorted(set(re.findall(r"[A-Za-z_]\w+", text)))
@@ -284,7 +281,7 @@ KINDS: Mapping[str, tuple[Callable[[], list[str]], Callable[[str], None]]] = {
     "cluster": (cluster_texts, use_cluster),
     "pins": (pin_texts, use_pins),
 }
-"""By kind of file, what it is made from, and how it is used."""
+"""By kind of file: the texts to mutate, and the function that uses a mutant."""
 
 _PROFILED = """version = 3
 name = "profiled"

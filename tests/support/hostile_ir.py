@@ -1,9 +1,8 @@
 """
-IR that a user might give by mistake, or by malice: mutants of that of the tests and of real steps, and what becomes of
-each.
+IR that a user might pass by mistake or malice: mutants of IR of the tests and of real steps, and their outcomes.
 
-A mutant goes the way of a file that `opt-tool` is given and whose result is emitted. It is to be fine, or refused with
-one message.
+A mutant is processed like an input of `opt-tool` whose result is emitted. It must succeed, or be refused with one
+message.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _MIXED = f'add-cluster{{file="{_CLUSTERS / "mixed-4.toml"}"}}'
 _BACK = "overlap{bucket_mb=0},reuse-buffers,insert-frees,check-order,check-memory"
 
 _FIRST = "dtype = f32, train.backward, train.loss_gradient}"
-"""How import marks the first op of backward today; the step was written by an older one."""
+"""The attributes of the first op of backward as the importer writes them today; an older importer wrote the step."""
 
 ROADS: tuple[str, ...] = (
     f"{_LOCAL},prepare,search-strategy,communicate,join-updates,{_BACK}",
@@ -64,7 +63,7 @@ ROADS: tuple[str, ...] = (
     f"{_LOCAL},prepare,partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},communicate,"
     "schedule-pipeline{schedule=gpipe},plan-transfers{method=local_allgather},annotate-costs",
 )
-"""What real steps are taken through; each pass of them leaves one more text to mutate."""
+"""Pipelines for real steps; the module after each of their passes is one more text to mutate."""
 
 PASSES: tuple[str, ...] = (
     *(
@@ -102,7 +101,7 @@ _ENDED = "join-updates,finish"
 
 
 def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:
-    """Steps with norms, dropout, lookups, other dtypes and several layers, and the passes that they go through."""
+    """Return steps with norms, dropout, lookups, other dtypes and several layers, and the pipelines to run on each."""
     rows, labels = torch.randn(8, 6), torch.randint(0, 4, (8,))
     norms = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, affine=False), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 4))
     words = nn.Sequential(nn.Embedding(9, 8), nn.Flatten(), nn.Linear(24, 8), nn.LayerNorm(8), nn.Linear(8, 4))
@@ -139,7 +138,7 @@ def imported_steps() -> dict[str, tuple[TrainingStep, tuple[str, ...]]]:
 
 @dataclass(frozen=True)
 class Seed:
-    """A text, and the pipelines that its passes go on with."""
+    """A text to mutate, and the pipelines that fit it."""
 
     name: str
     text: str
@@ -148,7 +147,7 @@ class Seed:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A text, and the passes that it is run through."""
+    """A mutated text, and the pipeline to run on it."""
 
     seed: str
     text: str
@@ -156,26 +155,26 @@ class Mutant:
 
 
 class Finding(Exception):
-    """What must not become of a mutant; the text says where it comes from."""
+    """A forbidden outcome of a mutant; the text names its origin."""
 
 
 @cache
 def file_seeds() -> tuple[Seed, ...]:
-    """The IR of tests/filecheck, each part with the pipelines that its file runs."""
-    found: list[Seed] = []
+    """Return the IR of tests/filecheck, each part with the pipelines of its file."""
+    seeds: list[Seed] = []
     for path in mlir_files():
         text = path.read_text(encoding="utf-8")
         options = [re.search(r"--pass-pipeline=('[^']*'|\S+)", line) for line in run_lines(text)]
         pipelines = tuple(each[1].strip("'") for each in options if each and "%" not in each[1])
         for number, chunk in enumerate(chunks(text)):
             plain = re.sub(r"(?m)^\s*//.*\n", "", chunk).strip() + "\n"
-            if is_valid(plain) or len(found) % 8 == 0:
-                found.append(Seed(f"{path.stem}#{number}", plain, pipelines))
-    return tuple(found)
+            if is_valid(plain) or len(seeds) % 8 == 0:
+                seeds.append(Seed(f"{path.stem}#{number}", plain, pipelines))
+    return tuple(seeds)
 
 
 def is_valid(text: str) -> bool:
-    """Whether a text is IR; most that is not is a test of one message, which a mutant repeats."""
+    """Return whether a text is valid IR; most invalid texts test one message, which their mutants would only repeat."""
     try:
         return first_fault(parse_module(context(), text)) is None
     except ParseError:
@@ -184,18 +183,18 @@ def is_valid(text: str) -> bool:
 
 @cache
 def step_seeds(roads: Sequence[str] = ROADS) -> tuple[Seed, ...]:
-    """A real step, imported and after each pass of each of `roads`, with the passes that are left."""
+    """Return a real step as imported and after each pass of each of `roads`, with the remaining passes."""
     text = STEP.read_text(encoding="utf-8").replace("dtype = f32, train.backward}", _FIRST, 1)
     return tuple(_seeds_along("road", parse_module(context(), text), roads))
 
 
 @cache
 def imported_seeds() -> tuple[Seed, ...]:
-    """Steps of more kinds, imported as the user's torch gives them, after each pass of their roads."""
-    found: list[Seed] = []
+    """Return more kinds of steps, imported with the installed torch, after each pass of their pipelines."""
+    seeds: list[Seed] = []
     for name, (step, roads) in imported_steps().items():
-        found += _seeds_along(name, import_training_step(step), roads)
-    return tuple(found)
+        seeds += _seeds_along(name, import_training_step(step), roads)
+    return tuple(seeds)
 
 
 def _seeds_along(name: str, imported: ModuleOp, roads: Sequence[str]) -> Iterator[Seed]:
@@ -210,27 +209,27 @@ def _seeds_along(name: str, imported: ModuleOp, roads: Sequence[str]) -> Iterato
 
 
 def split_passes(pipeline: str) -> list[str]:
-    """The passes of a pipeline, each with its options."""
+    """Return the passes of a pipeline, each with its options."""
     return list(map(pass_text, Pipeline.parse(pipeline)))
 
 
 def mutants(seeds: Sequence[Seed], seed: int, count: int) -> Iterator[Mutant]:
-    """`count` mutants of some texts; the same for the same seed."""
+    """Yield `count` mutants of some texts, the same ones for the same seed."""
     ctx = context()
     for number in range(count):
         draw = random.Random(f"{seed}.{number}")
-        one = draw.choice(seeds)
-        text = one.text
+        origin = draw.choice(seeds)
+        text = origin.text
         if draw.random() < 0.5:
             text = mutated_ops(text, draw, ctx)
-        if text == one.text or draw.random() < 0.2:
+        if text == origin.text or draw.random() < 0.2:
             for _ in range(draw.choice((1, 1, 1, 2, 3))):
                 text = draw.choice(TEXT_MUTATIONS)(text, draw)
-        yield Mutant(one.name, text, _drawn(one.pipelines, draw))
+        yield Mutant(origin.name, text, _drawn(origin.pipelines, draw))
 
 
 def _drawn(own: Sequence[str], draw: random.Random) -> str:
-    """What a mutant is run through: mostly what its seed is, else any passes."""
+    """Draw the pipeline of a mutant: mostly a pipeline of its seed, else random passes."""
     if own and draw.random() < 0.7:
         return draw.choice(own)
     if draw.random() < 0.2:
@@ -239,12 +238,12 @@ def _drawn(own: Sequence[str], draw: random.Random) -> str:
 
 
 def become_of(mutant: Mutant, *, seconds: float = SECONDS) -> Outcome:
-    """What becomes of a mutant in a forked child."""
+    """Run a mutant in a forked child and return the outcome."""
     return outcome(partial(use_ir, mutant.pipeline), mutant.text, seconds=seconds)
 
 
 def become_of_here(mutant: Mutant, *, seconds: int = SECONDS, most: int = BYTES) -> Outcome:
-    """What becomes of a mutant in this process, under an alarm and a limit of memory."""
+    """Run a mutant in this process, under an alarm and a memory limit, and return the outcome."""
     try:
         with _limited(seconds, most):
             use_ir(mutant.pipeline, mutant.text)
@@ -279,7 +278,7 @@ def _limited(seconds: int, most: int) -> Iterator[None]:
 
 def use_ir(pipeline: str, text: str) -> None:
     """
-    Read and verify a text, print and read it again in both forms, run passes and emit what they leave.
+    Read and verify a text, print and read it again in both forms, run passes and emit the result.
 
     Raises:
         DiagnosticError, PassError, EmitError: the text is refused.
@@ -287,11 +286,11 @@ def use_ir(pipeline: str, text: str) -> None:
     """
     source = Input(text, "mutant.mlir")
     try:
-        given = read(context(), source)
+        parsed = read(context(), source)
     except DiagnosticError as error:
         _check_message(str(error), error)
         raise
-    module = given.module
+    module = parsed.module
     for generic in (False, True):
         _check_round_trip(module, generic)
     try:
@@ -299,7 +298,7 @@ def use_ir(pipeline: str, text: str) -> None:
     except PassError as error:
         if error.kind != "failed":
             raise Finding(f"{error} {_origin(error)}") from error
-        _check_message(str(pass_diagnostic(error, source, given.spans)), error)
+        _check_message(str(pass_diagnostic(error, source, parsed.spans)), error)
         raise
     _check_round_trip(module, generic=False)
     try:
@@ -319,7 +318,7 @@ _BAD = re.compile(r"cannot be read here|its verifier raised|internal error|objec
 
 
 def _check_message(message: str, error: Exception | None) -> None:
-    """Raise Finding where a message is one that only who wrote the tool understands."""
+    """Raise Finding if only the authors of the tool would understand a message."""
     if _BAD.search(message) or not message.strip():
         raise Finding(f"{message[:1000]} {_origin(error) if error else ''}")
     if len(message) > 5000:
@@ -341,7 +340,7 @@ def _check_round_trip(module: ModuleOp, generic: bool) -> None:
 
 
 def _origin(error: BaseException) -> str:
-    """Where an error comes from: the last lines of this package that it came through."""
+    """Return the origin of an error: the last lines of this package in its traceback."""
     while error.__cause__ is not None:
         error = error.__cause__
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "tests/" not in f.filename]

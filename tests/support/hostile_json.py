@@ -1,4 +1,4 @@
-"""Mutants of files that the project writes: plans, their records, measured steps, journals of profiles, checkpoints."""
+"""Mutants of files that the project writes: plans, plan records, measured steps, journals of profiles, checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LITERALS: tuple[Any, ...] = (
 
 
 def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values."""
+    """Yield the paths of all values."""
     yield path
     inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
     for key, value in inner:
@@ -34,16 +34,16 @@ def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutated(text: str, draw: random.Random) -> str:
-    """One to three values others, gone, renamed or moved; or the text as any text is changed."""
+    """Change, delete, rename or move one to three values; or mutate the text as any text."""
     if draw.random() < 0.15:
         return draw.choice((characters, cut, deleted, repeated))(text, draw)
-    found = json.loads(text)
+    root = json.loads(text)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        everywhere = list(places(found))
+        everywhere = list(places(root))
         path = draw.choice(everywhere)
         if not path:
             continue
-        owner = found
+        owner = root
         for key in path[:-1]:
             owner = owner[key]
         value = owner[path[-1]]
@@ -57,10 +57,10 @@ def mutated(text: str, draw: random.Random) -> str:
         elif kind == 4 and isinstance(owner, list):
             owner.insert(draw.randrange(len(owner) + 1), deepcopy(value))
         elif kind == 5:
-            owner[path[-1]] = _at(found, draw.choice(everywhere))
+            owner[path[-1]] = _at(root, draw.choice(everywhere))
         else:
             owner[path[-1]] = deepcopy(draw.choice(_LITERALS))
-    return json.dumps(found)
+    return json.dumps(root)
 
 
 def _at(found: Any, path: tuple[Any, ...]) -> Any:
@@ -73,7 +73,7 @@ def _at(found: Any, path: tuple[Any, ...]) -> Any:
 
 @cache
 def _plan() -> Mapping[str, str]:
-    """The files of a plan by name."""
+    """Return the files of a plan by name."""
     from shardwright.tools.cli import main
 
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
@@ -82,7 +82,7 @@ def _plan() -> Mapping[str, str]:
 
 
 def _told(*arguments: str) -> None:
-    """Run a command; a message that is no internal error is one."""
+    """Run a command; turn an error message, unless it is an internal error, into `ProfileError`."""
     from contextlib import redirect_stderr
 
     from shardwright.runtime.profile.journal import ProfileError
@@ -110,12 +110,12 @@ def _in_plan(name: str, *command: str) -> Callable[[str], None]:
 
 
 def use_report(text: str) -> None:
-    """What `explain` says of a plan."""
+    """Run `explain` on a plan."""
     _in_plan("plan.json", "explain", "{}")(text)
 
 
 def use_record(text: str) -> None:
-    """A record that a plan begins from; without one that can be read a plan is searched for, which takes long."""
+    """Replan from a record; an unreadable one is refused first, as a search from scratch would take too long."""
     from shardwright.api.plan_record import PlanRecord
     from shardwright.runtime.profile.journal import ProfileError
 
@@ -136,13 +136,13 @@ def _steps() -> str:
     computed = {"forward": ((0.0, 1.0),), "backward": ((1.0, 2.0),), "update": ((2.0, 2.5),)}
     traffic = (MeasuredTraffic("all_reduce", "gpu", "a", "fc1", "backward", 4096, 1.0, 2.0),)
     ranks = tuple(MeasuredRank(rank, None, 0.0, 3.0, computed, traffic) for rank in range(4))
-    # The middle one is compared with the plan, which sends nothing.
+    # The middle step is compared with the plan, which communicates nothing.
     alone = tuple(replace(each, traffic=()) for each in ranks)
     return MeasuredSteps(json.loads(_plan()["plan.json"])["name"], (aligned(ranks), alone, alone)).text()
 
 
 def use_steps(text: str) -> None:
-    """Measured steps beside simulated ones."""
+    """Run `simulate` with measured steps."""
     with tempfile.TemporaryDirectory() as folder:
         path, trace = Path(folder, "measured.json"), Path(folder, "trace.json")
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -163,21 +163,21 @@ def _journal() -> tuple[str, Any]:
 
 
 def use_journal(text: str) -> None:
-    """A profile that goes on from it."""
+    """Read, write and use a journal as a resumed profile does."""
     from shardwright.runtime.profile.journal import Journal
     from shardwright.runtime.profile.result import profile_of
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal")
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        found = Journal.load(path)
-        found.save(path)
-        profile_of(found, (), "profiled")
+        journal = Journal.load(path)
+        journal.save(path)
+        profile_of(journal, (), "profiled")
 
 
 @cache
 def _checkpoint() -> str:
-    """A checkpoint's files as JSON: the manifest, and the others in base 64."""
+    """Return the files of a checkpoint as JSON: the manifest, and the other files in base 64."""
     import torch
 
     from shardwright.runtime.checkpoint import Notes, packed, write
@@ -194,7 +194,7 @@ def _checkpoint() -> str:
 
 
 def _mutated_checkpoint(text: str, draw: random.Random) -> str:
-    """Another manifest or file, and most often the digests that go with it."""
+    """Change the manifest or a file, and mostly recompute the digests."""
     found = json.loads(text)
     manifest, signs = found.pop("manifest"), draw.random() < 0.8
     if draw.random() < 0.5:
@@ -220,7 +220,7 @@ def _mutated_checkpoint(text: str, draw: random.Random) -> str:
 
 
 def use_checkpoint(text: str) -> None:
-    """Load a checkpoint, or fall back to the one before it; each tensor is as it was saved."""
+    """Load a checkpoint, or fall back to the previous one; check that each tensor is as it was saved."""
     import torch
 
     from shardwright.runtime.checkpoint import newest_whole, read
@@ -249,10 +249,10 @@ JSON_KINDS: Mapping[str, tuple[Callable[[], str], Callable[[str, random.Random],
     "journal": (lambda: _journal()[0], mutated, use_journal),
     "checkpoint": (_checkpoint, _mutated_checkpoint, use_checkpoint),
 }
-"""By kind of file, what it is made from, how that is changed, and how it is used."""
+"""By kind of file: functions that make its text, mutate it, and use it."""
 
 
 def json_mutants(kind: str, seed: int, count: int) -> Iterator[str]:
-    """`count` mutants of a kind; the same for the same seed."""
+    """Return `count` mutants of a kind, the same ones for the same seed."""
     text, change, draw = JSON_KINDS[kind][0](), JSON_KINDS[kind][1], random.Random(seed)
     return (change(text, draw) for _ in range(count))

@@ -1,8 +1,8 @@
 """
-What makes a FileCheck file test nothing while it passes: found by reading it, not by running it.
+Find mistakes that make a FileCheck file pass without testing anything, by reading its text.
 
-FileCheck ignores what it does not know. A directive with a letter wrong, a blank before its colon or no colon
-at all is a comment, and a RUN line that does not end in filecheck throws its output away.
+FileCheck ignores unknown directives. A directive with a wrong letter, a blank before its colon or no colon
+is a comment, and a RUN line that does not end in filecheck discards its output.
 """
 
 import re
@@ -22,7 +22,7 @@ _REASON = re.compile(r"^\s*//\s*NO-FILECHECK:\s*\S+", re.MULTILINE)
 
 
 def complaints(text: str) -> list[str]:
-    """Return what is wrong with the text of a test file, with line numbers where there are any."""
+    """Return the mistakes in the text of a test file, with line numbers if they have one."""
     commands = run_lines(text)
     prefixes = _prefixes(commands)
     return [
@@ -51,12 +51,12 @@ def _last_program(command: str) -> str:
 
 def _prefixes(commands: list[str]) -> set[str]:
     """Return the directive prefixes that the filecheck calls look for."""
-    found: set[str] = set()
+    prefixes: set[str] = set()
     for command in commands:
         if _last_program(command) == "filecheck":
             named = [prefix for value in _PREFIX_OPTION.findall(command) for prefix in value.split(",")]
-            found.update(named or ["CHECK"])
-    return found
+            prefixes.update(named or ["CHECK"])
+    return prefixes
 
 
 def _prefix_complaints(text: str, commands: list[str], prefixes: set[str]) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _word_complaints(text: str, prefixes: set[str]) -> Iterator[str]:
 
 
 def _fault(match: re.Match[str], known: set[str]) -> str | None:
-    """Say what is wrong with the first word of a comment; None for a directive and for prose."""
+    """Return the mistake in the first word of a comment; None for a directive and for prose."""
     word, colon = _COUNT.sub("", match["word"]), match["colon"]
     if word in known:
         if not match[0].startswith("//"):
@@ -91,7 +91,7 @@ def _fault(match: re.Match[str], known: set[str]) -> str | None:
 
 
 def _slack(word: str) -> int:
-    """Return how many slips still make `word` a likely misspelling: short words are close to everything."""
+    """Return the largest edit distance of a likely misspelling of `word`: short words are close to everything."""
     return 2 if len(word) >= 5 else 0
 
 

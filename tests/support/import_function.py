@@ -1,4 +1,4 @@
-"""From a function of tensors to IR: what ops compute outside a training step, for checks of their rules."""
+"""Import a function of tensors, outside a training step, as IR, to check the rules of its ops."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ImportedFunction:
     A function `@op` of the IR.
 
     Args:
-        inputs: those that were given, then the constants that the function holds, and a seed where it draws numbers.
-        draws: whether it draws random numbers: by place, which gives others than torch's generator.
+        inputs: the inputs of the function, then the constants it holds, and a seed if it draws random numbers.
+        draws: whether it draws random numbers; they depend on positions and differ from torch's generator.
     """
 
     module: ModuleOp
@@ -45,20 +45,20 @@ def import_function(
     probe: bool = True,
 ) -> ImportedFunction:
     """
-    Trace `function` on `inputs`, which keep their values, and convert what it called.
+    Trace `function` on `inputs`, which keep their values, and convert its calls to IR.
 
     Args:
-        functional: whether ops that write in place are replaced at once; a function that asks autograd for gradients
-            is traced as it is, and the ops that this found are replaced.
-        probe: whether the rules of ops that the table lacks are inferred.
+        functional: whether to functionalize while tracing. A function that asks autograd for gradients is traced
+            unchanged, and then functionalized.
+        probe: whether to infer the rules of ops outside the table.
 
     Raises:
-        CaptureError: it calls what the IR has no form for.
+        CaptureError: the function calls an op that the IR cannot represent.
     """
     plain = function if functional else make_fx(function)(*_by_value(inputs))
     traced = make_fx(torch.func.functionalize(plain))(*_by_value(inputs))
     if any(map(_writes, traced.graph.nodes)):
-        # The writes of an op that is composed of others (circular `pad`) show only in its trace.
+        # The writes of an op that is composed of other ops (circular `pad`) appear only in its trace.
         traced = make_fx(torch.func.functionalize(traced))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
@@ -91,7 +91,7 @@ def import_function(
 
 
 def _writes(node: Node) -> bool:
-    """Whether a call writes into an operand; not where it gives an argument its new value, at the end."""
+    """Return whether a call writes into an operand, except the final assignment of an argument's new value."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable and not gives_argument(node)
 
@@ -104,7 +104,7 @@ def _check(node: Node) -> None:
 
 
 def _by_value(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies that lie in memory in order, as values of the IR do."""
+    """Return contiguous copies, as values of the IR are."""
     return [each.detach().clone(memory_format=torch.contiguous_format) for each in inputs]
 
 

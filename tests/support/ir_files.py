@@ -1,4 +1,4 @@
-"""The IR files under tests/filecheck, taken apart as lit and `opt-tool --split-input-file` do it."""
+"""The IR files under tests/filecheck, split as lit and `opt-tool --split-input-file` do."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def name_of(path: Path) -> str:
 
 
 def chunks(text: str) -> list[str]:
-    """Split a file at its `// -----` lines, padded so that line numbers stay those of the file."""
+    """Split a file at its `// -----` lines; blank lines in front keep the line numbers of the file."""
     pieces: list[str] = []
     start = 0
     for mark in [*_SEPARATOR.finditer(text), None]:
@@ -39,7 +39,7 @@ def chunks(text: str) -> list[str]:
 
 
 def run_lines(text: str) -> list[str]:
-    """Return the commands of the RUN lines, a trailing backslash joined with the RUN line that follows."""
+    """Return the commands of the RUN lines; join a line that ends in a backslash with the next RUN line."""
     commands: list[str] = []
     open_command = ""
     for line in text.splitlines():
@@ -54,7 +54,7 @@ def run_lines(text: str) -> list[str]:
 
 
 def context(*, allow_unregistered: bool = False) -> Context:
-    """Return a context that knows xDSL's dialects and ours."""
+    """Return a context with the dialects of xDSL and of this package."""
     ctx = Context(allow_unregistered=allow_unregistered)
     for name, load in {**get_all_dialects(), **UNIVERSE.all_dialects}.items():
         ctx.register_dialect(name, load)
@@ -62,7 +62,7 @@ def context(*, allow_unregistered: bool = False) -> Context:
 
 
 def parse(text: str, ctx: Context, name: str = "<text>") -> ModuleOp:
-    """Parse and verify one chunk; `name` is what errors call it."""
+    """Parse and verify one chunk; errors refer to it as `name`."""
     module = parse_module(ctx, text, name)
     assert (fault := first_fault(module)) is None, f"{name}: {fault.message}"
     return module

@@ -1,7 +1,7 @@
 """
-Changes of IR: of its text, and of the ops and attributes that it is read as.
+Mutations of IR: of its text, and of the parsed ops and attributes.
 
-What comes out need not be IR any more; most of what a change of ops makes is, and gets as far as the passes.
+The result need not be valid IR; most mutations of ops give valid IR, which reaches the passes.
 """
 
 from __future__ import annotations
@@ -160,24 +160,24 @@ _VALUE = re.compile(r"%[\w.$-]+(?:#\d+)?")
 
 
 def _number(text: str, draw: random.Random) -> str:
-    """Another number in one place, or in all where that number stands."""
-    found = list(_NUMBER.finditer(text))
-    if not found:
+    """Change a number in one place, or in all its places."""
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
         return text
-    at = draw.choice(found)
+    at = draw.choice(numbers)
     near = [str(int(at[0]) + step) for step in (-1, 1)] if at[0].isdecimal() and len(at[0]) < 20 else []
-    return _put(text, at, draw.choice((*_NUMBERS, *near * 4, *(draw.choice(found)[0] for _ in range(12)))), draw)
+    return _put(text, at, draw.choice((*_NUMBERS, *near * 4, *(draw.choice(numbers)[0] for _ in range(12)))), draw)
 
 
 def _put(text: str, at: re.Match[str], new: str, draw: random.Random) -> str:
-    """`new` at a place, or wherever the same word stands."""
+    """Put `new` at one place, or at all places of the same word."""
     if draw.random() < 0.25:
         return re.sub(rf"(?<![\w.]){re.escape(at[0])}(?![\w.])|(?<=x){re.escape(at[0])}(?=x)", lambda _: new, text)
     return text[: at.start()] + new + text[at.end() :]
 
 
 def _swapped_in(pattern: re.Pattern[str], others: Sequence[str]) -> TextMutation:
-    """Another word of a kind: one of the text, or one of `others`."""
+    """Return a mutation that swaps a match of `pattern` for another match in the text, or for one of `others`."""
 
     def mutation(text: str, draw: random.Random) -> str:
         found = list(pattern.finditer(text))
@@ -191,23 +191,24 @@ def _swapped_in(pattern: re.Pattern[str], others: Sequence[str]) -> TextMutation
 
 
 def _tokens(text: str, draw: random.Random) -> str:
-    """One token less, twice, or in the place of another."""
+    """Delete, repeat or replace one token."""
     lines = text.splitlines()
-    those = [at for at, line in enumerate(lines) if line.strip()]
-    if not those:
+    candidates = [at for at, line in enumerate(lines) if line.strip()]
+    if not candidates:
         return text
-    at = draw.choice(those)
-    found = list(_TOKEN.finditer(lines[at]))
-    if not found:
+    at = draw.choice(candidates)
+    tokens = list(_TOKEN.finditer(lines[at]))
+    if not tokens:
         return text
-    one, other = draw.choice(found), draw.choice(found)
-    new = draw.choice(("", one[0] * 2, f"{one[0]} {one[0]}", other[0], draw.choice(_TOKEN.findall(text))))
-    lines[at] = lines[at][: one.start()] + new + lines[at][one.end() :]
+    replaced, other = draw.choice(tokens), draw.choice(tokens)
+    new = draw.choice(
+        ("", replaced[0] * 2, f"{replaced[0]} {replaced[0]}", other[0], draw.choice(_TOKEN.findall(text)))
+    )
+    lines[at] = lines[at][: replaced.start()] + new + lines[at][replaced.end() :]
     return "\n".join(lines) + "\n"
 
 
 def _moved(text: str, draw: random.Random) -> str:
-    """A line in another place."""
     lines = text.splitlines()
     if not lines:
         return text
@@ -223,11 +224,11 @@ def _inserted(text: str, draw: random.Random) -> str:
 
 
 def _part(text: str, draw: random.Random) -> str:
-    """Something in brackets emptied, doubled, or deeply nested."""
-    found = list(re.finditer(r"\[[^\[\]\n]*\]|\{[^{}\n]*\}|\([^()\n]*\)|<[^<>\n]*>", text))
-    if not found:
+    """Empty, double, shuffle or deeply nest the contents of a pair of brackets."""
+    brackets = list(re.finditer(r"\[[^\[\]\n]*\]|\{[^{}\n]*\}|\([^()\n]*\)|<[^<>\n]*>", text))
+    if not brackets:
         return text
-    at = draw.choice(found)
+    at = draw.choice(brackets)
     inner = at[0][1:-1]
     entries = inner.split(",")
     draw.shuffle(entries)
@@ -240,7 +241,7 @@ def _part(text: str, draw: random.Random) -> str:
 
 
 def _resized(text: str, draw: random.Random) -> str:
-    """Another extent wherever it stands in the type of a tensor."""
+    """Change the size of a dim in the types of all tensors."""
     extents = re.findall(r"(?<=[<x])\d+(?=x)", text)
     if not extents:
         return text
@@ -259,14 +260,14 @@ TEXT_MUTATIONS: tuple[TextMutation, ...] = (
 
 
 def mutated_ops(text: str, draw: random.Random, ctx: Context) -> str:
-    """The text, in generic form, of a module whose ops and attributes were changed; `text` where none can be."""
+    """Mutate ops and attributes of a module and return its generic form; return `text` if that fails."""
     try:
         module = parse_module(ctx, text)
         for _ in range(draw.choice((1, 1, 2, 3))):
             draw.choice(_OP_MUTATIONS)(module, draw, ctx)
         return module_text(module, generic=True)
     except Exception:
-        # A change may be one that xDSL refuses to make or to print: there is nothing to read then.
+        # xDSL may refuse to make or print a change; then there is no text to read.
         return text
 
 
@@ -275,7 +276,7 @@ def _ops(module: ModuleOp) -> list[Operation]:
 
 
 def _attribute(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """Another value of an attribute or property; or one more, one less."""
+    """Change, add or delete an attribute or property."""
     op = draw.choice(_ops(module))
     fields = draw.choice([each for each in (op.attributes, op.properties) if each] or [op.attributes])
     kind = draw.random()
@@ -292,7 +293,7 @@ def _attribute(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def changed(attribute: Attribute, draw: random.Random, ctx: Context) -> Attribute:
-    """Another attribute, mostly of the same kind and different in one place."""
+    """Return another attribute, mostly of the same kind with one difference."""
     if draw.random() < 0.1:
         return _any(draw, ctx)
     match attribute:
@@ -353,7 +354,7 @@ def _values(module: ModuleOp) -> Iterator[SSAValue]:
 
 
 def _alike(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """An attribute of an op as another op has it."""
+    """Copy an attribute from one op to another."""
     fields = [f for op in _ops(module) for f in (op.attributes, op.properties)]
     name = draw.choice([name for each in fields for name in each] or [""])
     having = [each for each in fields if name in each]
@@ -362,7 +363,7 @@ def _alike(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def _roles(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """Attributes of arguments or results exchanged, dropped, or as others have them."""
+    """Exchange, drop or copy attributes of arguments or results."""
     for op in _ops(module):
         listed = op.properties.get(draw.choice(("arg_attrs", "res_attrs")))
         if isinstance(listed, ArrayAttr) and len(listed.data) > 1:
@@ -378,7 +379,7 @@ def _roles(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def _operand(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """Another operand, one less, one more, or in another order."""
+    """Change, delete, add or reorder operands."""
     using = [op for op in _ops(module) if op.operands]
     op = draw.choice(using or _ops(module))
     operands = list(op.operands)
@@ -402,7 +403,7 @@ def _operand(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def _type(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """Another type of a value, or of all values of a type."""
+    """Change the type of a value, or of all values of a type."""
     values = [value for value in _values(module) if isinstance(value.type, TensorType)]
     value = draw.choice(values)
     new = changed(value.type, draw, ctx) if draw.random() < 0.7 else draw.choice(values).type
@@ -413,7 +414,7 @@ def _type(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def _place(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """An op in another place, even in another block."""
+    """Move an op, even to another block."""
     op, other = draw.choice(_ops(module)), draw.choice(_ops(module))
     if other.parent is None or op.is_ancestor(other):
         return
@@ -422,7 +423,7 @@ def _place(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def _copy(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """An op twice, whose results some later uses take."""
+    """Copy an op, and let some uses read the results of the copy."""
     op = draw.choice(_ops(module))
     other = op.clone()
     assert op.parent is not None
@@ -434,7 +435,7 @@ def _copy(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 def _less(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
-    """An op less, and other values in the place of its own."""
+    """Delete an op, and replace its results by other values."""
     op = draw.choice(_ops(module))
     for result in op.results:
         alike = [value for value in _values(module) if value.type == result.type and value.owner is not op]

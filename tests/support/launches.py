@@ -1,4 +1,4 @@
-"""Cases that train on gloo processes: one launch per number of ranks runs all of them that are to be tested."""
+"""Cases that train on gloo processes: one launch per number of ranks runs all selected cases."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from shardwright.runtime.spawn import RankError
 
 
 def names_of(cases: Iterable[str], is_quick: Callable[[str], bool]) -> list[Any]:
-    """The cases as parameters of a test: those that are not quick are left out unless asked for by `--thorough`."""
+    """Return the cases as parameters of a test; slow cases run only with `--thorough`."""
     return [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in cases]
 
 
 def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
     """
-    Return the product of some values as parameters of a test, of which `--thorough` alone runs all.
+    Return the product of some values as parameters of a test; only `--thorough` runs all of them.
 
-    A combination always runs if the sum of the places of its values is a multiple of `every`, so that each value runs
+    A combination always runs if the sum of the indices of its values is a multiple of `every`, so that each value runs
     with several of the others.
     """
     combinations = product(*(list(enumerate(values)) for values in names))
@@ -35,7 +35,7 @@ def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
 
 
 def results_of(cases: Mapping[str, CheckCase]) -> Any:
-    """The fixture of a module whose tests take the results of cases by their names: `results = results_of(CASES)`."""
+    """Return a module fixture for the results of cases by name: `results = results_of(CASES)`."""
 
     @pytest.fixture(scope="module")
     def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
@@ -46,19 +46,19 @@ def results_of(cases: Mapping[str, CheckCase]) -> Any:
 
 def trained(request: pytest.FixtureRequest, cases: Mapping[str, CheckCase]) -> Callable[[str], CheckResult]:
     """
-    Return the function that gives the result of a case by its name.
+    Return a function from the name of a case to its result.
 
-    The first that asks for one launches all cases on as many ranks that this session tests: those that are a parameter
-    of a test with the fixture of `request`. Where the launch fails, so do all of them.
+    Its first call for a number of ranks launches all cases for that number that this session tests: parameters of
+    tests with the fixture of `request`. If the launch fails, all these cases fail.
     """
     asking = (item for item in request.session.items if request.fixturename in getattr(item, "fixturenames", ()))
     wanted = {item.name.partition("[")[2].removesuffix("]") for item in asking}
 
     @cache
     def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
-        mine = [name for name in cases if name in wanted and cases[name].mesh.device_count == world_size]
+        selected = [name for name in cases if name in wanted and cases[name].mesh.device_count == world_size]
         try:
-            return dict(zip(mine, check_on_ranks([cases[name] for name in mine], world_size), strict=True))
+            return dict(zip(selected, check_on_ranks([cases[name] for name in selected], world_size), strict=True))
         except RankError as error:
             return error
 

@@ -1,4 +1,4 @@
-"""A rank that is killed while it is being profiled."""
+"""A profile during which a rank is killed."""
 
 import os
 import signal

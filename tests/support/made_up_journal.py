@@ -1,4 +1,4 @@
-"""A journal of a cluster that is known, as if it had been measured."""
+"""A journal of a cluster with known constants, as if they had been measured."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SIZES = (1024, 65536, 1024 * 1024)
 
 
 def made_up_journal(mesh: Mesh, samples: Sequence[OpSample], slowness: Sequence[float]) -> Journal:
-    """Every exchange takes ALPHA + BETA n, every op its roofline's time, on each rank so many times longer."""
+    """Return a journal: an exchange of n bytes takes ALPHA + BETA n, an op its roofline time, times `slowness`."""
     ranks = mesh.device_count
     about = {
         "mesh": [[axis.name, axis.size] for axis in mesh.axes],
@@ -32,7 +32,7 @@ def made_up_journal(mesh: Mesh, samples: Sequence[OpSample], slowness: Sequence[
 
 
 def rounds(by_rank: list[float]) -> list[list[float]]:
-    """Three rounds, of which one was spoilt."""
+    """Return three rounds of measurements, the second disturbed."""
     return [by_rank, [10 * seconds for seconds in by_rank], by_rank]
 
 

@@ -1,16 +1,16 @@
 """
-Rules with a fault planted, and whether the proof of the rules notices.
+Rules with a planted fault, and whether the proof of the rules detects it.
 
 A mutant of a row is one edit of its rule, made in every sample of the row where it applies:
 
-- a factor taken from one dim of an operand or result, which gets a factor of its own;
+- a factor removed from one dim of an operand or result, which gets a new factor;
 - the factors of two equal dims of one value exchanged;
-- a reduction dropped or of another kind; a bias that is not added once; positions that are no indices;
-- the mark of a factor that must stay whole removed; one more operand in which the op is said to be linear.
+- a reduction dropped or of another kind; a bias that is not added once; positions that are not declared as indices;
+- the mark of a factor that must stay whole removed; one more operand declared linear.
 
-What an edit leaves out (a linear set dropped) makes a weaker rule, which is true. So a mutant is a fault only if it
-yields a signature that the row's rule does not; and among those some are true all the same, for a row need not say all
-that is true of an op. Whether one that went unnoticed is true is told by more shapes of shards and other numbers.
+An edit that only removes (a linear set dropped) makes a weaker rule, which is still true. So a mutant is a fault only
+if it yields a signature that the row's rule does not. Some of these are true as well, since a row need not declare
+every valid signature. An undetected mutant counts as true if more shapes of shards and other numbers confirm it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MORE_SEEDS = (11, 12, 13)
 
 
 class Fate(StrEnum):
-    """What became of a mutant."""
+    """The outcome of a mutant."""
 
     NOTICED = "noticed"
     MISSED = "missed"
@@ -48,8 +48,6 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Use:
-    """One sample of a row."""
-
     module: ModuleOp
     inputs: Sequence[torch.Tensor]
     rule: Rule
@@ -73,7 +71,7 @@ def mutants(rule: Rule, floats: Sequence[bool]) -> Iterator[tuple[str, Rule]]:
     Yield every mutant of a rule under a name.
 
     Args:
-        floats: which operands are of floating point, so that they can be partial sums.
+        floats: whether each operand is of floating point, so that it can be a partial sum.
     """
     for factor, kind in rule.reductions.items():
         rest = {f: k for f, k in rule.reductions.items() if f != factor}
@@ -117,11 +115,11 @@ def fates(
     tell: Callable[[str, Fate | None], None] = lambda name, fate: None,
 ) -> dict[str, Fate]:
     """
-    Return what became of each mutant of one row, of which these are all samples.
+    Return the outcome of each mutant of one row, given all samples of the row.
 
     Args:
         known: mutants to leave out.
-        tell: called with a mutant's name before it is tried, and with its fate after.
+        tell: called with a mutant's name before it is tried, and with its outcome afterwards.
     """
     by_name: dict[str, list[tuple[Use, Rule]]] = {}
     for sample in samples:
@@ -129,24 +127,24 @@ def fates(
         floats = ["float" in dtype_of(value) for value in the_op(use.module).args]
         for name, mutant in mutants(use.rule, floats):
             by_name.setdefault(name, []).append((use, mutant))
-    found: dict[str, Fate] = {}
+    outcomes: dict[str, Fate] = {}
     for name in [name for name in by_name if name not in known]:
         tell(name, None)
-        found[name] = Fate.WEAKER
+        outcomes[name] = Fate.WEAKER
         for use, mutant in by_name[name]:
-            found[name] = max(found[name], fate_of(use, mutant), key=_BY_WEIGHT.index)
-            if found[name] is Fate.NOTICED:
+            outcomes[name] = max(outcomes[name], fate_of(use, mutant), key=_BY_WEIGHT.index)
+            if outcomes[name] is Fate.NOTICED:
                 break
-        tell(name, found[name])
-    return found
+        tell(name, outcomes[name])
+    return outcomes
 
 
 _BY_WEIGHT = (Fate.WEAKER, Fate.TRUE, Fate.MISSED, Fate.NOTICED)
 
 
 def fate_of(use: Use, mutant: Rule) -> Fate:
-    """Return what becomes of a mutant on one sample."""
-    # Whether positions are indices is not part of a signature, but of what it means.
+    """Return the outcome of a mutant on one sample."""
+    # Declared indices change only the meaning of a signature.
     known = use.rule if mutant.indexed == use.rule.indexed else None
     if known is not None and not any(_new(known, mutant)):
         return Fate.WEAKER
@@ -168,7 +166,7 @@ def _new(rule: Rule, mutant: Rule) -> Iterator[bool]:
 
 @contextmanager
 def ruled_by(module: ModuleOp, rule: Rule) -> Iterator[None]:
-    """Let the one op of a module have another rule."""
+    """Replace the rule of the one op of a module, for the duration of the context."""
     kind = type(the_op(module))
     own = kind.rule
     kind.rule = lambda _: rule  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""Training steps that are not what they should be, for tests of what checks them."""
+"""Invalid training steps, to test the code that checks them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CALLS = itertools.count(1)
 
 
 def drifting() -> TrainingStep:
-    """A step whose loss is another with every call, and so another on one device than in its plan."""
+    """Return a step whose loss changes with every call, and so differs between one device and its plan."""
     return replace(training_step("mlp-tiny"), loss=_drifting_loss)
 
 
@@ -26,7 +26,7 @@ def _drifting_loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 class DataDependent(nn.Module):
-    """Does one thing or another, by the numbers it is given."""
+    """A model with a branch that depends on the values of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,22 +37,22 @@ class DataDependent(nn.Module):
 
 
 def data_dependent() -> TrainingStep:
-    """A step that cannot be captured."""
+    """Return a step that cannot be captured."""
     batch = (torch.ones(8, 4), torch.zeros(8, dtype=torch.long))
     return TrainingStep(DataDependent, F.cross_entropy, torch.optim.SGD, batch)
 
 
 def no_step() -> int:
-    """Not a step at all."""
+    """Return something that is not a step."""
     return 3
 
 
 def broken() -> TrainingStep:
-    """A function that fails."""
+    """Raise an error."""
     raise ZeroDivisionError("one over nothing")
 
 
 def larger_gpt2() -> TrainingStep:
-    """A small GPT-2 on a batch that several axes can divide."""
+    """Return a small GPT-2 with a batch that several axes can divide."""
     config = GPT2Config(layers=2, width=16, heads=2, vocabulary=60, positions=8)
     return gpt2_step(config, batch=32, length=8)

@@ -1,4 +1,4 @@
-"""The uses of ops in `op_samples.txt` as modules, one function with one op each."""
+"""The samples of `op_samples.txt` as modules, each one function with one op."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 UNDEFINED = frozenset(
     {"empty.memory_format", "new_empty", "empty_like", "empty_permuted", "empty_strided", "new_empty_strided"}
 )
-"""Ops whose values are anything; only their shapes are compared."""
+"""Ops with arbitrary values; only their shapes are compared."""
 
 _LINE = re.compile(
     r"(?P<name>\S+) (?P<arguments>\{.*\} )?(?:!(?P<absent>\S+) )?: ?(?P<operands>.*?) ?-> (?P<results>.*)"
@@ -20,7 +20,7 @@ _COMPLEX = {"c64": "complex<f32>", "c128": "complex<f64>"}
 
 @dataclass(frozen=True)
 class OpSample:
-    """One use of an op: the overload, the line that says so, and a module that makes this use alone."""
+    """One use of an op: its overload, its line in the file, and a module with only this op."""
 
     overload: str
     line: str
@@ -42,13 +42,13 @@ def _sample(line: str) -> OpSample:
         absent = ", ".join(f'"{name}"' for name in match["absent"].split(","))
         attributes = ", ".join(filter(None, (attributes, f"absent = [{absent}]")))
     arguments = ", ".join(f"%x{i}: {_type(t)}{_role(t, i)}" for i, t in enumerate(operands))
-    given = ", ".join(f"%x{i}" for i in range(len(operands)))
-    made = ", ".join(f"%y{i}" for i in range(len(results)))
+    operand_names = ", ".join(f"%x{i}" for i in range(len(operands)))
+    result_names = ", ".join(f"%y{i}" for i in range(len(results)))
     ins, outs = (", ".join(map(_type, types)) for types in (operands, results))
     module = f"""
 func.func @op({arguments}) -> ({outs}) {{
-  {made} = aten.{match["name"]} {given} {{{attributes}}} : ({ins}) -> ({outs})
-  func.return {made} : {outs}
+  {result_names} = aten.{match["name"]} {operand_names} {{{attributes}}} : ({ins}) -> ({outs})
+  func.return {result_names} : {outs}
 }}"""
     return OpSample(match["name"], line, module)
 

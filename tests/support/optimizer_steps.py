@@ -1,4 +1,4 @@
-"""Steps with all kinds of optimizers: torch's own, and those that people copy from papers."""
+"""Steps with all kinds of optimizers: torch's own, and some that users copy from papers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH, CLASSES, ROWS = 8, 6, 8
 
 
 class Net(nn.Module):
-    """Matrices of three shapes, biases, a normalisation and a parameter of one number."""
+    """A model with matrices of three shapes, biases, a normalisation and a scalar parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Net(nn.Module):
         self.scale = nn.Parameter(torch.tensor(1.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Give the logits of each row."""
+        """Return the logits of each row."""
         hidden = torch.tanh(self.up(x))
         hidden = hidden + torch.tanh(self.middle(self.norm(hidden)))
         return self.down(hidden) * self.scale
@@ -80,7 +80,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: torch.Tensor, steps: int) -> torch.Tensor:
-    """Newton-Schulz iteration towards the nearest orthogonal matrix."""
+    """Run a Newton-Schulz iteration towards the nearest orthogonal matrix."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix.T if matrix.size(0) > matrix.size(1) else matrix
     x = x / (x.norm() + 1e-7)
@@ -91,7 +91,7 @@ def orthogonal(matrix: torch.Tensor, steps: int) -> torch.Tensor:
 
 
 class OldAdam(torch.optim.Optimizer):
-    """Adam as it is written without torch's help: a Python number counts steps, and a slow copy follows the weights."""
+    """Adam as users write it by hand: a Python number counts steps, and a slow copy follows the weights."""
 
     def __init__(self, params: Any, lr: float = 1e-2) -> None:
         super().__init__(params, {"lr": lr})
@@ -118,7 +118,7 @@ class OldAdam(torch.optim.Optimizer):
 
 
 def in_groups(make: Callable[..., torch.optim.Optimizer], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Matrices and the rest in groups of their own, at rates of their own."""
+    """Return an optimizer with two groups, matrices and other parameters, that have different learning rates."""
     listed = list(parameters)
     matrices = [each for each in listed if each.dim() >= 2]
     others = [each for each in listed if each.dim() < 2]
@@ -147,7 +147,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def step(name: str, clip_norm: float | None = None) -> TrainingStep:
-    """A small classifier with an optimizer of `OPTIMIZERS`."""
+    """Return a step of a small classifier with an optimizer of `OPTIMIZERS`."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, WIDTH, generator=generator)
     labels = torch.randint(0, CLASSES, (ROWS,), generator=generator)

@@ -1,4 +1,4 @@
-"""A slow pair of devices on a fast link, as a cluster file: even tiny steps are split."""
+"""The cluster file of two slow devices on a fast link: even tiny steps are split."""
 
 PAIR_CLUSTER = """
 version = 1

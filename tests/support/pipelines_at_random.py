@@ -1,4 +1,4 @@
-"""Pipelines as pure data: stages of one or several chunks in a row, and the times of their fragments and transfers."""
+"""Random pipelines as pure data: stages of one or more chunks, and the times of fragments and transfers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwright.passes.stages.schedules import Delivery, FragmentKind, Pipeline
 
 
 def works_of(shape: PipelineShape) -> list[Work]:
-    """The fragments; the first stage has none for weights, which no other waits for, in its first chunk."""
+    """Return all fragments, except the fragment for weights of the first chunk of the first stage."""
     return [
         Work(f"{kind}{stage}.{chunk}", stage, kind, chunk)
         for stage in range(shape.stages)
@@ -22,19 +22,19 @@ def works_of(shape: PipelineShape) -> list[Work]:
 
 
 def deliveries_of(shape: PipelineShape) -> list[Delivery]:
-    """What each chunk sends to the next in forward, and back to the one before."""
+    """Return the transfers: each chunk sends to the next in forward, and to the previous in backward."""
     places = [(stage, chunk) for chunk in range(shape.chunks) for stage in range(shape.stages)]
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     for (stage, chunk), (other, later) in pairwise(places):
         here, there = f"{stage}.{chunk}", f"{other}.{later}"
         users = f"forward{there}", f"weights{there}"
-        found.append(Delivery(f"h{here}", f"forward{here}", other, users))
-        found.append(Delivery(f"g{there}", f"backward{there}", stage, (f"backward{here}", f"weights{here}")))
-    return found
+        deliveries.append(Delivery(f"h{here}", f"forward{here}", other, users))
+        deliveries.append(Delivery(f"g{there}", f"backward{there}", stage, (f"backward{here}", f"weights{here}")))
+    return deliveries
 
 
 def timed(shape: PipelineShape, seconds: Mapping[FragmentKind, float], crossing: float = 0.0) -> PipelineTimes:
-    """A pipeline in which all fragments of a kind take as long; what has none for weights does that in backward."""
+    """Return a pipeline whose fragments take `seconds` by kind; backward of chunk 0 of stage 0 includes the weights."""
     works = works_of(shape)
     runs = {work.label: seconds[work.kind] for work in works}
     runs["backward0.0"] += seconds[FragmentKind.WEIGHTS]
@@ -45,7 +45,7 @@ def timed(shape: PipelineShape, seconds: Mapping[FragmentKind, float], crossing:
 
 
 def timed_at_random(draw: Random, shape: PipelineShape) -> PipelineTimes:
-    """A pipeline of which every fragment and transfer takes a time of its own."""
+    """Return a pipeline with a random time for each fragment and transfer."""
     works, deliveries = tuple(works_of(shape)), tuple(deliveries_of(shape))
     slow = draw.choice((0.0, 0.1, 0.5, 1.0))
     runs = {work.label: draw.uniform(0.5, 2.0) for work in works}

@@ -1,4 +1,4 @@
-"""Keywords of `parallelize` in one mapping, as tests hand them on."""
+"""Keywords of `parallelize` in one mapping, as tests pass them."""
 
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""A check on GPUs with stages in which ranks fail: `python -m planted_check`, as `gpu_check`."""
+"""A check with stages in which ranks fail: `python -m planted_check`, in the place of `gpu_check`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpu_check.stages import Check, Stage
 
 
 class Planted:
-    """Cases that pass, differ, raise on one rank while the others wait for it, or kill it."""
+    """Cases that pass, differ, or raise on or kill one rank while the others wait for it."""
 
     def __init__(self, job: Job, cases: Sequence[str]) -> None:
         self._job, self.cases = job, cases
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def run(self, case: str) -> Row:
-        """What the name of the case says."""
+        """Fail as the name of the case says."""
         if "differs" in case:
             return Row(case, "failed", {"error": 0.5}, "off by 0.5, above 1e-05")
         if "raises" in case and self._job.rank == 1:
@@ -35,12 +35,12 @@ class Planted:
 
 
 def fine(job: Job) -> Planted:
-    """A stage that passes."""
+    """Return a stage that passes."""
     return Planted(job, ("one", "two"))
 
 
 def broken(job: Job) -> Planted:
-    """A stage in which every second case fails."""
+    """Return a stage whose every second case fails."""
     return Planted(job, ("begins", "differs", "goes on", "raises on rank 1", "goes on again", "kills rank 1", "ends"))
 
 

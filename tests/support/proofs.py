@@ -1,4 +1,4 @@
-"""What is proved of an op on one sample beside its signatures: its strides, and its backward on shards."""
+"""Checks of an op on one sample other than its signatures: its strides, and its backward on shards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sample_op(sample: OpSample) -> tuple[AtenOp, list[torch.Tensor]]:
 
 
 def strides_matter(sample: OpSample) -> bool:
-    """Return whether the op gives other results where its operands lie in memory in another order."""
+    """Return whether the op has other results if its operands have other strides."""
     op, inputs = sample_op(sample)
     expected = make_call(call_of(op), inputs)
     found = (make_call(call_of(op), list(map(turned, inputs))) for turned in (_transposed, _channels_last))
@@ -43,23 +43,23 @@ def strides_matter(sample: OpSample) -> bool:
 
 
 def _transposed(value: torch.Tensor) -> torch.Tensor:
-    """Return the same values in another order in memory: the last dim but one is the innermost."""
+    """Return the same values with other strides: the last dim but one is the innermost."""
     if value.dim() >= 2:
         return value.mT.contiguous().mT
     return value.repeat_interleave(2)[::2] if value.dim() else value
 
 
 def _channels_last(value: torch.Tensor) -> torch.Tensor:
-    """Return the same values in another order in memory: the second dim is the innermost."""
+    """Return the same values with other strides: the second dim is the innermost."""
     return value.movedim(1, -1).contiguous().movedim(-1, 1) if value.dim() >= 3 else value
 
 
 def with_random_signatures(module: ModuleOp, mesh: Mesh, drawn: random.Random) -> ModuleOp:
     """
-    Return the module on `mesh`, every op with a signature at random, of those that split operands.
+    Return the module on `mesh`, each op with a random signature that has no partial operand.
 
-    Partial operands are left out: they are rounded when they are put together, which a comparison that follows (as in
-    the gradient of a maximum) takes for another value.
+    Partial operands are left out: summing them rounds, and a later comparison (as in the gradient of a maximum) would
+    see another value.
     """
     placed = module.clone()
     placed.body.block.insert_ops_before([MeshOp(mesh)], find_function(placed))
@@ -73,10 +73,10 @@ def with_random_signatures(module: ModuleOp, mesh: Mesh, drawn: random.Random) -
 
 def backward_fault(sample: OpSample, draws: int, seed: int = 0) -> tuple[int, str | None]:
     """
-    Compare the gradients that torch's autograd gives with those of the backward ops on shards.
+    Compare the gradients of torch's autograd with the results of the backward ops on shards.
 
     Returns:
-        How many random assignments of signatures were run, 0 for an op without a gradient; and what is wrong.
+        The number of random assignments of signatures that were run, 0 for an op without a gradient; and the fault.
     """
     op, inputs = sample_op(sample)
     call = call_of(op)

@@ -1,4 +1,4 @@
-"""Strategies drawn at random: every op of a step is given one of its signatures, and what comes of it."""
+"""Random strategies: every op of a step gets one of its signatures, and the results are compared with eager PyTorch."""
 
 import random
 from collections.abc import Callable
@@ -26,19 +26,19 @@ from shardwright.passes.verification import first_fault
 
 
 def with_random_signatures(module: ModuleOp, mesh: Mesh, seed: int) -> ModuleOp:
-    """A copy of a module in which every op has a signature that `seed` draws."""
+    """Return a copy of a module with a random signature for every op, drawn with `seed`."""
     chosen, drawn = module.clone(), random.Random(seed)
     view = StepView(step_functions(chosen)[0], mesh)
     comparisons = find_comparisons(view)
     for op in view.ops:
-        found = drawn.choice(signatures(comparisons.rule(op), mesh))
-        op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
+        signature = drawn.choice(signatures(comparisons.rule(op), mesh))
+        op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, signature)
     assert first_fault(chosen) is None
     return chosen
 
 
 class RandomStrategies:
-    """Random strategies of a step, by name a shipped one, on a mesh, beside eager PyTorch in float64."""
+    """Random strategies of a step (a name means a shipped step) on a mesh, compared with eager PyTorch in float64."""
 
     def __init__(self, step: str | Callable[[], TrainingStep], mesh: Mesh) -> None:
         self.case, self.mesh = CheckCase(step, mesh, dtype=torch.float64), mesh
@@ -49,7 +49,7 @@ class RandomStrategies:
         self.expected = EagerRun(self.case.training_step(), torch.float64, SEED).step(self.batch)
 
     def error(self, seed: int) -> Worst:
-        """The largest error of loss, gradients, states and parameters after one step of the strategy of `seed`."""
+        """Return the largest error of loss, gradients, states and parameters after one step with strategy `seed`."""
         module = with_random_signatures(self.module, self.mesh, seed)
         run_pipeline(Context(), module, "program,finish")
         model = EagerRun(self.case.training_step(), torch.float64, SEED).model

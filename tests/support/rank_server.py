@@ -1,4 +1,4 @@
-"""The server that forks the ranks of tests, and programs of theirs, with what they import already loaded."""
+"""The server that forks the ranks and programs of tests with their imports already loaded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOADED = [
     "transformers.models.llama.modeling_llama",
     "frozen",
 ]
-"""What is not installed is left out."""
+"""Modules to load; missing ones are skipped."""
 
 
 def start_server() -> None:
-    """Start it, unless it runs."""
+    """Start the server unless it runs."""
     forkserver.set_forkserver_preload(LOADED)
     forkserver.ensure_running()

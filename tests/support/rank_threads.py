@@ -1,4 +1,4 @@
-"""A program's ranks as threads of one process, with a communicator that checks what programs promise it."""
+"""The ranks of a program as threads of one process, with a communicator that checks its preconditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REDUCE = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}
 
 
 class Meeting:
-    """The place where the ranks of one program meet: every collective is a meeting of all of them."""
+    """The barrier at which the ranks of one program exchange values: all ranks take part in every collective."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -23,7 +23,7 @@ class Meeting:
         self.shown: list[Any] = [None] * mesh.device_count
 
     def exchange(self, rank: int, value: Any) -> list[Any]:
-        """Show `value` and see what every rank shows."""
+        """Contribute `value` and return the values of all ranks."""
         self.shown[rank] = value
         self.barrier.wait()
         seen = list(self.shown)
@@ -33,10 +33,10 @@ class Meeting:
 
 class ThreadCommunicator:
     """
-    The runtime's communicator for one rank of a `Meeting`, written anew and as plainly as can be.
+    The runtime's communicator for one rank of a `Meeting`, in a separate, plain implementation.
 
-    A group of one hands on its operand. A donated operand is overwritten, and an operand of `start` must be
-    unchanged at `wait`: a program that reads what it gave away gives wrong numbers, or fails.
+    A group of one returns its operand. A donated operand is overwritten, and an operand of `start` must be
+    unchanged at `wait`: a program that reads a donated value computes wrong numbers, or fails.
     """
 
     device = torch.device("cpu")
@@ -99,7 +99,7 @@ class ThreadCommunicator:
             return x
         parts = self._parts("all_to_all", x, axes)
         if split_dim == concat_dim:
-            # The boundaries of one dim move: every rank says what goes where.
+            # The boundaries of one dim move: every rank tells the others the sizes it sends.
             sizes = [part.tolist() for part in self._parts("all_to_all", torch.tensor(split_sizes), axes)]
             own = self.mesh.part(self.rank, axes)
             assert tuple(each[own] for each in sizes) == concat_sizes
@@ -118,18 +118,18 @@ class ThreadCommunicator:
 
     def start(self, kind: str, tensors: Sequence[torch.Tensor], axes: tuple[str, ...], **options: Any) -> Any:
         donate = options.pop("donate", False)
-        given = range(len(tensors)) if donate is True else donate or ()
+        donated = range(len(tensors)) if donate is True else donate or ()
         results = []
         for i, tensor in enumerate(tensors):
             own = {name: value[i] if _is_each(name, value) else value for name, value in options.items()}
             results.append(getattr(self, kind)(tensor, axes=axes, **own))
-        kept = [tensor for i, tensor in enumerate(tensors) if i not in given]
-        shown = [tensor.clone() for tensor in kept]
+        not_donated = [tensor for i, tensor in enumerate(tensors) if i not in donated]
+        shown = [tensor.clone() for tensor in not_donated]
         if self.mesh.parts(axes) > 1:
-            for tensor in (tensors[i] for i in given):
+            for tensor in (tensors[i] for i in donated):
                 whole = not tensor.is_floating_point() and not tensor.is_complex()
                 tensor.fill_(torch.iinfo(tensor.dtype).max if whole else torch.nan)
-        return kept, shown, results
+        return not_donated, shown, results
 
     def wait(self, token: Any) -> tuple[torch.Tensor, ...]:
         tensors, shown, results = token
@@ -152,14 +152,14 @@ class ThreadCommunicator:
 
 
 def _is_each(name: str, value: Any) -> bool:
-    """Whether an option of `start` is one value per tensor."""
+    """Return whether an option of `start` is one value per tensor."""
     if not isinstance(value, tuple):
         return False
     return name.endswith("dim") or any(item is None or isinstance(item, tuple) for item in value)
 
 
 def run_threads(body: Callable[[Any], Any], places: Sequence[Any], barriers: Sequence[threading.Barrier]) -> list[Any]:
-    """Run `body` at every place and return what each returned; the first error of any of them is raised."""
+    """Run `body` for every place and return the results; raise the first error."""
     results: list[Any] = [None] * len(places)
     errors: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""The example of a recipe without dropout, for torchrun: `recipe_run.py [OPTIONS OF THE EXAMPLE]`."""
+"""The example `recipe` without dropout, for torchrun: `recipe_run.py [OPTIONS OF THE EXAMPLE]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps with what people train by: groups of parameters by name, and clipped gradients."""
+"""Steps with usual training recipes: groups of parameters by name, and clipped gradients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shardwright.lowering.capture.calling import ReduceDtype
 from shardwright.models.registry import training_step
 
 CLIP = 0.1
-"""Far below the norm of the first steps, so that it binds."""
+"""Far below the norm of gradients in the first steps, so that clipping takes effect."""
 
 
 def by_groups(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """AdamW that decays matrices alone, and trains what is normalised at another rate."""
+    """Return AdamW that decays only matrices, and trains the other parameters at another rate."""
     named = list(named_parameters)
     matrices = [parameter for _, parameter in named if parameter.dim() >= 2]
     others = [parameter for _, parameter in named if parameter.dim() < 2]
@@ -30,66 +30,66 @@ def by_groups(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.opt
 
 
 def sgd_by_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """SGD of which only one group has momentum."""
-    given = list(parameters)
-    groups = [{"params": given[::2], "momentum": 0.9, "nesterov": True}, {"params": given[1::2], "lr": 0.02}]
+    """Return SGD with two groups, only one of them with momentum."""
+    listed = list(parameters)
+    groups = [{"params": listed[::2], "momentum": 0.9, "nesterov": True}, {"params": listed[1::2], "lr": 0.02}]
     return torch.optim.SGD(groups, lr=0.05)
 
 
 def metrics(output: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What people watch: a part of the whole batch, a sum, and a mean of what the model gives."""
+    """Return usual metrics: a fraction of the whole batch, a sum, and the mean of the model's output."""
     right = output.argmax(-1) == labels
     return {"accuracy": right.float().mean(), "right": right.sum(), "output": output.mean()}
 
 
 def gpt2() -> TrainingStep:
-    """Next-token prediction, two groups, the norm of gradients clipped, metrics."""
+    """Next-token prediction with two groups, clipping by norm, and metrics."""
     return replace(time_steps.gpt2(), optimizer=by_groups, clip_norm=CLIP, metrics=metrics)
 
 
 def vgg() -> TrainingStep:
-    """Convolutions, batch-norm and dropout; elements clipped before the norm."""
+    """Convolutions, batch norm and dropout, with clipping by value before clipping by norm."""
     return replace(training_step("vgg19-tiny"), optimizer=sgd_by_groups, clip_norm=CLIP, clip_value=1e-3)
 
 
 def mixed_gpt2() -> TrainingStep:
-    """Next-token prediction in bfloat16 where autocast has it."""
+    """Next-token prediction in the bfloat16 of autocast."""
     return replace(time_steps.gpt2(), precision="bf16-mixed")
 
 
 def scaled_gpt2(optimizer: Callable[..., torch.optim.Optimizer]) -> TrainingStep:
     """
-    Next-token prediction in float16 where autocast has it.
+    Next-token prediction in the float16 of autocast.
 
-    Gradients overflow from a scale of about 2**18.5 on, of parts of a batch from a larger one. No scale is near that:
-    after two steps that are skipped and two that are not, one is skipped again.
+    Gradients overflow from a scale of about 2**18.5 on, and gradients of micro-batches from a larger scale on. The
+    scales used are far from both: two steps are skipped, two are not, and the next is skipped again.
     """
     scaling = LossScaling(2.0**30, growth_factor=2.0**8, backoff_factor=2.0**-8, growth_interval=2)
     return replace(time_steps.gpt2(), precision="fp16-mixed", optimizer=optimizer, loss_scaling=scaling)
 
 
 def mixed_vit() -> TrainingStep:
-    """Images, in bfloat16 where autocast has it."""
+    """Classification of images in the bfloat16 of autocast."""
     return replace(time_steps.vit(), precision="bf16-mixed")
 
 
 def reducing_in(make: Callable[[], TrainingStep], reduce_dtype: ReduceDtype | None) -> TrainingStep:
-    """A step whose gradients are reduced over devices in a dtype."""
+    """Return a step whose gradients are reduced over devices in `reduce_dtype`."""
     return replace(make(), reduce_dtype=reduce_dtype)
 
 
 def vit() -> TrainingStep:
-    """Images through attention, two groups, the norm of gradients clipped, metrics."""
+    """Classification of images with attention, two groups, clipping by norm, and metrics."""
     return replace(time_steps.vit(), optimizer=by_groups, clip_norm=CLIP, metrics=metrics)
 
 
 def moe() -> TrainingStep:
-    """Tokens through experts that a router chooses, the norm of gradients clipped over all of them."""
+    """A mixture of experts with a router; the norm for clipping includes all experts."""
     return replace(training_step("mixtral-tiny"), optimizer=by_groups, clip_norm=CLIP)
 
 
 def lora() -> TrainingStep:
-    """GPT-2 of Hugging Face, frozen but for the adapters that the peft library puts in, with their dropout."""
+    """GPT-2 of Hugging Face, frozen except for the adapters of the peft library, with their dropout."""
     from peft import LoraConfig, get_peft_model
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -105,5 +105,5 @@ def lora() -> TrainingStep:
 
 
 def _next_token(output: Any, labels: torch.Tensor) -> torch.Tensor:
-    """The model's own loss is in float32, whatever its weights are in."""
+    """Return the next-token loss in the dtype of the weights; the model's own loss is always in float32."""
     return F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())

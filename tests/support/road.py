@@ -1,4 +1,4 @@
-"""The step of `examples/road` after all of its passes: two stages, uneven shares, micro-batches in two halves."""
+"""The step of `examples/road` after all its passes: two stages, uneven shares, micro-batches in two halves."""
 
 from functools import cache
 from pathlib import Path
@@ -18,14 +18,14 @@ ROAD_PASSES = (
 
 
 def imported_road() -> ModuleOp:
-    """Return the step before any decision."""
+    """Return the imported step, before all passes."""
     path = EXAMPLES / "road" / "step.mlir"
     return parse_module(context(), path.read_text(), str(path))
 
 
 @cache
 def road() -> ModuleOp:
-    """Return the step after all passes; who changes it clones it first."""
+    """Return the step after all passes; it is shared, so clone it before changing it."""
     module = imported_road()
     run_pipeline(context(), module, ROAD_PASSES)
     return module

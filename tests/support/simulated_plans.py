@@ -23,14 +23,14 @@ _PARTS = f"{_SEARCHED},program{{parts=2}},finish"
 
 
 def _stages(count: int, schedule: str, parts: int = 2) -> str:
-    """A pipeline of so many stages, with so many parts of the batch."""
+    """Return a pipeline of passes for `count` stages and `parts` micro-batches."""
     program = f"program{{mode=pipeline parts={parts} schedule={schedule}}}"
     return f"prepare,partition-stages{{stages={count}}},search-strategy,{program},finish"
 
 
 @dataclass(frozen=True)
 class SimulatedPlan:
-    """A shipped model, what it is planned for, and how."""
+    """A shipped model, with the mesh, cluster and options of its plan."""
 
     model: str
     mesh: str
@@ -60,7 +60,7 @@ PLANS = {
     "four stages, 1f1b": SimulatedPlan("vgg13-tiny", "dp=4", PlanOptions(pipeline=_stages(4, "1f1b", 8))),
     "stages with skips": SimulatedPlan("utransformer-tiny", "dp=3", PlanOptions(pipeline=_stages(3, "1f1b"))),
 }
-"""A few of every kind."""
+"""A few plans of every kind."""
 
 _HOW = {
     "dp": ("dp=2", PlanOptions("fixed", "dp")),
@@ -72,17 +72,17 @@ _HOW = {
 MORE_PLANS = {
     f"{model}, {how}": SimulatedPlan(model, *_HOW[how]) for model in MODELS if model.endswith("-tiny") for how in _HOW
 }
-"""Every model under every preset, and searched."""
+"""Every model under every preset, and with a searched plan."""
 
 
 def stages_of(plan: SimulatedPlan) -> tuple[Stage, ...]:
-    """The stages of its program."""
+    """Compile a plan and return the stages of its program."""
     step = replace(training_step(plan.model), precision=plan.precision)
-    made = compile_step(step, plan.cluster(parse_mesh(plan.mesh)), plan.options)
-    return tuple(Stage(*each) for each in load_text(made.program, "<program>"))
+    compiled = compile_step(step, plan.cluster(parse_mesh(plan.mesh)), plan.options)
+    return tuple(Stage(*each) for each in load_text(compiled.program, "<program>"))
 
 
 @cache
 def program(name: str) -> Sequence[Stage]:
-    """The stages of one of `PLANS`."""
+    """Return the stages of one of `PLANS`."""
     return stages_of(PLANS[name])

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradients are not finite, on the ranks of a job: what they leave as it was."""
+"""Steps with a loss or gradients that are not finite, on the ranks of a job: the state they must not change."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from shardwright.ir.mesh import parse_mesh
 
 STEPS = 6
 BROKEN = {1: "nan in an item", 3: "infinite loss", 4: "finite loss, gradient of a square root at 0"}
-"""By number of the step, from 0 on, what is not finite."""
+"""The value that is not finite, by number of the step, counted from 0."""
 
 
 class Risky(nn.Module):
-    """Normalized over the batch; the gradient of `gain` is no number where an input is 0, the loss is one."""
+    """A model with optional batch norm; if an input is 0, the loss is finite and the gradient of `gain` is not."""
 
     def __init__(self, *, normalized: bool) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class Risky(nn.Module):
 
 
 def risky(*, normalized: bool) -> Risky:
-    """The same on every rank."""
+    """Return the same model on every rank."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         return Risky(normalized=normalized)
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Some of the batches give no number; what is wrong is in rows of the last rank."""
+    """Return a batch; in some, a value in a row of the last rank makes the loss or a gradient not finite."""
     inputs, labels = finite_batch(number)
     worst = {1: torch.nan, 3: torch.inf, 4: 0.0}
     if number in worst:
@@ -54,7 +54,7 @@ def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def one_device(model: Risky) -> list[float]:
-    """The losses of one device that leaves those batches out."""
+    """Train on one device without the batches of `BROKEN`; return the losses."""
     optimizer, losses = adamw(model.named_parameters()), list[float]()
     for number in range(STEPS):
         if number in BROKEN:
@@ -77,19 +77,19 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def skips() -> dict[str, list[str]]:
-    """By plan, what is not as on one device."""
+    """Return the differences from one device, by plan."""
     return {name: list(_faults(name, options)) for name, options in PLANS.items()}
 
 
 def _faults(name: str, options: dict[str, Any]) -> Iterator[str]:
-    # A norm over the batch cannot be computed batch by batch.
+    # Batch norm cannot be micro-batched.
     normalized = name in ("dp", "zero3")
     expected_model = risky(normalized=normalized)
     expected = one_device(expected_model)
     cluster = split_cluster(parse_mesh(str(dist.get_world_size())))
     with kept_log() as logged:
-        given = risky(normalized=normalized)
-        step = sw.parallelize(given, LOSS, adamw, batch(0), cluster, on_nan="skip", **with_plan(options))
+        model = risky(normalized=normalized)
+        step = sw.parallelize(model, LOSS, adamw, batch(0), cluster, on_nan="skip", **with_plan(options))
         found, skipped = list[float](), list[int]()
         for number in range(STEPS):
             loss = step(batch(number)).item()

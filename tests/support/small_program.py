@@ -1,4 +1,4 @@
-"""A program as lowering writes it, its model, and what the same steps give on one device."""
+"""A program as lowering writes it, its model, and the same training on one device."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def batch(number: int = 0) -> tuple[torch.Tensor]:
 
 
 class step_of_the_model:
-    """What `step_spec` names."""
+    """The object that `step_spec` names."""
 
     model = staticmethod(model)
     batch = batch()
 
 
 def train(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
-    """On each rank: the losses, the state dict and the last gradient of the weight, whole."""
+    """Train on each rank; return the losses, the state dict and the full last gradient of the weight."""
     comm = rt.Communicator(MESH, PLAN.process_groups())
     executor = Executor([rt.Stage(PLAN, step)], comm)
     executor.initialize(model, seed=3)
@@ -93,7 +93,7 @@ def train(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tenso
 
 
 def train_on_one_device(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
-    """The same by PyTorch alone."""
+    """Train with plain PyTorch; return the same values as `train`."""
     torch.manual_seed(3)
     linear = model()
     optimizers = [
@@ -114,7 +114,7 @@ def train_on_one_device(steps: int) -> tuple[list[float], dict[str, torch.Tensor
 
 
 def compare_plans() -> str:
-    """On each rank, rank 1 with another program text: what the comparison says."""
+    """Compare programs that differ between the ranks; return the error."""
     comm = rt.Communicator(MESH, PLAN.process_groups())
     try:
         verify_same_plan(plan_hash(f"program of rank {comm.rank}", [PLAN]))

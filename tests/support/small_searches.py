@@ -1,4 +1,4 @@
-"""Small random steps on made-up clusters, and what `search-strategy` makes of them."""
+"""Small random steps on invented clusters, and their strategies by `search-strategy`."""
 
 from typing import cast
 
@@ -40,7 +40,7 @@ func.func @step(
   func.return %w.new, %v.new : tensor<64x64xf32>, tensor<64x64xf32>
 }
 """
-"""Two layers of one product each, with their backward products and updates."""
+"""Two layers of one matrix product each, with their backward products and updates."""
 
 MATRIX = "tensor<4x4xf32>"
 _BINARY = ("mm", "add.Tensor", "mul.Tensor")
@@ -48,7 +48,7 @@ _UNARY = ("relu", "t", "neg")
 
 
 def head(rate: float = 1e6, alpha: float = 1e-6, beta: float = 1e-9, nodes: int = 1) -> str:
-    """A mesh of two devices, or of several nodes of two, with a cluster on it."""
+    """Return the IR of a mesh of `nodes` times two devices, with a cluster."""
     many = nodes > 1
     return HEAD.format(
         rate=f"{rate:.1f}",
@@ -62,7 +62,7 @@ def head(rate: float = 1e6, alpha: float = 1e-6, beta: float = 1e-9, nodes: int 
 
 @st.composite
 def steps(draw: st.DrawFn, most: int = 3) -> str:
-    """A step of a few ops on square matrices that ends in the update of its parameter."""
+    """Draw a step of a few ops on square matrices that ends in the update of its parameter."""
     names, lines = ["w", "x"], list[str]()
     for index in range(draw(st.integers(1, most))):
         op = draw(st.sampled_from((*_BINARY, *_UNARY)))
@@ -85,7 +85,7 @@ func.func @step(
 
 
 def searched(text: str, options: str = "") -> ModuleOp:
-    """The module in `text` after search-strategy with some options."""
+    """Return the module in `text` after search-strategy with `options`."""
     ctx = context()
     module = parse(text, ctx)
     run_pipeline(ctx, module, f"search-strategy{{{options}}}" if options else "search-strategy")
@@ -93,7 +93,7 @@ def searched(text: str, options: str = "") -> ModuleOp:
 
 
 def report(module: ModuleOp) -> dict[str, float | str]:
-    """What the search says of the strategy that it wrote."""
+    """Return the entries of the search report in a module."""
     (func,) = step_functions(module)
     entries = cast("DictionaryAttr", func.attributes[SEARCH]).data
     return {name: _plain(value) for name, value in entries.items()}

@@ -1,4 +1,4 @@
-"""A cluster on which splitting pays even for models of a few thousand numbers."""
+"""Clusters where splitting pays even for models of a few thousand numbers."""
 
 from dataclasses import replace
 
@@ -8,20 +8,20 @@ from shardwright.ir.topology import Host, Level, Topology
 
 
 def split_cluster(mesh: Mesh) -> Cluster:
-    """Slow devices on fast links: what is not split costs more than any collective."""
+    """Return slow devices on fast links: replicated compute costs more than any collective."""
     device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
     links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
     return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
 
 
 def launching_cluster(mesh: Mesh) -> Cluster:
-    """The same, where launching an op takes time, so that updates of a few parameters are joined."""
+    """Return a split cluster with a launch time per op, so that updates of several parameters are joined."""
     cluster = split_cluster(mesh)
     return replace(cluster, devices=tuple(replace(device, launch=1e-5) for device in cluster.devices))
 
 
 def unequal_cluster(mesh: Mesh) -> Cluster:
-    """The same, but that the last device is a third as fast as the others."""
+    """Return a split cluster whose last device has a third of the speed of the others."""
     cluster = split_cluster(mesh)
     (fast,) = cluster.devices
     rates = tuple((dtype, rate / 3) for dtype, rate in fast.flops)
@@ -31,7 +31,7 @@ def unequal_cluster(mesh: Mesh) -> Cluster:
 
 
 def one_useless_cluster(mesh: Mesh) -> Cluster:
-    """The slow devices, but for the first, which is so much slower that every step is faster without it."""
+    """Return a split cluster whose first device is so slow that every step is faster without it."""
     cluster = split_cluster(mesh)
     (device,) = cluster.devices
     rates = tuple((dtype, rate / 1e3) for dtype, rate in device.flops)
@@ -41,7 +41,7 @@ def one_useless_cluster(mesh: Mesh) -> Cluster:
 
 
 def mixed_cluster(mesh: Mesh) -> Cluster:
-    """The same, but for the last device, which takes three times as long."""
+    """Return a cluster with the last device three times as fast as the others."""
     slow = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
     fast = Device("fast", (("float32", 3e8), ("float64", 15e7)), 3e8, 1e9)
     links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
@@ -49,7 +49,7 @@ def mixed_cluster(mesh: Mesh) -> Cluster:
 
 
 def hosts_cluster(mesh: Mesh) -> Cluster:
-    """The slow devices on hosts, of as many as the last axis has, whose NICs are far slower than what is inside."""
+    """Return a split cluster of hosts, one per group of the last axis, with NICs far slower than the inner links."""
     inside = mesh.spatial[-1].size
     levels = (Level("wire", 1e-6, 1e9), Level("nic", 1e-4, 1e7))
     hosts = (Host(inside, "wire", "nic", count=mesh.device_count // inside),)

@@ -1,4 +1,4 @@
-"""The stages of a program as threads of one process, with transfers that check what programs promise them."""
+"""The stages of a program as threads of one process, with transfers that check their preconditions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.ir.unit_tasks import Task
 
 
 class Post:
-    """What all ranks of a job have sent so far, by transfer, part and sender."""
+    """The values that all ranks of a job have sent so far, by transfer, part and sender."""
 
     def __init__(self, transfers: Sequence[Any]) -> None:
         self.transfers = {transfer.label: transfer for transfer in transfers}
@@ -21,7 +21,7 @@ class Post:
         self.arrived = threading.Condition()
 
     def take(self, label: str, task: Task) -> torch.Tensor:
-        """What a task's sender has of a value, once it has been sent."""
+        """Wait until the sender of a task has sent its local value, and return it."""
         key = (label, task.part, task.sender)
         with self.arrived:
             assert self.arrived.wait_for(lambda: key in self.sent, timeout=20), f"nobody sends {key}"
@@ -30,9 +30,9 @@ class Post:
 
 class StageCommunicator(ThreadCommunicator):
     """
-    The communicator of one rank of a stage: `rank` is that in its mesh, `job_rank` that in the job.
+    The communicator of one rank of a stage: `rank` is its number in the mesh, `job_rank` its number in the job.
 
-    What is sent is handed over as it is, without a copy: a program that writes to it later sends wrong numbers.
+    A sent value is passed on without a copy: a program that overwrites it later sends wrong numbers.
     """
 
     def __init__(self, meeting: Meeting, post: Post, rank: int, job_rank: int) -> None:

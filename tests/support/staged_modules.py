@@ -20,7 +20,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 class Blocks(nn.Module):
-    """Four layers, with more before and after them."""
+    """Four layers, with optional operations before and after them."""
 
     kept: torch.Tensor
 
@@ -77,7 +77,7 @@ class UsedAndWrittenAgain(Blocks):
 
 
 class WrittenLast(Blocks):
-    """A buffer that nothing reads, written from what the last layer makes."""
+    """A buffer that nothing reads, written from the output of the last layer."""
 
     def end(self, x: torch.Tensor) -> torch.Tensor:
         self.kept.copy_(x.detach().mean(0))
@@ -109,7 +109,7 @@ def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def furthest_of(name: str) -> float:
-    """How far losses and state are from those of one device."""
+    """Return the largest difference of losses and state from one device."""
     model = MODELS[name]().double()
     alone, worst = deepcopy(model), 0.0
     optimizer = SGD(alone.parameters())
@@ -122,10 +122,10 @@ def furthest_of(name: str) -> float:
         loss.backward()
         optimizer.step()
         worst = max(worst, abs(float(step((x, y)) - loss)))
-    kept = step.state_dict()
-    return max(worst, *(float((kept[key] - value).abs().max()) for key, value in alone.state_dict().items()))
+    state = step.state_dict()
+    return max(worst, *(float((state[key] - value).abs().max()) for key, value in alone.state_dict().items()))
 
 
 def furthest(names: Sequence[str]) -> list[float]:
-    """By model, how far this rank is from one device."""
+    """Return the largest difference of this rank from one device, for each model."""
     return [furthest_of(name) for name in names]

@@ -1,7 +1,7 @@
 """
-A pipeline as lowering writes it, its model, and what the same steps give on one device.
+A pipeline program as lowering writes it, its model, and the same training on one device.
 
-Three linear layers, one a stage, on 1, 2 and 1 ranks; the middle one is split by its output. A step has two parts.
+Three linear layers, one per stage, on 1, 2 and 1 ranks; the middle layer is split by its output. A step has two parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def transfer(label: str, source: rt.Holders, target: rt.Holders, *tasks: rt.Task
 
 
 BOTH = ((0, 0), (0, 1), (1, 0), (1, 1))
-"""A part, and a rank of the middle stage."""
+"""Pairs of a part and a rank of the middle stage."""
 
 DOWN = transfer("h0", holders(0, ROWS), holders(1, ROWS), *(task(p, (0, 4), 0, 1, 2) for p in (0, 1)))
 UP = transfer("h1", holders(1, COLUMNS), holders(2, ROWS), *(task(p, (2 * r, 2 * r + 2), 1 + r, 3) for p, r in BOTH))
@@ -129,14 +129,14 @@ def batch(number: int = 0) -> tuple[torch.Tensor]:
 
 
 class step_of_the_model:
-    """What `step_spec` names."""
+    """The object that `step_spec` names."""
 
     model = staticmethod(model)
     batch = batch()
 
 
 def train(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
-    """On each rank: the losses, the state dict and the last gradient of the middle layer, whole."""
+    """Train on each rank; return the losses, the state dict and the full last gradient of the middle layer."""
     executor = Executor(STAGES, connect(STAGES, checked=True))
     executor.initialize(model, seed=3)
     losses = [executor.step(batch(i)).item() for i in range(steps)]
@@ -144,7 +144,7 @@ def train(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tenso
 
 
 def train_until_killed(rank: int, number: int) -> None:
-    """Train, and be killed as rank `rank` in step `number`."""
+    """Train; rank `rank` is killed in step `number`."""
     executor = Executor(STAGES, connect(STAGES))
     executor.initialize(model, seed=3)
     for i in range(number + 1):
@@ -154,7 +154,7 @@ def train_until_killed(rank: int, number: int) -> None:
 
 
 def train_on_one_device(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
-    """The same by PyTorch alone."""
+    """Train with plain PyTorch; return the same values as `train`."""
     torch.manual_seed(3)
     layers = model()
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)

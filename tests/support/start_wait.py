@@ -1,4 +1,4 @@
-"""Collectives as their two halves, far apart and in buckets: what overlap may at most make of a step."""
+"""Split all collectives into start and wait, far apart and in buckets: the most that overlap passes may change."""
 
 from collections.abc import Hashable
 
@@ -14,8 +14,8 @@ def split_collectives(func: FuncOp) -> int:
     """
     Replace every collective that communicates by a start, and a wait right before the first use of its result.
 
-    All-reduces over the same axes that are under way at the same time start together. Returns how many
-    starts there are.
+    All-reduces over the same axes that would be in flight at the same time start together.
+    Return the number of starts.
     """
     buckets: dict[Hashable, list[CollectiveOp]] = {}
     starts = 0
@@ -37,7 +37,7 @@ def _key(op: CollectiveOp) -> Hashable:
 
 
 def _split(members: list[CollectiveOp], user: Operation) -> int:
-    """One start where the last of `members` stands, one wait before `user`."""
+    """Put one start at the last of `members`, and one wait before `user`."""
     block = user.parent_block()
     assert block is not None
     last = members[-1]

@@ -1,4 +1,4 @@
-"""What a step gives of its parameters and states on the ranks of a job, and what other tools make of that."""
+"""Parameters and optimizer states of a step on the ranks of a job, and their use by other tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardwright.ir.mesh import parse_mesh
 from shardwright.runtime.agreement import from_rank_0
 from shardwright.runtime.plan import PlanError
 
-# Typed by hand: torch does not export its names.
+# Imported as `Any`: torch does not export its names.
 dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 
 ROWS = 8
@@ -32,7 +32,7 @@ PIPELINE = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipe
 
 
 class Net(nn.Module):
-    """Weights of even sizes, two of them one, and a buffer that is kept."""
+    """A model with weights of even sizes, two of them tied, and a persistent buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,34 +48,34 @@ class Net(nn.Module):
 
 
 def net(seed: int = 0) -> Net:
-    """The same on every rank."""
+    """Return the same model on every rank."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Net()
 
 
 def adamw(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """Two groups."""
+    """Return AdamW with two groups."""
     named = list(named_parameters)
     matrices, others = ([p for _, p in named if (p.dim() > 1) is wide] for wide in (True, False))
     return torch.optim.AdamW([{"params": matrices, "lr": 1e-2}, {"params": others, "weight_decay": 0.0}], lr=1e-3)
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same on every rank."""
+    """Return the same batch on every rank."""
     generator = torch.Generator().manual_seed(number)
     inputs = torch.randn(ROWS, 8, generator=generator, dtype=torch.float64)
     return inputs, torch.randint(4, (ROWS,), generator=generator)
 
 
 def planned(seed: int = 0, mesh: str | None = None, **options: Any) -> DistributedStep:
-    """The step of a net."""
+    """Return a distributed step of `Net`."""
     cluster = split_cluster(parse_mesh(mesh or str(dist.get_world_size())))
     return sw.parallelize(net(seed), LOSS, adamw, batch(0), cluster, **with_plan(options))
 
 
 def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
-    """One step of one device."""
+    """Train one step on one device; return the loss."""
     inputs, labels = batch(number)
     optimizer.zero_grad()
     loss = LOSS(model(inputs), labels)
@@ -85,7 +85,7 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) 
 
 
 def differences(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> Iterator[str]:
-    """By what a state dict is not the expected one."""
+    """Yield the differences of a state dict from the expected one."""
     if found.keys() != expected.keys():
         yield f"names {sorted(found)}, expected {sorted(expected)}"
     for name in found.keys() & expected.keys():
@@ -94,7 +94,7 @@ def differences(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 
 def goes_on_in_plain_pytorch(step: DistributedStep) -> Iterator[str]:
-    """What `torch.distributed.checkpoint` saves of a step trains on in a plain module as the step does."""
+    """Save a step with `torch.distributed.checkpoint`, load a plain module, and yield differences as both train on."""
     for number in range(3):
         step(batch(number))
     folder = from_rank_0(tempfile.mkdtemp() if dist.get_rank() == 0 else None)
@@ -140,7 +140,7 @@ def even() -> Iterator[str]:
 
 
 def uneven() -> Iterator[str]:
-    """Shares of 0.7 and 0.3: no DTensor can say so, and no checkpoint takes what can."""
+    """Shares of 0.7 and 0.3: DTensor cannot represent them, and DCP cannot save a `LocalShard`."""
     step = planned(ratios="0.7,0.3", pins="zero3", algorithm="eliminate")
     step(batch(0))
     shards = {name: value for name, value in step.named_parameters() if isinstance(value, sw.LocalShard)}
@@ -161,16 +161,16 @@ def uneven() -> Iterator[str]:
 
 
 def loads() -> Iterator[str]:
-    """Weights from a module, and from a step that is spread otherwise; the states of the optimizer are told of."""
+    """Load weights from a module, and from a step with other shardings; a warning names the optimizer states."""
     source, step = net(seed=3), planned(pins="zero3")
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("shardwright").addHandler(handler)
     step.load_state_dict(source.state_dict())
     yield from differences(step.state_dict(), source.state_dict())
-    if told:
-        yield f"before the first step it was told {told}"
+    if messages:
+        yield f"before the first step it was told {messages}"
     optimizer = adamw(source.named_parameters())
     for number in range(2):
         ours, theirs = step(batch(number)).item(), plain_step(source, optimizer, number)
@@ -180,51 +180,51 @@ def loads() -> Iterator[str]:
     other(batch(0))
     step.load_state_dict(other.state_dict(sharded=True))
     yield from differences(step.state_dict(), other.state_dict())
-    if (dist.get_rank() == 0) != any("states of the optimizer still belong to" in each for each in told):
-        yield f"of the states it was told {told}"
+    if (dist.get_rank() == 0) != any("states of the optimizer still belong to" in each for each in messages):
+        yield f"of the states it was told {messages}"
     logging.getLogger("shardwright").removeHandler(handler)
 
 
 def _refused() -> dict[str, str]:
-    """By what was given to `load_state_dict`, the error."""
+    """Return the errors of `load_state_dict`, by the fault of its argument."""
     step, state = planned(pins="zero3"), net(seed=5).state_dict()
-    kept = step.state_dict()
-    given = {
+    before = step.state_dict()
+    faulty_states = {
         "missing": {name: value for name, value in state.items() if not name.endswith("rise.weight")},
         "unknown": {**state, "rise.wait": state["rise.weight"]},
         "shape": {**state, "rise.weight": state["rise.weight"][:3]},
     }
-    told: dict[str, str] = {}
-    for name, each in given.items():
+    errors: dict[str, str] = {}
+    for name, each in faulty_states.items():
         try:
             step.load_state_dict(each)
         except PlanError as error:
-            told[name] = str(error)
-    told |= {f"after {name}": name for name in differences(step.state_dict(), kept)}
+            errors[name] = str(error)
+    errors |= {f"after {name}": name for name in differences(step.state_dict(), before)}
     try:
         step.load_state_dict(net(seed=dist.get_rank()).state_dict())
     except PlanError as error:
-        told["other ranks"] = str(error)
-    return told
+        errors["other ranks"] = str(error)
+    return errors
 
 
 def given_mesh() -> Iterator[str]:
-    """A DeviceMesh in the place of a cluster comes back, where the plan is on its axes."""
+    """A DeviceMesh that is passed as the cluster is returned by `device_mesh`, if the plan is on its axes."""
     home: Any = importlib.import_module("shardwright.api.parallelize")
     measured, home.auto_cluster = home.auto_cluster, lambda device, mesh: split_cluster(mesh)
     try:
-        given = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
-        step = sw.parallelize(net(), LOSS, adamw, batch(0), given, plan=sw.PlanOptions(pins="dp"), measure=1)
+        device_mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
+        step = sw.parallelize(net(), LOSS, adamw, batch(0), device_mesh, plan=sw.PlanOptions(pins="dp"), measure=1)
     finally:
         home.auto_cluster = measured
-    if step.device_mesh is not given:
+    if step.device_mesh is not device_mesh:
         yield f"another mesh: {step.device_mesh}"
-    if any(value.device_mesh is not given for value in step.parameters() if isinstance(value, DTensor)):
+    if any(value.device_mesh is not device_mesh for value in step.parameters() if isinstance(value, DTensor)):
         yield "a parameter is on another mesh"
 
 
 def from_plain_pytorch() -> Iterator[str]:
-    """What one device trained goes on in a step, weights and states."""
+    """Weights and optimizer states of one device continue training in a step."""
     model = net(seed=1)
     optimizer = adamw(model.named_parameters())
     for number in range(3):
@@ -246,7 +246,7 @@ def from_plain_pytorch() -> Iterator[str]:
 
 
 def on_two_axes() -> Iterator[str]:
-    """Split over one axis or both of 2x2."""
+    """Parameters are split over one axis or both axes of 2x2."""
     step = planned(mesh="2x2", pins="zero3")
     yield from goes_on_in_plain_pytorch(step)
     if step.device_mesh is None or step.device_mesh.shape != (2, 2):
@@ -254,11 +254,11 @@ def on_two_axes() -> Iterator[str]:
 
 
 def in_stages() -> Iterator[str]:
-    """Two stages of two ranks: each has its own parameters, and all together those of the model."""
+    """Two stages of two ranks: each has its own parameters, and together they have all parameters of the model."""
     step = planned(pipeline=PIPELINE)
-    mine = [name for name, _ in step.named_parameters()]
+    names = [name for name, _ in step.named_parameters()]
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    dist.all_gather_object(everyone, names)
     if everyone[0] == everyone[2] or {*everyone[0], *everyone[2]} != {name for name, _ in net().named_parameters()}:
         yield f"stages have {everyone}"
     if step.device_mesh is None or step.device_mesh.mesh.tolist() != [[0, 1], [2, 3]][dist.get_rank() // 2]:
@@ -277,10 +277,10 @@ ON_FOUR: dict[str, Callable[[], Iterator[str]]] = {"on two axes": on_two_axes, "
 
 
 def on_two() -> dict[str, Any]:
-    """By case what is wrong on this rank, and what `load_state_dict` refuses."""
+    """Return the faults of this rank by case, and the errors of `load_state_dict`."""
     return {**{name: list(case()) for name, case in ON_TWO.items()}, "refused": _refused()}
 
 
 def on_four() -> dict[str, Any]:
-    """By case what is wrong on this rank."""
+    """Return the faults of this rank by case."""
     return {name: list(case()) for name, case in ON_FOUR.items()}

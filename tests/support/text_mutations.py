@@ -1,4 +1,4 @@
-"""Changes that any text can be given."""
+"""Mutations of any text."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import random
 
 
 def deleted(text: str, draw: random.Random) -> str:
-    """One line, or three, less."""
+    """Delete one line or three."""
     lines = text.splitlines()
     at = draw.randrange(len(lines) or 1)
     return "\n".join(lines[:at] + lines[at + draw.choice((1, 1, 3)) :]) + "\n"
 
 
 def repeated(text: str, draw: random.Random) -> str:
-    """A line once or twice more, anywhere."""
+    """Insert a copy of a line once or twice, anywhere."""
     lines = text.splitlines() or [""]
     at, to = draw.randrange(len(lines)), draw.randrange(len(lines) + 1)
     return "\n".join(lines[:to] + [lines[at]] * draw.choice((1, 1, 2)) + lines[to:]) + "\n"
 
 
 def characters(text: str, draw: random.Random) -> str:
-    """A few characters more, less or others."""
+    """Insert, delete or replace a few characters."""
     for _ in range(draw.choice((1, 2, 8))):
         at = draw.randrange(len(text) + 1)
         kind = draw.randrange(3)
@@ -30,5 +30,5 @@ def characters(text: str, draw: random.Random) -> str:
 
 
 def cut(text: str, draw: random.Random) -> str:
-    """The beginning."""
+    """Keep the beginning of the text."""
     return text[: draw.randrange(len(text) + 1)]

@@ -1,4 +1,4 @@
-"""The ways to cut a step in time, as pipelines of passes on `dp` or on one device a stage."""
+"""The ways to split a step in time, as pipelines of passes on `dp` or on one device per stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
 
 @dataclass(frozen=True)
 class Form:
-    """A way to cut a step in time: on how many devices, and the passes between import and memory."""
+    """A way to split a step in time: the number of devices, and the passes between `prepare` and `finish`."""
 
     devices: int
     passes: str
@@ -29,7 +29,7 @@ class Form:
         steps: int = 5,
         first: str = "",
     ) -> CheckCase:
-        """A step cut so; `first` are passes in front of all others."""
+        """Return a check of `step` split in this way; the passes `first` precede all others."""
         mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}prepare,{self.passes},finish"
         return CheckCase(step, mesh, None, dtype, "sgd", steps, split_cluster(mesh), pipeline=pipeline)
 
@@ -55,4 +55,4 @@ SCHEDULED = {
     "2 stages of 2 chunks, interleaved-1f1b": _stages(2, "interleaved-1f1b", 2),
     "2 stages of 2 chunks, auto": _stages(2, "auto", 2),
 }
-"""The pipelines in every schedule."""
+"""The pipelines with every schedule."""

@@ -1,4 +1,4 @@
-"""The small models with a batch of sixteen: four parts of four rows, one for each of four ranks."""
+"""Small models with a batch of sixteen: four parts of four rows, one row for each of four ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def gpt2() -> TrainingStep:
 
 
 def bert() -> TrainingStep:
-    """Masked tokens: the labels that count differ from row to row."""
+    """Masked tokens: the number of labels that are not ignored differs between rows."""
     config = BertConfig(layers=2, width=32, heads=4, vocabulary=101, positions=24)
     return bert_step(config, batch=16, length=16)
 

@@ -1,9 +1,9 @@
 """
-A server that runs the command lines of the FileCheck tests, with what they import already loaded.
+A server that runs the commands of the FileCheck tests with their imports already loaded.
 
 `lit` starts some 700 short commands, and each would import the package anew. `start` puts programs of the same names
-into a folder: each of them sends its arguments, environment, folder and open files to the server, which forks a process
-that goes on as the command would have. The server ends with the process that started it.
+into a folder: each sends its arguments, environment, folder and open files to the server, which forks a process
+that runs the command. The server ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ sys.exit(struct.unpack("!i", answer)[0] if len(answer) == 4 else 70)
 def start(folder: Path) -> None:
     """Start a server, and put a program for each of its commands into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The path of a socket has at most about 100 characters, so that it is not in `folder`.
+    # The path of a socket has at most about 100 characters, so the socket is not in `folder`.
     home = tempfile.TemporaryDirectory(prefix="shardwright-tools-")
     address = str(Path(home.name, "socket"))
     listener = socket.socket(socket.AF_UNIX)
@@ -63,7 +63,7 @@ def start(folder: Path) -> None:
 
 
 def _stop(server: subprocess.Popen[bytes], held: int, home: tempfile.TemporaryDirectory[str], owner: int) -> None:
-    """End the server, in the process that started it and not in those that it forked."""
+    """End the server, but only in the process that started it, not in its forks."""
     if os.getpid() == owner:
         os.close(held)
         server.terminate()
@@ -72,7 +72,7 @@ def _stop(server: subprocess.Popen[bytes], held: int, home: tempfile.TemporaryDi
 
 
 def _serve(listener: socket.socket, alive: int) -> None:
-    """Answer requests until the process that holds the other end of a pipe ends."""
+    """Answer requests until the process with the other end of a pipe ends."""
     from select import select
 
     from shardwright.passes.registry import our_passes
@@ -95,7 +95,7 @@ def _serve(listener: socket.socket, alive: int) -> None:
 
 
 def _answer(connection: socket.socket, mains: Mapping[str, Callable[[], object]]) -> NoReturn:
-    """Run one command in a process of its own, and send its exit status."""
+    """Run one command in this forked process, and send its exit status."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, files, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
     text = b""

@@ -1,4 +1,4 @@
-"""Programs with their layers as functions and written out, run op by op."""
+"""Programs with layers as functions or inlined, run op by op."""
 
 import re
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ _TICK = re.compile(r" *comm\.tick\(\d*\)\n")
 
 
 def emitted(module: ModuleOp) -> str:
-    """The program of a module; equal layers are calls of a function."""
+    """Return the program of a module; equal layers are calls of a function."""
     return emit_python(module, name="layers", step_spec=None, versions={})
 
 
 def written_out(module: ModuleOp) -> str:
-    """The same program without such functions: one that says which op comes next has none."""
+    """Return the same program with layers inlined: a program with ticks has no such functions."""
     return _TICK.sub("", emit_python(module, name="layers", step_spec=None, versions={}, ticks={}))
 
 
 class Trace(MemoryMeter):
-    """The ops of a rank in order, each with the bytes that the rank holds after it."""
+    """A recorder of the ops of a rank in order, each with the bytes that the rank holds after it."""
 
     def __init__(self, lent: Sequence[torch.Tensor]) -> None:
         super().__init__(lent=lent)
@@ -43,7 +43,7 @@ class Trace(MemoryMeter):
 
 
 class LonelyCommunicator(ThreadCommunicator):
-    """One rank alone, to which the others seem to hold what it holds: shapes and memory are those of a real step."""
+    """A communicator of a single rank that assumes equal values on the others: shapes and memory are realistic."""
 
     def _parts(self, kind: str, x: torch.Tensor, axes: tuple[str, ...]) -> list[torch.Tensor]:
         return [x.clone() for _ in range(self.mesh.parts(axes))]
@@ -94,20 +94,20 @@ class LonelyStageCommunicator(LonelyCommunicator):
 
 
 def resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """As much of a tensor along a dim as asked for, and zeros where there is no more."""
+    """Truncate a tensor along a dim to `size`, or pad it with zeros."""
     wanted = [size if at == dim % x.dim() else each for at, each in enumerate(x.shape)]
-    kept = x.narrow(dim, 0, min(size, x.shape[dim]))
+    copied = x.narrow(dim, 0, min(size, x.shape[dim]))
     result = x.new_zeros(wanted)
-    result.narrow(dim, 0, kept.shape[dim]).copy_(kept)
+    result.narrow(dim, 0, copied.shape[dim]).copy_(copied)
     return result
 
 
 def traced(module: ModuleOp, text: str, rank: int, **replaced: Any) -> tuple[list[tuple[str, int]], list[torch.Tensor]]:
     """
-    The trace of a rank in a program of one stage, and its results; the inputs are random, and always the same.
+    Run a rank of a program of one stage; return its trace and results. The inputs are random with a fixed seed.
 
     Args:
-        replaced: global names of the program, and what they stand for here.
+        replaced: values for global names of the program.
     """
     [(plan, step)] = load_text(text, "<traced>")
     step.__globals__.update(replaced)

@@ -1,4 +1,4 @@
-"""Transfers between two stages of four ranks, the values that they should bring, and what tries them on each rank."""
+"""Transfers between two stages of four ranks, their expected values, and functions that run them on each rank."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ UNEVEN = {1: [0, 30], 2: [0, 7, 30], 3: [0, 3, 22, 30]}
 EMPTY = {1: [0, 30], 2: [0, 0, 30], 3: [0, 13, 13, 30]}
 SHAPE = (30, 6)
 LONG = (30, 60_000)
-"""So long that what is handed on travels in many chunks."""
+"""A shape so long that forwarding sends it in many chunks."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A transfer from the first `senders` of four ranks to the others, from one spread to another."""
+    """A transfer from the first `senders` of four ranks to the others, between two shardings."""
 
     senders: int
     source: str
@@ -49,11 +49,11 @@ class Case:
 
     @property
     def timed(self) -> bool:
-        """Whether it goes once per part."""
+        """Return whether the value is sent once per part."""
         return "parts" in self.source
 
     def transfer(self) -> rt.Transfer:
-        """The transfer, with tasks made anew and as plainly as can be."""
+        """Return the transfer, with tasks from a separate, plain implementation."""
         low, high = tuple(range(self.senders)), tuple(range(self.senders, 4))
         senders, receivers = (high, low) if self.reverse else (low, high)
         source, target = _holders(senders, self.source), _holders(receivers, self.target)
@@ -68,11 +68,11 @@ def _holders(ranks: tuple[int, ...], spread: str) -> rt.Holders:
 
 
 def _tasks(shape: tuple[int, ...], source: rt.Holders, target: rt.Holders, part: int) -> Iterator[Task]:
-    """Every distinct slice that is held, to all who want some of it, whole, by the last who holds it."""
+    """Yield a task per distinct slice: its last holder sends the whole slice to all ranks that need some of it."""
     owners = {_numbers(source.slices(shape, rank, part)): rank for rank in source.ranks}
     for number, (held, sender) in enumerate(owners.items()):
         wants = [rank for rank in target.ranks if _overlap(held, _numbers(target.slices(shape, rank, part)))]
-        # Chains in different directions cross.
+        # Alternate the direction of the chains of receivers, so that they cross.
         yield Task(part, held, sender, tuple(wants if number % 2 else reversed(wants)))
 
 
@@ -85,7 +85,7 @@ def _overlap(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...
 
 
 def cases() -> list[Case]:
-    """All cases."""
+    """Return all cases."""
     once = ("whole", "rows", "columns", "uneven", "empty")
     found = [
         Case(senders, source, target, reverse=back)
@@ -101,14 +101,14 @@ def cases() -> list[Case]:
 
 
 def connected(transfers: list[rt.Transfer]) -> rt.Communicator:
-    """The communicator of a job of two stages, whose meshes the transfers do not heed."""
+    """Return the communicator of a job of two stages; the transfers do not depend on the meshes of the stages."""
     mesh = rt.Mesh.of(gpu=2)
     plans = [rt.Plan("test", mesh, (), (), ranks=ranks, transfers=tuple(transfers)) for ranks in ((0, 1), (2, 3))]
     return connect([Stage(plan, print) for plan in plans])
 
 
 def whole(case: Case) -> torch.Tensor:
-    """The value of a case, different in all its elements where the dtype has as many."""
+    """Return the value of a case, with distinct elements if the dtype has that many values."""
     count = case.shape[0] * case.shape[1]
     return torch.arange(count).reshape(case.shape).to(getattr(torch, case.dtype))
 
@@ -120,13 +120,13 @@ def _send(comm: rt.Communicator, transfer: rt.Transfer, part: int, value: torch.
 
 
 def try_all() -> dict[str, str]:
-    """On each rank: the problem of every case, empty where there is none."""
-    found = {str(case): case for case in cases()}
-    transfers = {name: case.transfer() for name, case in found.items()}
-    comm, problems = connected(list(transfers.values())), dict.fromkeys(found, "")
+    """Run on each rank: return the problem of every case, an empty text if it passes."""
+    cases_by_name = {str(case): case for case in cases()}
+    transfers = {name: case.transfer() for name, case in cases_by_name.items()}
+    comm, problems = connected(list(transfers.values())), dict.fromkeys(cases_by_name, "")
     for name, transfer in transfers.items():
         try:
-            problems[name] = "; ".join(_problems(comm, transfer, whole(found[name])))
+            problems[name] = "; ".join(_problems(comm, transfer, whole(cases_by_name[name])))
             comm.finish_transfers()
         except Exception:
             problems[name] = traceback.format_exc()
@@ -145,30 +145,30 @@ def _problems(comm: rt.Communicator, transfer: rt.Transfer, value: torch.Tensor)
 
 def many_at_once() -> list[str]:
     """
-    All transfers under way at once, in other orders on every rank: those that a rank gets and those that it sends.
+    Start all transfers at once, receives and sends in different orders on every rank; return the wrong ones.
     """
-    found = [case for case in cases() if not case.timed]
-    transfers = [case.transfer() for case in found]
+    selected = [case for case in cases() if not case.timed]
+    transfers = [case.transfer() for case in selected]
     comm, me = connected(transfers), dist.get_rank()
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(me)).tolist()
+    order = torch.randperm(len(selected), generator=torch.Generator().manual_seed(me)).tolist()
     coming = {i: comm.receive(transfers[i].label, 0) for i in order if me in transfers[i].target.ranks}
     for i in reversed(order):
-        _send(comm, transfers[i], 0, whole(found[i]))
+        _send(comm, transfers[i], 0, whole(selected[i]))
     wrong: list[str] = []
-    for i in sorted(coming, key=lambda i: (i * 7 + me) % len(found)):
-        expected = whole(found[i])[transfers[i].target.slices(transfers[i].shape, me, 0)]
+    for i in sorted(coming, key=lambda i: (i * 7 + me) % len(selected)):
+        expected = whole(selected[i])[transfers[i].target.slices(transfers[i].shape, me, 0)]
         if not torch.equal(comm.arrived(coming[i]), expected):
-            wrong.append(str(found[i]))
+            wrong.append(str(selected[i]))
     comm.finish_transfers()
     return wrong
 
 
 def waits_in_circles() -> bool:
     """
-    A rank awaits first what depends on what it is still to hand on: forwarding must not wait for the program.
+    Check that forwarding does not wait for the program: a rank awaits a value that depends on one it must forward.
 
-    Rank 1 begins to receive `a`, then `b`, and awaits `a`. Rank 3 sends `a` only once it has `b`, which comes to it
-    by way of rank 1.
+    Rank 1 begins to receive `a`, then `b`, and awaits `a`. Rank 3 sends `a` only once it has `b`, which rank 1
+    forwards to it.
     """
     alone = rt.Mesh.of(gpu=1)
     three = rt.Holders(rt.Mesh.of(gpu=3), (1, 2, 3))
@@ -192,7 +192,7 @@ def waits_in_circles() -> bool:
 
 
 def refused() -> list[str]:
-    """What is said of calls that cannot be; nothing on the ranks that may make them."""
+    """Return the errors of invalid calls on ranks 0 and 1; the other ranks return an empty list."""
     if dist.get_rank() > 1:
         connected([Case(2, "rows", "rows").transfer()])
         return []

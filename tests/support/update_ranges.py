@@ -1,10 +1,10 @@
-"""The ranges of a profile that updates are in."""
+"""Ranges of updates in a profile."""
 
 from collections.abc import Container, Iterable
 
 
 def without_update(layers: Iterable[str], ranges: Container[str]) -> list[str]:
-    """The layers that have no range of an update: neither their own nor that of a module that has them."""
+    """Return the layers without an update range of the layer or of an enclosing module."""
 
     def has_update(layer: str) -> bool:
         path = layer.split(".")

@@ -1,4 +1,4 @@
-"""Training steps in which a vocabulary of odd size is the largest thing by far."""
+"""Training steps dominated by a vocabulary of odd size."""
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.models.bert import BertConfig, bert_step
@@ -8,12 +8,12 @@ WORDS = 101
 
 
 def gpt2() -> TrainingStep:
-    """GPT-2 of one layer, with its embedding as its head."""
+    """Return GPT-2 with one layer and tied embeddings."""
     config = GPT2Config(vocabulary=WORDS, positions=4, width=16, layers=1, heads=2)
     return gpt2_step(config, batch=4, length=4)
 
 
 def bert() -> TrainingStep:
-    """BERT of one layer, with its embedding as its head, of which most labels are ignored."""
+    """Return BERT with one layer and tied embeddings; most labels are ignored."""
     config = BertConfig(vocabulary=WORDS, positions=4, width=16, layers=1, heads=2)
     return bert_step(config, batch=4, length=4)

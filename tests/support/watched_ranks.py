@@ -1,4 +1,4 @@
-"""A step on the ranks of a job while a profiler is on, and what the logger is told of its plan."""
+"""A step on the ranks of a job under a profiler, and the log messages about its plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WATCHED = 1
 
 
 class _Kept(logging.Handler):
-    """Keeps what the library's logger is told."""
+    """A handler that keeps the messages of the package's logger."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -38,7 +38,7 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def kept_log() -> Iterator[list[tuple[str, str]]]:
-    """What the library's logger is told inside, with the levels."""
+    """Yield the list of messages, with levels, that the package logs in this context."""
     logger, kept = logging.getLogger("shardwright"), _Kept()
     level = logger.level
     logger.setLevel(logging.DEBUG)
@@ -51,7 +51,7 @@ def kept_log() -> Iterator[list[tuple[str, str]]]:
 
 
 def _range_of(event: Any) -> str:
-    """The innermost range of a layer that an event is in."""
+    """Return the innermost range of a layer that contains an event."""
     parent = event.cpu_parent
     while parent is not None and not parent.name.startswith(PHASES):
         parent = parent.cpu_parent
@@ -59,7 +59,7 @@ def _range_of(event: Any) -> str:
 
 
 def watched(**options: Any) -> dict[str, Any]:
-    """The losses of steps without a profiler, and with one on for the second; and what that has seen of it."""
+    """Train without a profiler, and with a profiler on for the step `WATCHED`; return the losses and the events."""
     plain, step = planned(**options), planned(**options)
     expected = [plain(batch(number)).item() for number in range(STEPS)]
     losses = [step(batch(number)).item() for number in range(WATCHED)]
@@ -78,7 +78,7 @@ def watched(**options: Any) -> dict[str, Any]:
 
 
 def on_two() -> dict[str, Any]:
-    """What this rank has seen."""
+    """Return the observations of this rank."""
     with kept_log() as logged:
         whole = watched(pins="zero3")
     mesh = Mesh.of(gpu=dist.get_world_size())
@@ -86,12 +86,12 @@ def on_two() -> dict[str, Any]:
     with kept_log() as alone:
         sw.parallelize(net(), LOSS, adamw, batch(0), slow, plan=sw.PlanOptions(algorithm="eliminate"))
     accumulated = watched(stages=1, micro_batches=2)
-    found = {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
-    return found | {"measured": measured(pins="zero3"), "staged": measured(stages=2, micro_batches=2)}
+    observed = {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
+    return observed | {"measured": measured(pins="zero3"), "staged": measured(stages=2, micro_batches=2)}
 
 
 def measured(**options: Any) -> dict[str, Any]:
-    """The losses of steps as they are, and of steps of which the second is measured; and what that has found."""
+    """Train without measuring, and with the second step measured; return the losses and the measurements."""
     plain, step = planned(**options), planned(**options)
     expected = [plain(batch(number)).item() for number in range(STEPS)]
     losses = [step(batch(0)).item()]

@@ -1,4 +1,4 @@
-"""Names say what they are: no two classes of the product share one."""
+"""No two classes of the product have the same name."""
 
 import ast
 from collections import defaultdict
@@ -13,7 +13,7 @@ def test_every_class_name_has_one_owner():
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
-                # A private class is taken for the public one of the same name as easily as for a private one.
+                # A private class is also confused with a public class of the same name.
                 owners[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     shared = {name: places for name, places in owners.items() if len(places) > 1}
     assert not shared, f"classes of one name; call each by what tells it apart: {shared}"

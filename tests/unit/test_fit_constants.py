@@ -1,4 +1,4 @@
-"""Fitting constants to measured times: known ones are recovered, spoilt measurements and data sheets have their say."""
+"""Fitting constants to measured times recovers known constants, also with outliers and expected values."""
 
 import math
 import random
@@ -15,7 +15,7 @@ TRUE = {"start": 6e-6, "hop": 2e-6, "step": 9e-6, "inside": 200e9, "nic": 20e9}
 
 
 def ring_seconds(constants):
-    """All-gathers of all sizes in all settings."""
+    """Return the seconds of all-gathers of all sizes in all settings."""
     found = []
     for hosts, devices in SETTINGS:
         inside = Level("inside", constants["hop"], constants["inside"])
@@ -37,7 +37,7 @@ def test_known_constants_of_a_topology_are_recovered():
     assert max(map(abs, fitted.errors)) < 0.01
 
 
-def test_spoilt_measurements_count_less():
+def test_outliers_count_less():
     generator = random.Random(0)
     measured = [seconds * math.exp(generator.gauss(0.0, 0.02)) for seconds in ring_seconds(TRUE)]
     for index in range(0, len(measured), 9):
@@ -48,7 +48,7 @@ def test_spoilt_measurements_count_less():
     assert sum(error < -1.0 for error in fitted.errors) == len(range(0, len(measured), 9))
 
 
-def test_what_no_measurement_tells_of_stays_as_expected():
+def test_a_constant_without_measurements_keeps_its_expected_value():
     constants = [Constant("rate", 1.0), Constant("other", 7.0), Constant("held", 2.0, 1.0)]
     fitted = fit_constants(lambda c: [c["held"] / c["rate"]] * 4, [8.0] * 4, constants, noise=0.01)
     assert fitted.constants["rate"] == pytest.approx(0.25, rel=0.01)
@@ -56,6 +56,6 @@ def test_what_no_measurement_tells_of_stays_as_expected():
     assert fitted.constants["held"] == 2.0
 
 
-def test_times_are_above_zero():
+def test_times_must_be_above_zero():
     with pytest.raises(ValueError, match="expected measured times above 0 s, found 0"):
         fit_constants(lambda c: [1.0], [0.0], [Constant("rate", 1.0)])

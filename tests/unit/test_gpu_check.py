@@ -1,4 +1,4 @@
-"""The check on GPUs, on CPUs: its verdicts, its report, and that it goes on where a rank fails."""
+"""The check on GPUs, run on CPUs: its verdicts, its report, and its continuation after a failed rank."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ FOUND = (
         ((), "skipped"),
     ],
 )
-def test_a_stage_is_what_its_worst_row_says(verdicts: tuple[Verdict, ...], expected: Verdict):
+def test_a_stage_has_the_verdict_of_its_worst_row(verdicts: tuple[Verdict, ...], expected: Verdict):
     assert verdict_of([Row("case", verdict) for verdict in verdicts]) == expected
 
 
-def test_only_failed_stages_make_the_exit_status():
+def test_only_failed_stages_change_the_exit_status():
     assert exit_status(FOUND) == 1
     assert exit_status(FOUND[1:]) == 0
 
 
 class _Cells(HTMLParser):
-    """The texts of the cells of all tables."""
+    """A parser that collects the texts of all table cells."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Cells(HTMLParser):
             self.cells[-1] += data
 
 
-def test_markdown_and_html_say_the_same():
+def test_markdown_and_html_have_the_same_content():
     text, parser = markdown(FOUND, complete=True), _Cells()
     parser.feed(page(FOUND, complete=True))
     lines = text.splitlines()
@@ -88,7 +88,7 @@ def test_markdown_and_html_say_the_same():
     assert "not complete" in markdown(FOUND[1:], complete=False)
 
 
-def test_a_report_that_is_not_complete_is_no_success(tmp_path: Path):
+def test_an_incomplete_report_is_not_a_success(tmp_path: Path):
     assert read_status(tmp_path) == 1
     write(tmp_path, FOUND[1:], complete=False)
     assert read_status(tmp_path) == 1
@@ -99,7 +99,7 @@ def test_a_report_that_is_not_complete_is_no_success(tmp_path: Path):
     assert {JSON_NAME, MARKDOWN_NAME, HTML_NAME} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_journal_knows_which_case_a_crash_was_in(tmp_path: Path):
+def test_a_journal_names_the_case_of_a_crash(tmp_path: Path):
     journal = Journal(tmp_path / "work" / "stage.jsonl")
     assert journal.rows() == []
     assert journal.open_case() == ""
@@ -113,7 +113,7 @@ def test_a_journal_knows_which_case_a_crash_was_in(tmp_path: Path):
     assert journal.rows() == [row]
 
 
-def test_a_killed_rank_is_named_before_those_that_miss_it():
+def test_a_killed_rank_is_named_rather_than_ranks_that_lost_it():
     missing = Ended(0, 1, "", "lost the connection to another rank")
     killed, ended = Ended(1, -9, "", ""), Ended(2, -9, "was ended, for another rank had failed", "")
     assert cause([missing, killed, ended]) == "rank 1 was killed by SIGKILL"
@@ -154,7 +154,7 @@ def errors(**by_kind: float) -> dict[str, Worst]:
         (errors(loss=1e-7), {}, "not compared: gradient"),
     ],
 )
-def test_what_is_off_by_more_than_its_limit_fails(found: dict[str, Worst], eager: dict[str, Worst], note: str):
+def test_an_error_above_its_limit_fails(found: dict[str, Worst], eager: dict[str, Worst], note: str):
     case = CheckCase("gpt2-tiny", Mesh.of(gpu=2), "dp", optimizer="sgd")
     row = judged("case", case, found, eager, 1e-5)
     assert row.verdict == ("failed" if note else "passed")
@@ -162,7 +162,7 @@ def test_what_is_off_by_more_than_its_limit_fails(found: dict[str, Worst], eager
 
 
 class _Ranks:
-    """As a `Job`, for what asks only for the number of ranks."""
+    """A stand-in for a `Job` that has only the number of ranks and meshes."""
 
     def __init__(self, world: int, *, has_grid: bool) -> None:
         self.world = world
@@ -187,7 +187,7 @@ def test_every_family_is_compared_in_every_kind_of_plan(world: int):
 
 
 def run_check(module: str, out: Path, *arguments: str) -> tuple[int, str, Mapping[str, Any]]:
-    """Exit status, output and stages by name of a check on two processes."""
+    """Run a check on two processes; return its exit status, its output, and its stages by name."""
     given = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "support")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(given), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", module, "--cpu", "--nproc-per-node", "2", "--out", str(out), *arguments]
@@ -199,7 +199,7 @@ def run_check(module: str, out: Path, *arguments: str) -> tuple[int, str, Mappin
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-def test_a_rank_that_fails_costs_its_case_alone(tmp_path: Path):
+def test_a_failing_rank_fails_only_its_case(tmp_path: Path):
     status, output, stages = run_check("planted_check", tmp_path)
     assert status == 1
     verdicts = {name: stage["verdict"] for name, stage in stages.items()}

@@ -1,4 +1,4 @@
-"""The house: imports point down, the core knows no torch, the worker no xDSL, opt-tool starts light."""
+"""The architecture: imports point down, the core does not need torch, the runtime does not need xDSL."""
 
 import ast
 import graphlib
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def folder_tables() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """By folder the folders that it may import, as docs/architecture.md says: top-level ones, and subfolders."""
+    """Return the folders that each folder may import by docs/architecture.md: top-level folders, and subfolders."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     tables: list[dict[str, set[str]]] = []
     for block in text.partition("## The folders")[2].partition("\n## ")[0].split("\n\n"):
@@ -29,7 +29,7 @@ def folder_tables() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
 
 
 MAY_IMPORT, MAY_IMPORT_WITHIN = folder_tables()
-# Modules that all of their top-level folder may import.
+# Modules that every subfolder of their top-level folder may import.
 FOR_ALL = {"passes/errors"}
 # Folder -> the libraries that it may not import, not even inside a function.
 MAY_NOT_IMPORT: dict[str, set[str]] = {
@@ -52,7 +52,7 @@ def imports(here: tuple[str, ...], source: str) -> Iterator[tuple[int, tuple[str
     """
     Yield the line and the target of every import in a module of the package `here`, a path from the root.
 
-    A target is a path too: ours as `("shardwright", "ir", "mesh")`, others as `("torch", "nn")`.
+    A target is a path too: `("shardwright", "ir", "mesh")` in this package, `("torch", "nn")` in others.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def test_good_imports_are_accepted(here: tuple[str, ...], source: str):
 
 @cache
 def module_imports() -> dict[str, set[str]]:
-    """By module of ours those that it imports, as paths without a suffix; what only types name counts too."""
+    """Return the modules that each module of the package imports, as paths without suffixes, also for types only."""
     modules = {name_of(path).removesuffix(".py") for path in FILES}
     found: dict[str, set[str]] = {}
     for path in FILES:
@@ -124,7 +124,7 @@ def module_imports() -> dict[str, set[str]]:
 
 
 def strays(imported: dict[str, set[str]]) -> list[str]:
-    """The imports between the folders of one top-level folder that the map does not have."""
+    """Return the imports between subfolders of a top-level folder that the map does not allow."""
     found: list[str] = []
     for module, targets in imported.items():
         folder = module.rpartition("/")[0]
@@ -136,7 +136,7 @@ def strays(imported: dict[str, set[str]]) -> list[str]:
     return found
 
 
-def test_subfolders_import_as_the_map_says():
+def test_subfolders_import_only_as_the_map_allows():
     assert not strays(module_imports())
 
 
@@ -145,7 +145,7 @@ def test_a_planted_import_between_subfolders_is_found():
     assert strays(planted) == ["passes/step/layers imports passes/search/problem"]
 
 
-def test_the_map_has_every_folder_and_nothing_else():
+def test_the_map_has_exactly_the_folders():
     folders = {name_of(path).rpartition("/")[0] for path in FILES}
     subfolders = {folder for folder in folders if "/" in folder and not folder.startswith("models/")}
     assert set(MAY_IMPORT) == {folder for folder in folders if "/" not in folder}
@@ -156,7 +156,7 @@ def test_the_map_has_every_folder_and_nothing_else():
         assert allowed <= {target.rpartition("/")[0] for target in targets}, f"{folder} does not import all it may"
 
 
-def test_no_modules_import_one_another_in_a_circle():
+def test_there_are_no_import_cycles():
     graphlib.TopologicalSorter(module_imports()).prepare()
 
 
@@ -170,7 +170,7 @@ def loaded_after(program: str) -> set[str]:
 
 
 def import_all(folder: str) -> str:
-    """Return the program that imports every module of a folder of ours."""
+    """Return the program that imports every module of a folder of the package."""
     modules = [path.relative_to(ROOT) for path in FILES if path.is_relative_to(ROOT / folder)]
     names = [".".join(module.with_suffix("").parts).removesuffix(".__init__") for module in modules]
     return "\n".join(f"import shardwright.{name}" for name in names)
@@ -185,7 +185,7 @@ def test_the_root_loads_nothing_heavy():
     assert loaded_after("import shardwright; shardwright.__version__").isdisjoint({"torch", "xdsl", "numpy"})
 
 
-def test_the_root_names_what_it_offers():
+def test_an_unknown_name_of_the_root_lists_its_names():
     import shardwright
 
     with pytest.raises(AttributeError, match=f"it offers {', '.join(shardwright.__all__)}"):
@@ -207,8 +207,8 @@ def test_opt_tool_never_imports_torch_or_scipy():
     assert loaded_after(program).isdisjoint({"torch", "scipy"})
 
 
-def test_sizes_to_feel_at_home_in():
-    """Warn only: a long file is a place to look for seams, not a fault."""
+def test_long_files_and_functions_cause_warnings():
+    """Warn about long files and functions, which might be divided; they are not errors."""
     for path in FILES:
         source = path.read_text()
         assert source.endswith("\n"), path

@@ -1,4 +1,4 @@
-"""What pyproject.toml says about the package is what the folders hold."""
+"""pyproject.toml describes the actual folders of the package."""
 
 import tomllib
 from importlib.resources import files
@@ -33,5 +33,5 @@ def test_pyright_follows_every_folder():
     assert all((links / folder).resolve() == ROOT / folder for folder in FOLDERS)
 
 
-def test_every_public_name_is_at_its_home():
+def test_every_public_name_can_be_imported():
     assert all(hasattr(shardwright, name) for name in shardwright.__all__)

@@ -1,4 +1,4 @@
-"""The benchmark that compares searched plans with plain ones, on one small pair, and the pairs made out of numbers."""
+"""The benchmark that compares searched plans with plain ones, on one small pair and on pairs generated from numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_a_pair_is_planned_and_compared() -> None:
     assert not row.is_failure
 
 
-def test_a_pipeline_that_cannot_be_is_a_failure_of_the_search_alone() -> None:
+def test_an_impossible_pipeline_is_a_failure_of_the_search() -> None:
     row = compare("mlp-tiny", "local-4", Options(plan="search-plan{stages=64}", most=1, only="dp on 4"))
     assert row.failure.startswith("refused")
     assert row.is_failure
     assert any(line.startswith("FAILED mlp-tiny, local-4: refused") for line in faults(row))
 
 
-def test_what_loses_is_listed_with_a_command() -> None:
+def test_a_loss_is_listed_with_a_command() -> None:
     row = Row("mlp", "local-4", chosen="a", seconds=2.0, best="b", best_seconds=1.0, losses=(("b", 1.0),))
     (line,) = faults(row)
     assert "2.0000x" in line
@@ -38,7 +38,7 @@ def test_what_loses_is_listed_with_a_command() -> None:
     assert summary_of([row])["slower than a plan by hand"] == 1
 
 
-def test_every_family_of_plain_plans_is_there() -> None:
+def test_every_family_of_plain_plans_is_generated() -> None:
     plans = list(plain_plans(prepared_step("mlp-tiny"), find_cluster("uneven-4")))
     assert {plan.family for plan in plans} == {
         "AMP",
@@ -62,7 +62,7 @@ def test_a_plain_pipeline_is_a_program() -> None:
     assert judged.counts, judged.refusal
 
 
-def test_degrees_are_those_of_the_axes_where_no_other_mesh_is_known() -> None:
+def test_degrees_follow_the_axes_if_no_other_mesh_is_possible() -> None:
     free, bound = find_cluster("hidup-2x4-10g"), parse_cluster(_grid())
     assert any_mesh_will_do(free)
     assert not any_mesh_will_do(bound)
@@ -75,7 +75,7 @@ def test_degrees_are_those_of_the_axes_where_no_other_mesh_is_known() -> None:
 
 
 def _grid() -> str:
-    """A cluster of two axes whose hosts are not known."""
+    """Return a cluster of two axes without hosts."""
     device = '[device.a]\nflops = { float32 = 1e9 }\nmemory_bandwidth = 1e9\nmemory = "1GiB"\nlaunch = 0.0\n'
     links = "".join(f"[link.{axis}]\nlatency = 1e-6\nbandwidth = 1e9\n" for axis in ("node", "gpu"))
     return f'version = 3\nname = "grid"\nmesh = ["node=2", "gpu=2"]\n{device}{links}'
@@ -86,7 +86,7 @@ def test_micro_batches_divide_the_batch(rows: int, expected: list[int]) -> None:
     assert cuts(rows) == expected
 
 
-def test_random_clusters_are_legal_and_the_same_everywhere() -> None:
+def test_random_clusters_are_valid_and_reproducible() -> None:
     clusters = [parse_cluster(random_cluster(number, 1e9)) for number in range(200)]
     assert all(1 <= cluster.mesh.device_count <= MOST_DEVICES for cluster in clusters)
     assert {len(cluster.kinds_used) for cluster in clusters} == {1, 2, 3, 4}
@@ -97,9 +97,9 @@ def test_random_clusters_are_legal_and_the_same_everywhere() -> None:
 
 
 EXPECTED = ('<["node"=6, "gpu"=6]>', "2.21e+09", "llama-tiny")
-"""The cluster of the number 0 where the step needs 1e9 bytes, and its step."""
+"""The mesh and memory of cluster 0 for a step that needs 1e9 bytes, and the name of step 0."""
 
 
-def test_memory_follows_what_the_step_needs() -> None:
+def test_memory_scales_with_the_needs_of_the_step() -> None:
     small, large = (find_any_cluster("random-0", lambda need=need: need) for need in (1e6, 1e9))
     assert large.memory == pytest.approx(1000 * small.memory, rel=0.02)

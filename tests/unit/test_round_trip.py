@@ -1,4 +1,4 @@
-"""What is printed parses back to the same text, in both forms, for every IR file under tests/filecheck."""
+"""Printed IR parses back to the same text, in both forms, for every IR file under tests/filecheck."""
 
 import re
 from pathlib import Path
@@ -13,14 +13,14 @@ _SKIP = re.compile(r"^\s*//\s*NO-ROUND-TRIP:\s*\S+", re.MULTILINE)
 
 
 def is_valid(path: Path) -> bool:
-    """Say whether the file holds IR that verifies: not one of the tests of error messages."""
+    """Return whether the file has IR that verifies, unlike the tests of error messages."""
     text = path.read_text()
     expects_errors = any("--verify-diagnostics" in command for command in run_lines(text))
     return "invalid" not in path.parts and not expects_errors and not _SKIP.search(text)
 
 
 def both_forms(module: ModuleOp) -> tuple[str, str]:
-    """Return the module as a person reads it and in MLIR's generic form."""
+    """Return the module in the custom form and in MLIR's generic form."""
     return module_text(module), module_text(module, generic=True)
 
 

@@ -1,4 +1,4 @@
-"""The table of faults in the manual: every row has a test, and that test is there."""
+"""Every row of the table of faults in the manual names tests that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASE, FILE = re.compile(r"`(\w+\.py): ([^`]+)`"), re.compile(r"`((?:passes|diale
 
 @cache
 def cases_of(name: str) -> frozenset[str]:
-    """The functions of a file of tests, the keys of its tables and the values that tests are run for."""
+    """Return the functions of a test file, the keys of its tables, and the values of its parametrized tests."""
     (path,) = TESTS.rglob(name)
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -31,7 +31,7 @@ def cases_of(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def test_rows_are_numbered_and_enough():
+def test_rows_are_numbered_and_not_too_few():
     assert list(ROWS) == [str(number + 1) for number in range(len(ROWS))]
     assert len(ROWS) >= LEAST
 

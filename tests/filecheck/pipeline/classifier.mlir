@@ -4,13 +4,13 @@
 
 // A classifier on its way through the pipeline, as a reader of --print-ir-after-all sees it.
 
-// The mean of the loss becomes a sum and the count of the labels, by which forward and backward divide.
+// The mean of the loss becomes a sum and the count of the labels, and forward and backward divide by the count.
 // CHECK-LABEL: IR Dump After decompose-mean
 // CHECK:         %count = aten._to_copy %labels.counted
 // CHECK:         %loss = aten.div.Tensor %loss.sum, %count
 // CHECK:         %one.mean = aten.div.Tensor %one, %count {train.backward}
 
-// Each op gets a signature: the batch is split, the weight is kept split and used whole, its gradient is partial.
+// Each op gets a signature: the batch is split, the weight is stored split and gathered for use, its gradient is partial.
 // CHECK-LABEL: IR Dump After search-strategy
 // CHECK:       func.func @step(%w: tensor<10x32xf32> {train.param = "fc.weight", spmd.sharding = #spmd.sharding<@mesh, [{}, {"gpu"}]>}
 // CHECK:         %y = aten.mm %x, %wt {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}

@@ -5,7 +5,7 @@
 // RUN: not opt-tool %s --pass-pipeline=search-strategy,program{mode=accumulate} 2>&1 | filecheck %s --check-prefix=PASS
 // RUN: not opt-tool %s --pass-pipeline=program --print-ir-after=program 2>&1 | filecheck %s --check-prefix=DUMP
 
-// Named pipelines are replaced by their passes, so each pass is dumped, and named in errors, by itself.
+// Named pipelines are replaced by their passes, so each pass is dumped, and named in errors, separately.
 
 // CHECK:      IR Dump After decompose-mean
 // CHECK:      IR Dump After decompose-cross-entropy

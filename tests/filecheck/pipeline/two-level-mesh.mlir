@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=search-strategy,communicate --mlir-print-debuginfo=false \
 // RUN:   | filecheck %s
 
-// On nodes with a fast inside and a slow network the batch is split over all devices. Gradients are scattered inside the
+// On nodes with fast inner links and a slow network the batch is split over all devices. Gradients are scattered inside the
 // node first, so that only a part of them crosses the network; weights cross it before they are gathered inside.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

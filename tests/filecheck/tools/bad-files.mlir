@@ -6,7 +6,7 @@
 // RUN: sed 's/(\[{}\])>/([{"gpu"}])>/' %s | not opt-tool 2>&1 | filecheck %s --check-prefix=SIGNATURE
 // RUN: opt-tool %s | filecheck %s
 
-// A file that is wrong in one place is refused at that place, in words.
+// A file with an error in one place is refused with a message at that place.
 // CHECK: aten.relu
 
 // EMPTY: error: the file is empty

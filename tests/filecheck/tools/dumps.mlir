@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=cse,dce --print-ir-before=cse --print-ir-after-change 2>&1 >/dev/null | filecheck %s
 // RUN: opt-tool %s --pass-pipeline=cse,dce --mlir-timing 2>&1 >/dev/null | filecheck %s --check-prefix=TIME
 
-// The result goes to standard output, what is said about the way there to standard error.
+// The result goes to standard output, dumps go to standard error.
 // CHECK:       // -----// IR Dump Before cse //----- //
 // CHECK:         %again = arith.addi %x, %x : i32
 // CHECK:       // -----// IR Dump After cse //----- //

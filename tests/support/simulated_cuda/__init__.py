@@ -1,7 +1,7 @@
 """
-Programs on simulated GPUs: what CUDA and NCCL would punish, found on a machine without them.
+Programs on simulated GPUs: find errors in the use of CUDA and NCCL on a machine without them.
 
 Each rank runs its unmodified program in this process, one after the other, on fake `cuda` tensors that have no memory.
-Streams, events, the allocator and NCCL are stand-ins (`device`) that write down who touches which bytes after what
-(`trace`); then the ranks are compared, and run against one another (`check`).
+Streams, events, the allocator and NCCL are stand-ins (`device`) that record which op accesses which bytes, and the
+order between ops (`trace`); then the traces of all ranks are compared and simulated together (`check`).
 """

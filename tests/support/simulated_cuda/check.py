@@ -1,4 +1,4 @@
-"""Run all ranks of a program on simulated GPUs, and find what is wrong within a rank and between them."""
+"""Run all ranks of a program on simulated GPUs, and find faults within ranks and between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .device import simulated_rank
 from .trace import Clock, Queued, Trace
 
 FATAL = ("error", "race", "freed", "order", "deadlock", "alias")
-"""Kinds of faults that make a program wrong; `queues` and `sync` only make it slow, or wrong under some settings."""
+"""Kinds of faults that make a program wrong; `queues` and `sync` make it slow, or wrong only under some settings."""
 
 UNLIMITED = 1 << 30
 
@@ -26,15 +26,15 @@ UNLIMITED = 1 << 30
 @dataclass
 class Report:
     """
-    What was found.
+    The faults and counts of a program.
 
     Args:
-        found: by kind the texts, each with how often it was found.
-        kernels: that a rank launches in a step, by op, and `launches` of NCCL.
-        copied: the bytes that ops write in a step which only put values elsewhere, by op.
-        depends: the calls in the program of which something on the host is not the same in every step, or that read a
-            tensor there: a CUDA graph would keep what it was when it was captured.
-        moved: the inputs that are in other memory in the next step.
+        found: faults by kind, each with the number of times it was found.
+        kernels: numbers of kernels that a rank launches in a step, by op; `launches` counts NCCL operations.
+        copied: bytes written in a step by ops that only move values, by op.
+        depends: calls with host arguments that differ between steps, or that read a tensor on the host: a CUDA graph
+            would keep the values at its capture.
+        moved: inputs whose memory differs in the next step.
     """
 
     found: Mapping[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
@@ -46,7 +46,7 @@ class Report:
 
     @property
     def fatal(self) -> list[str]:
-        """The faults that make a program wrong."""
+        """Return the faults that make a program wrong."""
         return [f"{kind}: {text}" for kind in FATAL for text in self.found.get(kind, ())]
 
 
@@ -65,7 +65,7 @@ def check_program(stages: Sequence[Stage], steps: int = 2) -> Report:
 
 
 def count_kernels(stages: Sequence[Stage], steps: int = 2) -> Report:
-    """Run some steps on the first rank alone, and count what it launches and copies."""
+    """Run some steps on rank 0 alone, and count its launches and copied bytes."""
     report = Report()
     _count(_run(stages, 0, sum(len(each.plan.ranks) for each in stages), steps, report), steps, report)
     return report
@@ -79,7 +79,7 @@ def _count(trace: Trace, steps: int, report: Report) -> None:
 
 
 def _dependent(runs: Sequence[Sequence[str]]) -> Iterator[str]:
-    """What differs between the last two runs, and what is given a tensor of the host."""
+    """Yield the calls that differ between the last two runs, and the calls with a tensor on the host."""
     if len(runs) < 2:
         return
     before, last = runs[-2:]
@@ -90,7 +90,6 @@ def _dependent(runs: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Report) -> Trace:
-    """Some steps of one rank."""
     trace = Trace(rank, report.found)
     stages = [Stage(each.plan, _recorded(each.step, trace)) for each in stages]
     with simulated_rank(rank, world, trace):
@@ -119,7 +118,7 @@ def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Rep
 
 
 def _recorded(step: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
-    """A program whose ops are written down."""
+    """Return a program whose ops are recorded."""
 
     def run(*given: Any) -> Any:
         with trace.recorded():
@@ -129,18 +128,18 @@ def _recorded(step: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
 
 
 def _homes(executor: Executor) -> dict[str, int]:
-    """By input that lasts from step to step, where it is."""
+    """Return the memory of each input that lasts from step to step."""
     kept = (each for each in executor.plan.inputs if each.role in ("param", "state", "buffer", "step_count"))
     return {f"{each}": executor.local(each).untyped_storage()._cdata for each in kept}
 
 
 def _members(communicator: str) -> tuple[int, ...]:
-    """The ranks of a communicator, which its name has."""
+    """Return the ranks of a communicator, which are in its name."""
     return tuple(int(each) for each in communicator.partition("(")[2].rstrip(",)").split(","))
 
 
 def _compare_orders(traces: Sequence[Trace], report: Report) -> None:
-    """On each communicator all members launch the same, in one order."""
+    """Check that all members of each communicator launch the same operations in the same order."""
     launched: dict[str, dict[int, list[tuple[object, ...]]]] = {}
     for trace in traces:
         for each in trace.launches:
@@ -158,22 +157,22 @@ def _compare_orders(traces: Sequence[Trace], report: Report) -> None:
 
 class _Job:
     """
-    What was launched, run: a device takes what it is told from `queues` in order, each for some streams, and what waits
-    keeps back all behind it there. An operation of NCCL ends when all members have started it.
+    A simulation of the launches: a device has `queues` in-order queues, each shared by some streams, and an entry that
+    waits blocks all later entries of its queue. An operation of NCCL ends when all members have started it.
     """
 
     def __init__(self, traces: Sequence[Trace], queues: int) -> None:
         self.traces, self.queues = traces, queues
         self.done: list[set[int]] = [set() for _ in traces]
         self.started: list[set[int]] = [set() for _ in traces]
-        # By communicator and number on it, who has started it.
+        # The (rank, launch) pairs that have started an operation, by communicator and number of the operation on it.
         self.waiting: defaultdict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
         self.on_stream: list[dict[str, int]] = [{} for _ in traces]
         self.numbers = [_numbers(trace) for trace in traces]
         self.heads = [self._queues_of(trace) for trace in traces]
 
     def _queues_of(self, trace: Trace) -> list[list[Queued]]:
-        """What each queue of a device is told, the first last."""
+        """Return the entries of each queue of a device, the first entry last."""
         place: dict[str, int] = {}
         found: defaultdict[int, list[Queued]] = defaultdict(list)
         for each in trace.queued:
@@ -181,7 +180,7 @@ class _Job:
         return [each[::-1] for each in found.values()]
 
     def run(self, report: Report, kind: str) -> None:
-        """Go on for as long as anything moves."""
+        """Simulate until no operation can start or end, and report the stuck ones."""
         while self._start() | self._end():
             pass
         stuck = [
@@ -208,7 +207,7 @@ class _Job:
         return moved
 
     def _needed(self, rank: int, each: Queued) -> set[int]:
-        """The launches that have to be over before a stream goes on."""
+        """Return the launches that must end before a stream continues."""
         needed = {last} if (last := self.on_stream[rank].get(each.stream)) is not None else set[int]()
         return needed | _up_to(self.traces[rank], each.until)
 
@@ -221,7 +220,7 @@ class _Job:
 
 
 def _numbers(trace: Trace) -> list[tuple[str, int]]:
-    """Of each launch its communicator, and how many there were on it before."""
+    """Return for each launch its communicator and the number of earlier launches on it."""
     counts: Counter[str] = Counter()
     found: list[tuple[str, int]] = []
     for each in trace.launches:
@@ -231,7 +230,7 @@ def _numbers(trace: Trace) -> list[tuple[str, int]]:
 
 
 def _up_to(trace: Trace, until: Clock) -> set[int]:
-    """The launches of NCCL among what streams have done up to some numbers."""
+    """Return the launches of NCCL that are covered by a clock."""
     if not until:
         return set()
     return {i for i, each in enumerate(trace.launches) if until.get(each.stream, 0) >= each.number}

@@ -1,4 +1,4 @@
-"""Stand-ins for `torch.cuda` and NCCL that write down what a rank does (`trace`)."""
+"""Stand-ins for `torch.cuda` and NCCL that record the actions of a rank (`trace`)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _ALLOCATIONS = {f"aten::{name}" for name in ("empty", "new_empty", "empty_like",
 
 MOVES = {f"aten::{name}" for name in ("copy_", "clone", "cat", "stack", "split_with_sizes_copy", "_chunk_cat")}
 MOVES |= {"aten::_foreach_copy_", "fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat"}
-"""Ops that put values elsewhere and compute nothing."""
+"""Ops that only move values."""
 
 _running: list[Trace] = []
 
 
 def now() -> Trace:
-    """The trace of the rank that runs."""
+    """Return the trace of the running rank."""
     return _running[-1]
 
 
 class Event:
-    """As `torch.cuda.Event`."""
+    """Stand-in for `torch.cuda.Event`."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.seen: Clock = {}
@@ -58,7 +58,7 @@ class Event:
 
 
 class Stream:
-    """As `torch.cuda.Stream`: one of a pool, unless it has a name."""
+    """Stand-in for `torch.cuda.Stream`: a stream of the pool, unless it has a name."""
 
     def __init__(self, device: object = None, priority: int = 0, name: str = "") -> None:
         del device, priority
@@ -80,7 +80,7 @@ class Stream:
 
 
 def current_stream(*_: object) -> Stream:
-    """As `torch.cuda.current_stream`."""
+    """Stand-in for `torch.cuda.current_stream`."""
     return Stream(name=now().current)
 
 
@@ -94,14 +94,14 @@ def _on_stream(stream: Stream) -> Generator[None, None, None]:
 
 
 def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
-    """As `Tensor.record_stream`."""
+    """Stand-in for `Tensor.record_stream`."""
     now().memory(tensor).recorded.add(stream.name)
 
 
 class Work:
     """
-    An operation of NCCL, on the stream of its communicator. A collective holds its tensors until it is waited for, a
-    send or receive records its stream on them.
+    An operation of NCCL, on the stream of its communicator. A collective holds its tensors until `wait`; a send or
+    receive records its stream on them.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Work:
 
 
 def collective(kind: str) -> Callable[..., Any]:
-    """A stand-in for a function of torch.distributed."""
+    """Return a stand-in for a collective of torch.distributed."""
 
     def run(*args: Any, group: Any = None, async_op: bool = False, **named: object) -> Any:
         group = group or next((each for each in args if isinstance(each, dist.ProcessGroup)), None)
@@ -168,7 +168,7 @@ def collective(kind: str) -> Callable[..., Any]:
 
 @contextmanager
 def _in_one_launch(group: Any = None, device: Any = None, async_ops: bool = False) -> Generator[_Together, None, None]:
-    """As torch's `_coalescing_manager`: what is called within is one launch."""
+    """Stand-in for torch's `_coalescing_manager`: all collectives called within it are one launch."""
     del group, device, async_ops
     launched = _Together()
     now().together = calls = list[Any]()
@@ -183,7 +183,7 @@ def _in_one_launch(group: Any = None, device: Any = None, async_ops: bool = Fals
 
 
 class _Together:
-    """As what torch's `_coalescing_manager` gives."""
+    """Stand-in for the object that torch's `_coalescing_manager` yields."""
 
     def __init__(self) -> None:
         self.works: list[Work] = []
@@ -194,7 +194,7 @@ class _Together:
 
 
 def _message(sends: bool) -> Callable[..., Work]:
-    """A stand-in for a message: all those of a group are on one stream, as where communicators are made eagerly."""
+    """Return a stand-in for a message: all messages of a group share a stream, as with eagerly made communicators."""
 
     def run(self: Any, chunk: torch.Tensor, tag: int) -> Work:
         me, members = dist.get_rank(), dist.get_process_group_ranks(self.group)
@@ -208,7 +208,7 @@ def _message(sends: bool) -> Callable[..., Work]:
 
 
 class _Kernels(TorchDispatchMode):
-    """Writes down what ops on `cuda` tensors read and write, and what makes the host wait."""
+    """A mode that records the tensors that ops on `cuda` read and write, and the ops that make the host wait."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -233,7 +233,7 @@ class _Kernels(TorchDispatchMode):
                 now().tell("sync", f"copy from {source.device.type} that blocks at {line()}")
         written = [each for each in _written(func, args, kwargs) if each.device.type == "cuda"]
         if name == "fsdp::all_gather_copy_in":
-            # It does not say that it writes the first result, a view of an operand.
+            # Its schema does not declare that it writes the first result, a view of an operand.
             written.append(made[0])
         known = {each.untyped_storage()._cdata for each in on_gpu}
         fresh = [each for each in made if each.untyped_storage()._cdata not in known]
@@ -250,7 +250,7 @@ class _Kernels(TorchDispatchMode):
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The operands that an op writes."""
+    """Return the operands that an op writes."""
     found: list[torch.Tensor] = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -259,7 +259,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
 
 
 def _launches(name: str, args: tuple[Any, ...]) -> int:
-    """One, but for an op on several tensors that CUDA goes over one by one: not all contiguous, or of one dtype."""
+    """Return 1, or the number of tensors of a `_foreach_` op that CUDA processes one by one."""
     if not name.startswith("aten::_foreach_"):
         return 1
     given = tensors(args)
@@ -268,7 +268,7 @@ def _launches(name: str, args: tuple[Any, ...]) -> int:
 
 
 def _fused(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Fused updates have no fake kernel: all that is looked at is that they are on one device."""
+    """Check only that the operands of a fused update, which has no fake kernel, are on one device."""
     name = func._schema.name
     for index, value in enumerate(args):
         if any(each.device != args[0][0].device for each in tensors(value)):
@@ -289,7 +289,7 @@ _TO_LIST = torch.Tensor.tolist
 
 
 def _pin_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """As `Tensor.pin_memory`, of which a build of torch without CUDA has none."""
+    """Stand-in for `Tensor.pin_memory`, which a build of torch without CUDA lacks."""
     pinned = tensor.clone()
     pinned._is_pinned = True  # pyright: ignore[reportAttributeAccessIssue]
     return pinned
@@ -306,12 +306,12 @@ _STAND_INS: Sequence[tuple[object, Mapping[str, object]]] = (
     (collectives, {"_coalescing_manager": _in_one_launch}),
     (transfers._LineEnd, {"send": _message(True), "receive": _message(False)}),
 )
-"""What is replaced, by where it is."""
+"""The stand-ins, by the object whose attributes they replace."""
 
 
 @contextmanager
 def simulated_rank(rank: int, world: int, trace: Trace) -> Generator[None, None, None]:
-    """This process as one rank of a job on GPUs with NCCL."""
+    """Make this process act as one rank of a job on GPUs with NCCL."""
     add_device_guard()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     _running.append(trace)
@@ -331,9 +331,9 @@ def simulated_rank(rank: int, world: int, trace: Trace) -> Generator[None, None,
 @cache
 def add_device_guard() -> None:
     """
-    Register a guard of no effect for CUDA devices, which indexing asks for: a build of torch without CUDA has none.
+    Register a no-op guard for CUDA devices: indexing needs one, and a build of torch without CUDA has none.
 
-    Needs a C++ compiler (g++) and the headers of torch, which its package has.
+    This needs a C++ compiler (g++) and the headers in torch's package.
     """
     try:
         with FakeTensorMode():
@@ -348,7 +348,7 @@ def add_device_guard() -> None:
 
 
 def build_library(text: str, folder: Path) -> Path:
-    """Compile C++ that extends torch to a library in `folder`."""
+    """Compile a C++ extension of torch to a library in `folder`."""
     from torch.utils import cpp_extension
 
     source, library = folder / "library.cpp", folder / "library.so"

@@ -1,4 +1,4 @@
-"""A function with a fault planted in its text, for a while."""
+"""A context that plants a fault in a function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 @contextmanager
 def mutated(function: Callable[..., Any], edits: Mapping[str, str]) -> Generator[None, None, None]:
     """
-    Wherever it was imported to, `function` has other text in some places.
+    Replace pieces of the source of `function`, for all modules that have imported it.
 
     Args:
-        edits: by what stands there, and nowhere else in it, what stands there instead.
+        edits: from a piece of source that occurs once to its replacement.
 
     Raises:
-        ValueError: its text has no such place, or several.
+        ValueError: a piece does not occur exactly once.
     """
     text = textwrap.dedent(inspect.getsource(function))
     for old, new in edits.items():
@@ -29,7 +29,7 @@ def mutated(function: Callable[..., Any], edits: Mapping[str, str]) -> Generator
     module = compile("from __future__ import annotations\n" + text, "<mutation>", "exec")
     (code,) = (each for each in module.co_consts if isinstance(each, CodeType))
     before = function.__code__
-    # File and lines stay those of the original, for where a fault is said to be.
+    # Keep the file and line of the original, for the reported places of faults.
     function.__code__ = code.replace(co_filename=before.co_filename, co_firstlineno=before.co_firstlineno)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What one rank does on its GPU: which stream touches which bytes, knowing of what on the others, by vector clocks."""
+"""The trace of one rank on its GPU: the bytes that each stream accesses, ordered across streams by vector clocks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import torch
 from shardwright import runtime
 
 POOL = 32
-"""Streams that torch hands out before it hands out the first again."""
+"""The number of streams in torch's pool, after which the first is reused."""
 
 MAIN = "main"
-"""The stream that computes."""
+"""The name of the stream that computes."""
 
 Clock = Mapping[str, int]
-"""By stream, up to which of its ops all are over."""
+"""From each stream to the number of its last op that has ended."""
 
 _RUNTIME = Path(str(runtime.__file__)).parent
 
 
 def line() -> str:
-    """The innermost lines of the program and of the package, innermost first."""
+    """Return the three innermost lines of the program and the runtime in the call stack, innermost first."""
     found: list[str] = []
     frame = sys._getframe(1)
     while frame is not None and len(found) < 3:
@@ -41,13 +41,13 @@ def line() -> str:
 
 @cache
 def _name_of_ours(filename: str) -> str | None:
-    """Return the name of a file without its folder, or None if it is neither a program nor of the runtime."""
+    """Return the name of a file without its folder; None for files other than programs and the runtime."""
     path = Path(filename)
     return path.name if path.parent == _RUNTIME or filename == "<program>" else None
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
-    """The tensors in lists, tuples and dicts; `pytree` takes several times as long, for each op of a program."""
+    """Return the tensors in nested lists, tuples and dicts; `pytree` is several times slower, for each op."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     if isinstance(tree, list | tuple | dict):
@@ -57,7 +57,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _given(value: Any) -> object:
-    """What the host says of arguments: all of a number, of a tensor its form and where it is."""
+    """Return what the host knows of arguments: values of numbers; device, dtype, shape and strides of tensors."""
     if isinstance(value, torch.Tensor):
         return f"{value.device.type}:{value.dtype}{list(value.shape)}{list(value.stride())}"
     if isinstance(value, list | tuple | dict):
@@ -67,7 +67,7 @@ def _given(value: Any) -> object:
 
 @dataclass(frozen=True)
 class Access:
-    """One op's use of a range of bytes of a piece of memory."""
+    """An access of an op to a range of bytes of a piece of memory."""
 
     stream: str
     number: int
@@ -79,7 +79,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Launch:
-    """An operation of NCCL: on which communicator, with what, and as which op of which stream."""
+    """An operation of NCCL: its communicator, its arguments, its stream and its number on that stream."""
 
     communicator: str
     what: tuple[object, ...]
@@ -90,7 +90,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Queued:
-    """What a stream is told, in order: the launch of that index, or to wait for others."""
+    """An entry of a stream: a launch, by index, or a wait until other streams reach a clock."""
 
     stream: str
     launch: int | None
@@ -99,7 +99,7 @@ class Queued:
 
 @dataclass
 class _Memory:
-    """A piece of memory: the stream it was allocated on, those it was recorded on, and who used it."""
+    """A piece of memory: the stream that allocated it, the streams recorded on it, and its accesses."""
 
     home: str
     recorded: set[str] = field(default_factory=set[str])
@@ -108,10 +108,10 @@ class _Memory:
 
 class Trace:
     """
-    One rank.
+    The trace of one rank.
 
     Args:
-        found: what is wrong, by kind (`race`, `freed`, `sync`, `error`), each text with how often.
+        found: faults by kind (`race`, `freed`, `sync`, `error`), each with its count.
     """
 
     def __init__(self, rank: int, found: Mapping[str, Counter[str]]) -> None:
@@ -125,26 +125,26 @@ class Trace:
         self.queued: list[Queued] = []
         self.kernels: Counter[str] = Counter()
         self.copied: Counter[str] = Counter()
-        # By run of the program, the calls of ops on the GPU with all that they are given by the host.
+        # The calls of ops on the GPU with all arguments from the host, by run of the program.
         self.runs: list[list[str]] = []
         self.records = False
-        # What a launch of several operations of NCCL has so far, while one is put together.
+        # The operations of NCCL collected so far for a launch of several, or None.
         self.together: list[Any] | None = None
         self._memory: dict[int, _Memory] = {}
         self._free_memory: defaultdict[str, list[_Memory]] = defaultdict(list)
 
     def tell(self, kind: str, text: str) -> None:
-        """Write down that something is wrong."""
+        """Record a fault."""
         self.found[kind][text] += 1
 
     def ran(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Write down an op with what the host gives it: its numbers, and the forms and devices of its tensors."""
+        """Record an op with its arguments from the host: numbers, and the types and devices of tensors."""
         if self.records and any(each.device.type == "cuda" for each in tensors((args, kwargs))):
             self.runs[-1].append(f"{func}{_given((args, dict(kwargs)))} at {line()}")
 
     @contextmanager
     def recorded(self) -> Generator[None, None, None]:
-        """One run of the program."""
+        """Record the ops of one run of the program."""
         self.runs.append([])
         self.records = True
         try:
@@ -153,21 +153,21 @@ class Trace:
             self.records = False
 
     def new_stream(self) -> str:
-        """A stream of torch's pool, from which NCCL's come too."""
+        """Return a stream of torch's pool, which the streams of NCCL share."""
         self.drawn += 1
         if self.drawn > POOL:
             self.tell("alias", f"stream {self.drawn} of a pool of {POOL} is drawn at {line()}")
         return f"pool {(self.drawn - 1) % POOL}"
 
     def wait(self, stream: str, until: Clock) -> None:
-        """Have a stream wait for what others have done."""
+        """Make a stream wait until other streams reach a clock."""
         self.queued.append(Queued(stream, None, dict(until)))
         mine = self.clocks[stream]
         for other, number in until.items():
             mine[other] = max(mine.get(other, 0), number)
 
     def memory(self, tensor: torch.Tensor) -> _Memory:
-        """That of a tensor; it is new where the tensor was not seen before."""
+        """Return the memory of a tensor; an unseen tensor gets a new record."""
         storage = tensor.untyped_storage()
         key: int = storage._cdata
         if key not in self._memory:
@@ -177,7 +177,7 @@ class Trace:
         return self._memory[key]
 
     def _free(self, key: int) -> None:
-        """Memory goes back to the pool of its stream, which hands it out once the recorded streams are over with it."""
+        """Return memory to the pool of its stream, which reuses it once the recorded streams have finished with it."""
         memory = self._memory.pop(key)
         for stream in memory.recorded:
             clock = self.clocks[stream]
@@ -185,7 +185,7 @@ class Trace:
         self._free_memory[memory.home].append(memory)
 
     def _reuse(self, stream: str) -> None:
-        """Any free memory of a stream's pool may be what the stream is given next."""
+        """Check that any free memory of a stream's pool may be allocated next."""
         clock = self.clocks[stream]
         for memory in self._free_memory.pop(stream, ()):
             elsewhere = [each for each in memory.accesses if each.stream != stream]
@@ -193,7 +193,7 @@ class Trace:
                 self.tell("freed", f"memory of {stream} is used again while {late[0].stream} may be at {late[0].what}")
 
     def kernel(self, stream: str, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor], name: str) -> int:
-        """An op on a stream; its number there."""
+        """Record an op on a stream; return its number there."""
         clock = self.clocks[stream]
         clock[stream] = number = clock.get(stream, 0) + 1
         what = f"{name} on {stream} at {line()}"
@@ -215,7 +215,7 @@ class Trace:
                 continue
             if seen.get(each.stream, 0) < each.number:
                 self.tell("race", f"{what} | against | {each.what}")
-        # A later access of the same stream to the same bytes stands for the earlier one.
+        # A later access of the same stream to the same bytes replaces the earlier one.
         memory.accesses = [
             each
             for each in memory.accesses

@@ -1,4 +1,4 @@
-"""Checks find plans that are right and plans that are wrong."""
+"""Checks accept right plans and find wrong ones."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ CASE = CheckCase("mlp-tiny", MESH, None, torch.float64, "adamw", steps=2, cluste
 
 
 @pytest.mark.parametrize(("features", "width", "ranks"), [(1, 16, 4), (3, 16, 4), (1, 3, 4)])
-def test_tensor_parallelism_splits_of_each_matrix_what_can_be_split(features: int, width: int, ranks: int):
+def test_tensor_parallelism_splits_every_dim_that_can_be_split(features: int, width: int, ranks: int):
     def layers() -> nn.Module:
         return nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, features))
 
@@ -52,7 +52,7 @@ def test_in_float32_parameters_of_adamw_are_not_compared():
     assert {worst.kind for worst in result.errors} == {"loss", "gradient", "exp_avg", "exp_avg_sq"}
 
 
-def test_a_tolerance_may_be_given():
+def test_a_given_tolerance_is_used():
     assert not check_interpreted(CASE, tolerance=0.0).passed
 
 
@@ -85,15 +85,15 @@ def test_a_result_is_as_good_as_its_largest_error(error: float):
 
 
 @pytest.mark.parametrize(("error", "passed"), [(1.1e-5, True), (1e-3, False)])
-def test_in_float32_the_change_by_rounding_on_one_device_is_allowed(error: float, passed: bool):
-    # Gradients that are zero but for rounding make full steps of Adam, of one device too: 1e-5 in its next gradients.
+def test_float32_errors_up_to_rounding_on_one_device_are_allowed(error: float, passed: bool):
+    # Gradients of rounding errors alone make full steps of Adam, on one device too: 1e-5 in its next gradients.
     case = CheckCase("vit-tiny", MESH, steps=4)
     found = result_of(case, {"gradient": Worst("gradient", error, "layers.0.attn.q.weight", 3)}, None)
     assert 1e-6 < found.own["gradient"] < 1e-4
     assert found.passed is passed
 
 
-def test_rounding_changes_no_random_numbers():
+def test_random_numbers_do_not_depend_on_rounding():
     def dropping() -> TrainingStep:
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
         return TrainingStep(model, F.mse_loss, torch.optim.SGD, (torch.randn(8, 4), torch.randn(8, 2)))

@@ -12,7 +12,7 @@ from shardwright.tools.cli import main
 RIGHT = "([i, k], [k, j]) -> ([i, j]) reduction={k} linear={0, 1}"
 
 
-def test_a_right_rule_holds_on_samples_that_are_made():
+def test_a_right_rule_holds_on_generated_samples():
     verdict = sw.check_rule(PRODUCT, RIGHT)
     assert verdict.holds
     assert verdict.checked > 100
@@ -53,7 +53,9 @@ def test_a_bias_that_is_added_on_every_rank_is_refuted():
         ({"samples": ["6x4:float7, 4x5"]}, ValueError, "'float7' is not a dtype"),
     ],
 )
-def test_a_sample_that_cannot_be_used_says_why(arguments: dict[str, list[str]], error: type[Exception], message: str):
+def test_an_invalid_sample_is_refused_with_the_reason(
+    arguments: dict[str, list[str]], error: type[Exception], message: str
+):
     with pytest.raises(error, match=message):
         sw.check_rule(PRODUCT, RIGHT, samples=arguments["samples"])
 
@@ -69,7 +71,7 @@ def test_the_command_says_holds_or_refuted(capsys: pytest.CaptureFixture[str]):
     assert "held by rank 0: expected" in shown
 
 
-def test_the_command_names_what_is_missing(capsys: pytest.CaptureFixture[str]):
+def test_the_command_names_a_missing_op_or_module(capsys: pytest.CaptureFixture[str]):
     assert main(["check-rule", "nobody::knows", "([i]) -> ([i])"]) == 1
     assert "torch has no op 'nobody.knows.default'" in capsys.readouterr().err
     assert main(["check-rule", PRODUCT, RIGHT, "--import", "no_such_module"]) == 1

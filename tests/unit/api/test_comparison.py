@@ -1,4 +1,4 @@
-"""The measure of how far two runs are apart."""
+"""The measure of the difference between two runs."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_the_largest_error_of_each_kind_is_named():
     }
 
 
-def test_a_tensor_of_noise_is_measured_against_its_kind():
+def test_a_tensor_of_noise_is_measured_relative_to_its_kind():
     expected = {("gradient", "large"): torch.full((1,), 100.0), ("gradient", "noise"): torch.full((1,), 1e-9)}
     found = {**expected, ("gradient", "noise"): torch.full((1,), 2e-9)}
     assert measure(found, expected, 1)["gradient"].error == pytest.approx(1e-9 / 0.1)
@@ -38,7 +38,7 @@ def test_a_tensor_of_noise_is_measured_against_its_kind():
     ],
     ids=["missing", "misshapen", "another dtype", "nan", "infinite"],
 )
-def test_what_cannot_be_compared_is_infinitely_wrong(found: dict[tuple[str, str], torch.Tensor]):
+def test_values_that_cannot_be_compared_have_infinite_error(found: dict[tuple[str, str], torch.Tensor]):
     assert measure(found, {("loss", ""): torch.ones(())}, 1)["loss"].error == math.inf
 
 
@@ -52,7 +52,7 @@ def test_of_equal_errors_the_first_is_kept():
     assert largest(errors) == {"loss": errors[0]}
 
 
-def test_parts_make_a_whole():
+def test_parts_are_assembled_to_the_full_value():
     whole = torch.arange(6.0).reshape(2, 3)
     parts = [(((0, 2), (0, 2)), whole[:, :2]), (((0, 2), (2, 3)), whole[:, 2:])]
     found = assemble(whole, parts)
@@ -60,7 +60,7 @@ def test_parts_make_a_whole():
     assert torch.equal(found, whole)
 
 
-def test_of_several_copies_the_farthest_counts():
+def test_the_copy_with_the_largest_error_counts():
     expected = torch.zeros(2)
     copies = [(((0, 2),), torch.tensor([0.0, error])) for error in (0.0, 3.0, 1.0)]
     found = assemble(expected, copies)
@@ -68,7 +68,7 @@ def test_of_several_copies_the_farthest_counts():
     assert found.tolist() == [0.0, 3.0]
 
 
-def test_a_part_that_is_missing_or_misshapen_cannot_agree():
+def test_a_missing_or_misshapen_part_has_infinite_error():
     expected = {("loss", ""): torch.zeros(4)}
     lacking = assemble(torch.zeros(4), [(((0, 2),), torch.zeros(2))])
     assert measure({("loss", ""): lacking}, expected, 1)["loss"].error == math.inf

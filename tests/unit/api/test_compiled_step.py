@@ -1,4 +1,4 @@
-"""`PlanOptions(compile=True)` in this process: training, evaluation and batches of other shapes are as without."""
+"""`PlanOptions(compile=True)` does not change training, evaluation and batches of other shapes in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model() -> nn.Module:
 
 def planned(*, compiles: bool) -> DistributedStep:
     cluster, sgd = split_cluster(Mesh.of(gpu=1)), partial(torch.optim.SGD, lr=0.5)
-    # Pinned, as ops are cheaper where they are compiled, so that another plan may be the fastest there.
+    # The plan is pinned: ops are cheaper when compiled, so that a search might find another plan.
     plan = sw.PlanOptions(pins="dp", compile=compiles)
     return sw.parallelize(model, nn.functional.cross_entropy, sgd, BATCH, cluster, plan=plan, shapes=[LAST])
 
@@ -50,7 +50,7 @@ def test_a_compiled_step_is_the_same_step():
     assert any("CompiledFxGraph" in event.key for event in profiler.key_averages())
 
 
-def test_without_a_compiler_nothing_is_planned():
+def test_a_plan_without_a_compiler_is_refused():
     cpp_builder.cpp_compiler_search.cache_clear()
     with config.patch({"cpp.cxx": ("no-such-compiler",)}), pytest.raises(PlanError, match="needs a C"):
         planned(compiles=True)

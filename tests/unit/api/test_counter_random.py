@@ -1,4 +1,4 @@
-"""Eager PyTorch under `counter_random` draws what a captured step draws."""
+"""Eager PyTorch under `counter_random` draws the same numbers as a captured step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = torch.ones(40, 30)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "noisy"])
-def test_a_captured_step_draws_what_eager_pytorch_draws(name: str):
+def test_a_captured_step_draws_the_same_numbers_as_eager_pytorch(name: str):
     step = getattr(dropout_steps, name)()
     captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=torch.float64)
     torch.manual_seed(0)
@@ -37,7 +37,7 @@ def test_every_op_takes_the_next_stream_of_the_step():
     assert not torch.equal(first, second)
 
 
-def test_steps_and_seeds_differ_and_equal_ones_do_not():
+def test_numbers_depend_on_step_and_seed_alone():
     def mask(seed: int, step: int) -> torch.Tensor:
         with counter_random(seed, step):
             return F.dropout(X)
@@ -57,7 +57,7 @@ def test_dropout_of_nothing_or_all_takes_no_stream():
         assert torch.equal(F.dropout(X, 0.3), expected)
 
 
-def test_what_cannot_be_drawn_part_by_part_is_refused():
+def test_numbers_that_cannot_be_drawn_shard_by_shard_are_refused():
     with counter_random(), pytest.raises(RuntimeError, match=r"randperm.*cannot be drawn shard by shard"):
         torch.randperm(4)
 

@@ -1,4 +1,4 @@
-"""Steps of narrow and mixed dtypes train as eager PyTorch does, in what passes make of them too."""
+"""Steps of narrow and mixed dtypes train as eager PyTorch does, also after passes that rewrite them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECOMPOSED = "prepare,decompose-batch-norm,canonicalize,cse,dce,search-strategy,
 
 @pytest.mark.parametrize("train_scale", [True, False])
 @pytest.mark.parametrize("precision", [None, "bf16-mixed"])
-def test_batch_norms_that_are_written_as_sums(precision: Literal["bf16-mixed"] | None, train_scale: bool):
+def test_decomposed_batch_norms_train_as_eager_pytorch(precision: Literal["bf16-mixed"] | None, train_scale: bool):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4, affine=train_scale)
@@ -51,8 +51,10 @@ def test_batch_norms_that_are_written_as_sums(precision: Literal["bf16-mixed"] |
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("fp16-mixed", torch.float16)])
-def test_group_norm_in_mixed_precision(precision: Literal["bf16-mixed", "fp16-mixed"], dtype: torch.dtype):
-    """Fake tensors give the gradient of its input in float32, and torch's kernels in the dtype of the input."""
+def test_group_norm_in_mixed_precision_trains_as_eager_pytorch(
+    precision: Literal["bf16-mixed", "fp16-mixed"], dtype: torch.dtype
+):
+    """The gradient of the input is in float32 on fake tensors, and in the input's dtype in torch's kernels."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten())
     eager, batch = copy.deepcopy(model), (torch.randn(8, 3, 6, 6), torch.randint(16, (8,)))
@@ -93,7 +95,7 @@ def test_a_float16_mean_is_summed_in_float32():
 
 
 class SeveralDtypes(nn.Module):
-    """A gate without dims, and a weight of another dtype."""
+    """A model with a scalar gate, and a weight of another dtype."""
 
     def __init__(self, dtype: torch.dtype, other: torch.dtype) -> None:
         super().__init__()

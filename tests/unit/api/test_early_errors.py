@@ -1,4 +1,4 @@
-"""Mistakes in names are found before a step is imported, and an error is not hidden by what is behind it."""
+"""Wrong names are found before a step is imported, and errors are shown without tracebacks of torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_mistaken_name_is_found_before_import(options: dict[str, Any], told: s
         planned(**options)
 
 
-def test_pins_of_values_that_only_import_knows_wait_for_it():
+def test_pins_of_imported_values_are_checked_after_import():
     with pytest.raises(PlanError, match=r"pin 'weight\.grd' matches no .*did you mean \"weight.grad"):
         planned(pins=pin("weight.grd"), cluster="local-4")
     planned(pins=pin("w*t"), cluster="local-4")
@@ -71,7 +71,7 @@ def test_an_error_shows_no_traceback_of_torch(caplog: pytest.LogCaptureFixture):
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_rank_0_alone_warns_of_a_loss_that_becomes_a_number():
+def test_only_rank_0_warns_of_a_loss_that_becomes_a_number():
     loss = trained_loss(torch.ones(()))
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""`evaluate`, `predict` and batches of other shapes in this process, and what is refused."""
+"""`evaluate`, `predict` and batches of other shapes in this process, and their refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOSS = nn.functional.mse_loss
 
 
 class Odd(nn.Module):
-    """Counts its calls in a buffer, and returns much beside its result."""
+    """A model that counts its calls in a buffer, and returns further values with its result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Odd(nn.Module):
         self.calls = nn.Buffer(torch.zeros(()))
 
     def forward(self, inputs: torch.Tensor, scale: float = 1.0) -> Any:
-        """The result, and what shares memory with inputs and weights."""
+        """Return the result, and values that share memory with inputs and weights."""
         self.calls.add_(1)
         result = self.linear(inputs) * scale
         shared = {"given": inputs, "flat": inputs.view(-1), "weight": self.linear.weight, "calls": self.calls}
@@ -49,7 +49,7 @@ def simple(**options: Any) -> DistributedStep:
     return planned(nn.Linear(3, 2), LOSS, (torch.ones(4, 3), torch.zeros(4, 2)), **options)
 
 
-def test_outputs_keep_their_form_and_buffers_their_values():
+def test_outputs_keep_their_structure_and_buffers_their_values():
     model = Odd()
     weight, bias = (each.detach().clone() for each in (model.linear.weight, model.linear.bias))
     step = planned(model, result_loss, (torch.ones(4, 3), torch.ones(4, 3)))
@@ -62,7 +62,7 @@ def test_outputs_keep_their_form_and_buffers_their_values():
         assert torch.equal(found["flat"], inputs.view(-1))
         assert torch.equal(found["weight"], weight)
         assert found["plain"] == ("a", 3)
-        # What forward adds is seen by itself, and not kept.
+        # The write of `forward` is visible in its output, and is not kept.
         assert found["calls"] == 1
     found["given"].zero_()
     assert inputs.any()
@@ -92,7 +92,7 @@ def test_plain_values_of_a_batch_belong_to_its_program():
     torch.testing.assert_close(two, 2 * one)
 
 
-def test_declared_shapes_train_and_others_are_refused_with_the_way_out():
+def test_declared_shapes_train_and_others_are_refused_with_advice():
     step = simple(shapes=[(torch.ones(3, 3), torch.ones(3, 2))])
     plain = nn.Linear(3, 2)
     plain.load_state_dict(step.state_dict())
@@ -135,7 +135,7 @@ def test_a_batch_unlike_the_example_is_refused(batch: Any, message: str):
             call(batch)
 
 
-def test_what_the_model_cannot_run_on_is_told_with_its_shape():
+def test_a_batch_that_the_model_cannot_take_is_refused_with_its_shape():
     step = simple()
     with pytest.raises(PlanError, match=r"the forward pass for '0' \[4, 5\].*cannot capture Linear"):
         step.predict((torch.ones(4, 5),))
@@ -143,7 +143,7 @@ def test_what_the_model_cannot_run_on_is_told_with_its_shape():
         step.predict((X,), part="all")  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-def test_programs_are_bounded():
+def test_the_number_of_programs_is_bounded():
     step = simple()
     step.most_programs = 2
     for rows in (1, 2, 1, 2):
@@ -191,7 +191,7 @@ def test_evaluation_is_in_the_precision_of_training():
         step.evaluate((X, Y))
 
 
-def test_a_loss_module_has_its_tensors_and_labels_that_do_not_count_are_left_out():
+def test_a_loss_module_uses_its_tensors_and_ignores_labels():
     weights, model = torch.tensor([1.0, 2.0, 4.0]), nn.Linear(3, 3)
     plain = nn.Linear(3, 3)
     plain.load_state_dict(model.state_dict())

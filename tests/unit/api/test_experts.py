@@ -1,4 +1,4 @@
-"""Experts train as on one device wherever their matrices and tokens lie."""
+"""Experts train as on one device for all shardings of their matrices and tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH, LENGTH = 8, 6
 
 
 class OneLayer(nn.Module):
-    """A mixture of experts and a classifier of its tokens."""
+    """A mixture of experts, and a classifier of its tokens."""
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ def one_layer(config: MoEConfig) -> TrainingStep:
 
 
 def pin(value: str, *axes: str) -> str:
-    """A pin of a value; of each dim, the axes that split it."""
+    """Return a pin of a value, with the axes that split each dim."""
     dims = (", ".join(f'"{axis}"' for axis in each.split()) for each in axes)
     return f"[[pin]]\nvalue = \"{value}\"\nsharding = '[{', '.join(f'{{{dim}}}' for dim in dims)}]'\n"
 
 
 def on(batch: str, experts: str = "", hidden: str = "") -> str:
-    """The batch, the experts and the hidden features of each expert over some axes each."""
+    """Return pins that split the batch, the experts, and the hidden features of each expert."""
     pins = pin("batch.0", batch, "", "") + pin("batch.1", batch, "")
     for end in ("", ".grad"):
         pins += pin(f"moe.experts.up{end}", experts, "", hidden) + pin(f"moe.experts.down{end}", experts, hidden, "")
@@ -112,7 +112,7 @@ def test_tokens_go_to_the_experts_and_come_back(place: str):
 
 
 class SortedRows(nn.Module):
-    """Rows in groups of fixed sizes, multiplied by the op that Hugging Face's mixtures call."""
+    """A model that multiplies groups of rows by the op of Hugging Face's mixtures of experts."""
 
     ends: torch.Tensor
 
@@ -123,7 +123,7 @@ class SortedRows(nn.Module):
         nn.init.normal_(self.experts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        import_module("transformers.integrations.moe")  # It registers the op.
+        import_module("transformers.integrations.moe")  # The import registers the op.
 
         return torch.ops.transformers.grouped_mm_fallback(x, self.experts, self.ends)
 
@@ -135,7 +135,7 @@ def sorted_rows() -> TrainingStep:
     return TrainingStep(SortedRows, nn.functional.cross_entropy, partial(torch.optim.AdamW, lr=1e-2), (x, labels))
 
 
-def test_the_op_of_transformers_is_ours_and_can_be_split():
+def test_the_grouped_mm_of_transformers_is_imported_and_can_be_split():
     pytest.importorskip("transformers")
     pins = pin("batch.0", "a0", "") + pin("experts", "a1", "", "") + pin("experts.grad", "a1", "", "")
     mesh = parse_mesh("2x2")

@@ -1,7 +1,7 @@
 """
-Scripts of one feature of training each: what works is exact, what does not is refused by name, and nothing is silent.
+Scripts of one training feature each: a supported feature is exact, and an unsupported one is refused by name.
 
-A page of the manual lists what is refused; every row of it is met by a script.
+A page of the manual lists the refused features; each of its rows has a script.
 """
 
 import logging
@@ -28,7 +28,7 @@ REFUSED = {name: each for name, each in FEATURES.items() if each.message is not 
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """What a script draws and says is its own."""
+    """Isolate the random numbers, log messages and warnings of a script."""
     torch.manual_seed(0)
     logging.getLogger("shardwright").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -45,13 +45,13 @@ def test_a_script_trains_as_in_plain_pytorch(feature: Feature):
 
 
 @pytest.mark.parametrize("feature", REFUSED.values(), ids=REFUSED)
-def test_a_script_is_refused_by_name_and_with_the_way_out(feature: Feature):
+def test_a_script_is_refused_by_name_and_with_advice(feature: Feature):
     with pytest.raises((PlanError, StaleModuleError, TypeError, ValueError), match=feature.message) as raised:
         feature.script()
     assert feature.refusal is None or feature.refusal.instead in str(raised.value)
 
 
-def test_every_row_of_the_manual_is_met():
+def test_every_row_of_the_manual_has_a_script():
     met = {each.refusal for each in FEATURES.values() if each.refusal is not None}
     assert met == ROWS, sorted(row.what for row in met ^ ROWS)
 
@@ -63,7 +63,7 @@ def test_every_refusal_is_a_row_of_the_manual():
 
 
 @pytest.mark.parametrize("name", ["half()"])
-def test_what_trains_badly_is_warned_of(name: str, caplog: pytest.LogCaptureFixture):
+def test_a_feature_that_trains_badly_causes_a_warning(name: str, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, logger="shardwright"):
         FEATURES[name].script()
     assert re.search(r"parameter '0\.weight' is in float16, in which small gradients underflow to 0", caplog.text)

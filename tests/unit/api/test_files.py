@@ -1,4 +1,4 @@
-"""Folders that are written whole: what is there is of one plan, whenever somebody looks."""
+"""Folders that are replaced atomically: at any time all their files are of one plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def texts(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_a_folder_is_made_and_replaced(tmp_path: Path):
+def test_a_folder_is_created_and_replaced(tmp_path: Path):
     folder = tmp_path / "deep" / "plan"
     swap_folder(folder, {"a": "1", "b": "1", "c": None})
     assert texts(folder) == {"a": "1", "b": "1"}
@@ -26,7 +26,7 @@ def test_a_folder_is_made_and_replaced(tmp_path: Path):
     assert [path.name for path in folder.parent.iterdir()] == ["plan"]
 
 
-def test_files_of_the_users_stay(tmp_path: Path):
+def test_other_files_in_the_folder_stay(tmp_path: Path):
     (tmp_path / "mine").write_text("mine")
     swap_folder(tmp_path, {"a": "1", "b": None})
     assert texts(tmp_path) == {"mine": "mine", "a": "1"}
@@ -57,7 +57,7 @@ files.swap_folder(Path(sys.argv[1]), {"a": "new", "b": "new"})
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_who_is_killed_leaves_the_folder_as_it_was(tmp_path: Path, at: int):
+def test_a_killed_writer_leaves_the_folder_unchanged(tmp_path: Path, at: int):
     folder = tmp_path / "plan"
     swap_folder(folder, {"a": "old", "b": "old"})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

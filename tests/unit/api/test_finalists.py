@@ -1,4 +1,4 @@
-"""Of the best plans of several kinds, the one that is the fastest on the ranks themselves."""
+"""The fastest of the best plans of several kinds, as measured on the ranks."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def test_data_parallelism_is_always_one_of_them(finalists: list[CompiledStep]):
     assert ("whole", "dp") in [kind(each.report) for each in finalists]
 
 
-def test_a_runner_up_that_is_made_again_takes_what_the_search_said(finalists: list[CompiledStep]):
+def test_a_recompiled_runner_up_has_the_step_time_of_the_search(finalists: list[CompiledStep]):
     said = {each["name"]: each.get("step") for each in finalists[0].report["candidates"]}
     for each in finalists[1:]:
         assert each.report["predicted_step_s"] == pytest.approx(said[str(each.report["chosen"])])
 
 
-def test_where_one_is_asked_for_there_is_one():
+def test_one_finalist_is_returned_if_one_is_requested():
     cluster = split_cluster(Mesh.of(gpu=2))
     assert len(compile_finalists(training_step("mlp-tiny"), cluster, PlanOptions(pins=None, stages=1), 1)) == 1
 
 
-def test_the_fastest_counts_and_all_are_reported(finalists: list[CompiledStep]):
+def test_the_fastest_is_chosen_and_all_are_reported(finalists: list[CompiledStep]):
     reports = [each.report for each in finalists]
     best, report = fastest(reports, [3.0, 1.0, 2.0])
     assert best == 1
@@ -61,8 +61,8 @@ def test_the_fastest_counts_and_all_are_reported(finalists: list[CompiledStep]):
     assert [each["plan"] for each in measured] == [each["chosen"] for each in reports]
 
 
-def test_no_plan_goes_through_a_file(monkeypatch: pytest.MonkeyPatch, finalists: list[CompiledStep]):
-    """Neither pins nor candidates do, in whichever way they are made again."""
+def test_finalists_are_compiled_without_temporary_files(monkeypatch: pytest.MonkeyPatch, finalists: list[CompiledStep]):
+    """Pins and candidates are passed in memory, however a plan is compiled again."""
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a temporary file")
@@ -86,7 +86,7 @@ def is_weight(argument: BlockArgument) -> bool:
 
 
 @pytest.mark.distributed
-def test_they_are_run_on_processes_of_this_machine(finalists: list[CompiledStep]):
+def test_finalists_are_measured_on_processes_of_this_machine(finalists: list[CompiledStep]):
     found = measured_here(finalists, "mlp-tiny")
     measured = found.report.get("measured", [])
     assert len(measured) == 3

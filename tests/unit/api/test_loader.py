@@ -60,7 +60,7 @@ def test_an_option_that_would_be_ignored_is_refused(step: DistributedStep, optio
         step.loader(DATA, **options)
 
 
-def test_a_memory_format_that_is_not_kept_is_told(caplog: pytest.LogCaptureFixture):
+def test_a_memory_format_that_is_not_kept_causes_a_warning(caplog: pytest.LogCaptureFixture):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).to(memory_format=torch.channels_last)  # pyright: ignore
     batch = torch.randn(4, 3, 4, 4), torch.zeros(4, 2)
     with caplog.at_level(logging.WARNING, "shardwright"):

@@ -1,4 +1,4 @@
-"""A module that a step trains refuses to be used as if it held the trained weights."""
+"""A module that a step trains refuses uses that would need the trained weights."""
 
 import copy
 import pickle
@@ -37,7 +37,7 @@ USES: dict[str, Callable[[nn.Module], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_use_is_refused_and_told_what_to_do(use: Callable[[nn.Module], Any]):
+def test_a_use_is_refused_with_advice(use: Callable[[nn.Module], Any]):
     guarded = model()
     guard(guarded)
     with pytest.raises(StaleModuleError, match=r"of Sequential was requested after parallelize.*step\.module\(\)"):
@@ -45,7 +45,7 @@ def test_a_use_is_refused_and_told_what_to_do(use: Callable[[nn.Module], Any]):
 
 
 @pytest.mark.parametrize("name", [name for name in USES if name != "load_state_dict"])
-def test_what_is_refused_works_while_the_guard_is_open(name: str):
+def test_a_refused_use_works_while_the_guard_is_open(name: str):
     guarded = model()
     made = guard(guarded)
     with made.open():
@@ -54,7 +54,7 @@ def test_what_is_refused_works_while_the_guard_is_open(name: str):
     assert not made.is_open
 
 
-def test_a_guarded_module_is_still_of_its_class():
+def test_a_guarded_module_keeps_its_class():
     guarded = model()
     guard(guarded)
     assert isinstance(guarded, nn.Sequential)

@@ -1,4 +1,4 @@
-"""Modules, parameters and batch items of any name: a plan holds them as they are, and what is printed is read again."""
+"""A plan keeps any names of modules, parameters and batch items, and its printed form reads back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = [
 
 
 class Named(nn.Module):
-    """Layers and parameters of the given names."""
+    """A model with layers and parameters of the given names."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Named(nn.Module):
 
 
 class Half(nn.Module):
-    """A parameter whose name is half of a letter."""
+    """A model with a parameter whose name is half of a surrogate pair."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def named(names: list[str]) -> TrainingStep:
     return TrainingStep(Named(names), None, partial(torch.optim.SGD, lr=0.1), (torch.ones(4, 4),))
 
 
-def test_a_plan_holds_names_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_plan_keeps_names_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     step = named(NAMES)
     folder = compile_step(step, generic_cluster(2), PlanOptions("eliminate"), name="é").save(tmp_path)
     text = (folder / "step.mlir").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_a_plan_holds_names_as_they_are(tmp_path: Path, capsys: pytest.CaptureFi
     assert "internal error" not in capsys.readouterr().err
 
 
-def test_an_escape_may_be_a_part_of_a_letter():
+def test_an_escape_may_be_a_part_of_a_utf8_character():
     text = '"test.op"() {a = "\\C3\\A9\\0A", b = "\\C3"} : () -> ()'
     printed = module_text(parse_module(full_context(), text))
     assert 'a = "\\C3\\A9\\0A"' in printed

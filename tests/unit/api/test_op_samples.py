@@ -1,4 +1,4 @@
-"""Ops to measure: what they do, and what is called."""
+"""Ops to measure: their operands, and the calls that run them."""
 
 import io
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_families_rise_in_size_and_run():
 
 
 @pytest.mark.parametrize("before", ['gpu"]}; ', '"""\n', "\\"])
-def test_a_name_in_a_plan_runs_nothing_when_its_ops_are_measured(before: str, tmp_path: Path):
+def test_names_in_a_plan_are_not_executed_when_its_ops_are_measured(before: str, tmp_path: Path):
     marker = tmp_path / "ran"
     code = f"{before}__import__('pathlib').Path({str(marker)!r}).touch() #"
     compile_step(find_step("mlp-tiny"), generic_cluster(2)).save(tmp_path / "plan")
@@ -55,7 +55,7 @@ def test_updates_write_to_copies():
     assert all(torch.equal(a, b) for a, b in zip(before, arena.operands(sample), strict=True))
 
 
-def test_the_ops_of_a_plan_have_local_shapes_and_indices_that_are_there():
+def test_samples_of_a_plan_have_local_shapes_and_valid_indices():
     module = compile_step(find_step("gpt2-tiny"), generic_cluster(2)).module
     samples = samples_of_plan(module)
     arena = arena_for(samples, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What schedulers take for an optimizer sets the rate of steps, and nothing else."""
+"""The handle that schedulers use as an optimizer sets the learning rates of steps, and nothing else."""
 
 import warnings
 from collections.abc import Callable
@@ -27,7 +27,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
-def test_a_scheduler_sets_the_rates_that_it_sets_an_optimizer(make: Callable[[torch.optim.Optimizer], Any]):
+def test_a_scheduler_sets_the_same_rates_as_for_an_optimizer(make: Callable[[torch.optim.Optimizer], Any]):
     plain = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.1, momentum=0.9)
     handle = OptimizerHandle([SETTINGS])
     with warnings.catch_warnings():
@@ -41,7 +41,7 @@ def test_a_scheduler_sets_the_rates_that_it_sets_an_optimizer(make: Callable[[to
             ours.step()
 
 
-def test_settings_that_the_program_has_are_refused():
+def test_changes_of_settings_in_the_program_are_refused():
     handle = OptimizerHandle([SETTINGS])
     handle.param_groups[0]["momentum"] = 0.5
     with pytest.raises(PlanError, match=r"momentum of group 0 .* was set to 0\.5, but .* built with 0\.9"):
@@ -57,12 +57,12 @@ def test_settings_that_the_program_has_are_refused():
         (lambda handle: handle.add_param_group({"params": []}), "cannot get another parameter group"),
     ],
 )
-def test_what_it_cannot_do_is_refused(use: Callable[[OptimizerHandle], Any], message: str):
+def test_unsupported_methods_are_refused(use: Callable[[OptimizerHandle], Any], message: str):
     with pytest.raises(PlanError, match=message):
         use(OptimizerHandle([SETTINGS]))
 
 
-def test_every_group_has_a_rate_of_its_own():
+def test_every_group_has_its_own_rate():
     handle = OptimizerHandle([{**SETTINGS, "lr": 0.1}, {**SETTINGS, "lr": 0.2}])
     scheduler = lr_scheduler.LambdaLR(handle, [lambda step: 0.5**step, lambda step: 1.0])
     assert handle.rates == [0.1, 0.2]

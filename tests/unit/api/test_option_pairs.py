@@ -1,4 +1,4 @@
-"""No option of a plan is ignored: of every pair both have their effect, or the pair is refused by name."""
+"""No option of a plan is ignored: both options of every pair have their effect, or the pair is refused by name."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -68,10 +68,10 @@ EFFECTS: dict[str, tuple[object, Callable[[CompiledStep], bool]]] = {
     "budget": (0.0, lambda plan: len(plan.report["candidates"]) < 12),
     "compile": (True, lambda plan: "mark-compiled" in plan.report.get("pipeline", "")),
 }
-"""A value of each option that decides what a plan is, and whether a plan shows it."""
+"""A value of each option that changes a plan, and a function that tests whether a plan shows it."""
 
 NOT_IN_THE_PROGRAM = {"probe", "processes", "candidate", "adapt", "idle"}
-"""Options of unknown ops, of how fast a plan is found, of earlier plans and of unequal devices: tests of their own."""
+"""Options about unknown ops, speed of planning, earlier plans and unequal devices; separate tests cover them."""
 
 
 def test_every_option_is_in_the_table():
@@ -101,7 +101,7 @@ def plain() -> CompiledStep:
 
 
 ANYWHERE = {"dtype", "gradients", "random", "compile"}
-"""Options that are obeyed before anything is decided: their pairs are tried by --thorough."""
+"""Options that take effect before any decision; `--thorough` runs their pairs."""
 
 PAIRS = [
     pytest.param(*pair, marks=[pytest.mark.thorough] if ANYWHERE.intersection(pair) else [])
@@ -110,7 +110,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_of_each_pair_both_have_their_effect_or_it_is_refused(one: str, other: str):
+def test_both_options_of_a_pair_have_their_effect_or_the_pair_is_refused(one: str, other: str):
     asked = {name: EFFECTS[name][0] for name in (one, other)}
     try:
         plan = compiled(PlanOptions(**asked))  # pyright: ignore[reportArgumentType]
@@ -137,7 +137,7 @@ def test_of_each_pair_both_have_their_effect_or_it_is_refused(one: str, other: s
         ("processes", 0),
     ],
 )
-def test_a_value_that_is_none_is_refused_beside_a_preset_too(name: str, value: object):
+def test_an_invalid_value_is_refused_with_a_preset_too(name: str, value: object):
     with pytest.raises(PlanError, match=f"^{name}={value}, expected "):
         PlanOptions(**{"pins": "dp", name: value})  # pyright: ignore[reportArgumentType]
 
@@ -211,9 +211,7 @@ def test_the_command_line_refuses_the_same_pairs_by_their_flags(one: str, other:
         (["simulate", "{folder}", "--sweep", "link.gpu.latency=1us..2us:2", "--trace", "x"], "--trace"),
     ],
 )
-def test_options_about_planning_are_refused_for_what_is_planned(
-    line: list[str], named: str, tmp_path: Any, capsys: Any
-):
+def test_options_about_planning_are_refused_for_a_saved_plan(line: list[str], named: str, tmp_path: Any, capsys: Any):
     from shardwright.tools.cli import main
 
     compiled(PlanOptions(algorithm="eliminate")).save(tmp_path)

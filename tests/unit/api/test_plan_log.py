@@ -1,4 +1,4 @@
-"""The library tells its logger, and prints nothing; the command lines may."""
+"""The library logs and prints nothing; only command lines print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwright.runtime.plan import Plan, Value
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = {"runtime/launch.py", "runtime/ending.py"}
-"""What prints beside `tools`: programs, which are command lines of their own, and the message that ends a job."""
+"""Files outside `tools` that print: programs, which are command lines too, and the message that ends a job."""
 
 
 def plan(sharding: str, ranks: int = 2) -> Plan:
@@ -48,7 +48,7 @@ def test_a_plan_splits_nothing_where_every_rank_does_the_same(plans: list[Plan],
     assert splits_nothing(plans) is nothing
 
 
-def test_what_was_measured_is_told(caplog: pytest.LogCaptureFixture):
+def test_measurements_are_logged(caplog: pytest.LogCaptureFixture):
     report: Any = {
         "name": "mlp",
         "ranks": 2,

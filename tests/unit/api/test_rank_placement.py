@@ -1,4 +1,4 @@
-"""Processes take the ranks of a new plan so that the least is moved."""
+"""Processes take the ranks of a new plan that move the fewest bytes."""
 
 import itertools
 import random
@@ -48,13 +48,13 @@ def test_a_process_stays_on_its_kind_of_device():
     assert slow
     assert all(bool(allowed[i, j]) == ((i in slow) == (j in slow)) for i in range(4) for j in range(4))
     assert exchangeable(even, even).all()
-    # All would be kept by another order, which devices do not let be.
+    # Another order would keep everything, but the kinds of devices do not allow it.
     kept = np.roll(np.eye(4, dtype=np.int64) * 100, 1, axis=1)
     found = best_ranks(kept, allowed)
     assert all((new in slow) == (old in slow) for new, old in found.items())
 
 
-def test_bytes_of_a_large_step_are_not_too_large():
+def test_large_byte_counts_do_not_overflow():
     # 64 ranks with 500 MB each made the costs of the solver overflow.
     size = 500_000_000
     kept = np.full((56, 64), size, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Training on one device, and the batches it is given."""
+"""Training on one device, and its batches."""
 
 import copy
 
@@ -9,7 +9,7 @@ from shardwright.lowering.capture.calling import batch_items
 from shardwright.models.registry import training_step
 
 
-def test_a_step_is_that_of_a_plain_loop():
+def test_a_step_equals_a_plain_loop():
     step = with_optimizer(training_step("mlp-tiny"), "sgd")
     run = EagerRun(step, torch.float64, seed=3)
     batch = vary_batch(step.batch, 0, torch.float64)
@@ -25,7 +25,7 @@ def test_a_step_is_that_of_a_plain_loop():
         torch.testing.assert_close(values["parameter", name], parameter.detach() - 1e-2 * parameter.grad)
 
 
-def test_the_users_module_is_left_alone():
+def test_the_users_module_is_not_changed():
     shipped = training_step("mlp-tiny")
     module = shipped.build_model()
     before = copy.deepcopy(module.state_dict())

@@ -1,4 +1,4 @@
-"""What a captured step would lose is refused by name."""
+"""Features that a captured step would lose are refused by name."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A plan for other devices is made of the one that there is, and says what has to be moved."""
+"""A plan for other devices is derived from the existing plan, and reports the state to move."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -66,12 +66,12 @@ def test_a_plan_of_four_becomes_one_of_three_unequal_devices():
     assert told["moved_bytes"] + told["lost_bytes"] == found.state.moves.bound >= told["moved_bytes_bound"]
 
 
-def test_the_state_of_the_old_plan_becomes_that_of_the_new_one_bit_by_bit():
+def test_the_state_moves_bitwise_from_the_old_plan_to_the_new_one():
     three, mixed = parse_cluster(THREE), parse_cluster(shipped_clusters()["mixed-4"])
     options = PlanOptions(mesh="3", stages=1, micro_batches=1, duplex="no")
     searched = lower(load_module(str(STEP)), three, options, name="road", step_spec=None, seconds={})
     assert searched.undecided is not None
-    # Whatever the fastest plan is: here all that can be split is, so that much has to be moved.
+    # ZeRO-3 instead of the fastest plan: everything is split, so that much has to be moved.
     zero = PlanOptions(algorithm="fixed", pins="zero3", ratios="balanced")
     old = lower(load_module(str(STEP)), three, zero, name="road", step_spec=None, seconds={})
     record = PlanRecord.of(old.module, searched.report)
@@ -107,7 +107,7 @@ def _common(one: Box, other: Box) -> Box | None:
     return found if all(begin < end for begin, end in found) else None
 
 
-def test_a_rank_that_there_was_not_cannot_remain():
+def test_a_remaining_rank_must_exist_in_the_old_plan():
     module, four = load_module(str(STEP)), parse_cluster(shipped_clusters()["local-4"])
     old = lower(module, four, PlanOptions(mesh="4", stages=1, micro_batches=1), name="road", step_spec=None, seconds={})
     assert old.undecided is not None
@@ -116,7 +116,7 @@ def test_a_rank_that_there_was_not_cannot_remain():
 
 
 @pytest.mark.parametrize("kept", ["the IR", "the record"])
-def test_what_was_pinned_is_pinned_on_other_devices_too(kept: str):
+def test_pins_stay_on_other_devices(kept: str):
     module, four = load_module(str(STEP)), parse_cluster(shipped_clusters()["local-4"])
     pins = '[[pin]]\npreset = "zero3"\n[[pin]]\nvalue = "2.weight"\nsharding = \'[{}, {"gpu"}]\'\n'
     options = PlanOptions("auto", pins, mesh="4", stages=1, micro_batches=1, duplex="no")

@@ -1,4 +1,4 @@
-"""Which items of a batch have rows: those whose first dim is as long, unless the user says otherwise."""
+"""Batch items have rows if their first dim has the size of the batch, unless the user says otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 8
 
 
 class Masked(nn.Module):
-    """Attention over as many positions as the batch has rows."""
+    """Attention with as many positions as the batch has rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Masked(nn.Module):
 
 
 class Weighted(nn.Module):
-    """As many classes as the batch has rows."""
+    """A model with as many classes as the batch has rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ WEIGHTED: Any = {"x": torch.randn(ROWS, 4), "weights": torch.rand(ROWS) + 0.1, "
         (Weighted, WEIGHTED, ["x", "labels"], "batch items 'weights', 'labels' have a first dim of 8 as well.* rows="),
     ],
 )
-def test_an_item_that_is_as_long_as_the_batch_by_chance(
+def test_an_item_with_the_size_of_the_batch_by_chance_needs_rows(
     model: type[nn.Module], batch: Any, rows: Sequence[str | int], told: str
 ):
     way = FORMS["accumulate"]
@@ -80,6 +80,6 @@ def test_a_batch_of_other_rows_keeps_the_items_without_rows():
         ([], r"rows is \[\]; expected tensors"),
     ],
 )
-def test_rows_that_are_none_are_refused(rows: list[int], told: str):
+def test_invalid_rows_are_refused(rows: list[int], told: str):
     with pytest.raises(ValueError, match=told):
         TrainingStep(nn.Linear(2, 2), nn.functional.mse_loss, SGD, (torch.ones(4, 2), torch.ones(3, 2)), rows=rows)

@@ -13,7 +13,7 @@ import shardwright as sw
 OPTIONS = {"precision": "fp16-mixed", "loss_scaling": sw.LossScaling(1024.0, growth_interval=2)}
 
 
-def test_the_scale_of_the_loss_goes_on(tmp_path: Path):
+def test_the_loss_scale_is_restored(tmp_path: Path):
     first, second = (planned(two_layers(), **OPTIONS) for _ in range(2))
     for batch in batches(count=3):
         first(batch)
@@ -26,7 +26,7 @@ def test_the_scale_of_the_loss_goes_on(tmp_path: Path):
 
 
 @pytest.mark.parametrize("extra", [lambda: 0, {"optimizer": torch.optim.SGD}], ids=["function", "class"])
-def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, extra: object):
+def test_extra_data_that_a_file_cannot_hold_is_refused(tmp_path: Path, extra: object):
     with pytest.raises(sw.CheckpointError, match="something other than numbers, strings, tensors, lists and dicts"):
         planned(two_layers()).save(tmp_path / "runs", extra=extra)
     assert not list(tmp_path.iterdir())

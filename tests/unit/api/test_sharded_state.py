@@ -1,4 +1,4 @@
-"""What a DTensor can say of a sharding, and what a step gives where there are no ranks."""
+"""Shardings as placements of DTensors, and the state of a step without ranks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SHARDINGS: dict[tuple[tuple[int, ...], str], tuple[Placement, ...] | None] = {
 
 
 @pytest.mark.parametrize(("shape", "sharding"), SHARDINGS)
-def test_the_placements_of_a_sharding(shape: tuple[int, ...], sharding: str):
+def test_a_sharding_has_the_expected_placements(shape: tuple[int, ...], sharding: str):
     found = placements_of(SpreadTensor("param", "w", shape, sharding=sharding), MESH)
     assert found == SHARDINGS[shape, sharding]
 
 
-def test_temporal_axes_are_no_axes_of_a_device_mesh():
+def test_temporal_axes_are_not_axes_of_a_device_mesh():
     found = placements_of(SpreadTensor("param", "w", (6,), sharding='[{"dp"}]'), MESH.over(micro=4))
     assert found == (Shard(0), Replicate())
 
 
-def test_a_process_alone_has_the_tensors_themselves():
+def test_a_single_process_has_plain_tensors():
     made = training_step("mlp-tiny")
     step = sw.parallelize(made.model, made.loss, made.optimizer, made.batch, cluster=split_cluster(Mesh.of(gpu=1)))
     assert step.device_mesh is None

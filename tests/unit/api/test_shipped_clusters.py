@@ -1,4 +1,4 @@
-"""Every shipped cluster file can be planned for, and clusters go onto other meshes with their hosts."""
+"""Every shipped cluster file can be planned for, and clusters keep their hosts on other meshes."""
 
 import pytest
 from xdsl.context import Context
@@ -39,7 +39,7 @@ def test_hosts_are_cut_and_repeated_with_the_mesh():
     assert parse_cluster(cluster_toml(large)) == large
 
 
-def test_what_was_measured_stays_where_its_axes_do():
+def test_measurements_stay_if_their_axes_do():
     text = cluster_toml(find_cluster("hidup-2x4-10g")) + "[link.node]\nlatency = 1e-3\nbandwidth = 1e9\n"
     cluster, gather = parse_cluster(text), CollectiveKind.ALL_GATHER
     same, other = on_mesh(cluster, Mesh.of(node=2, gpu=3)), on_mesh(cluster, Mesh.of(node=4, gpu=2))

@@ -1,4 +1,4 @@
-"""The keys of `step.state_dict()` are those of the module's own."""
+"""`step.state_dict()` has the keys of the module's state dict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwright.ir.mesh import Mesh
 
 
 class Rotary(nn.Module):
-    """A buffer that is made again with the module, as in rotary embeddings."""
+    """A model with a non-persistent buffer, as in rotary embeddings."""
 
     frequencies: torch.Tensor
 
@@ -28,7 +28,7 @@ class Rotary(nn.Module):
 
 
 class Kept(nn.Module):
-    """A buffer that is saved by the second of its names, a plain attribute, and a buffer that forward does not use."""
+    """A model with a buffer saved under its second name, a plain attribute, and a buffer that forward does not use."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Kept(nn.Module):
 
 
 class Written(nn.Module):
-    """A buffer that each step writes, and that is not saved."""
+    """A model with a buffer that each step writes and that is not saved."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_module_and_the_step_load_what_the_other_has(name: str):
+def test_the_module_and_the_step_load_the_state_of_each_other(name: str):
     model = MODELS[name]()
     optimizer, batch = partial(torch.optim.SGD, lr=0.1), (torch.randn(4, 8), torch.randn(4, 8))
     step = sw.parallelize(model, nn.functional.mse_loss, optimizer, batch, cluster=split_cluster(Mesh.of(gpu=1)))
@@ -76,7 +76,7 @@ def test_the_module_and_the_step_load_what_the_other_has(name: str):
     assert all(torch.equal(value, found[key]) for key, value in step.state_dict().items())
 
 
-def test_a_state_dict_that_has_buffers_which_are_not_persistent_is_still_taken():
+def test_non_persistent_buffers_in_a_state_dict_are_ignored():
     model = MODELS["rotary"]()
     optimizer, batch = partial(torch.optim.SGD, lr=0.1), (torch.randn(4, 8), torch.randn(4, 8))
     step = sw.parallelize(model, nn.functional.mse_loss, optimizer, batch, cluster=split_cluster(Mesh.of(gpu=1)))

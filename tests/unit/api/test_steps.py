@@ -7,7 +7,7 @@ from shardwright.api.steps import StepError, find_step
 from shardwright.api.training_step import TrainingStep
 
 
-def test_a_name_without_a_colon_is_shipped():
+def test_a_name_without_a_colon_is_a_shipped_step():
     assert isinstance(find_step("mlp-tiny"), TrainingStep)
 
 
@@ -22,12 +22,12 @@ def test_a_name_without_a_colon_is_shipped():
         (":make", "cannot be imported: ValueError: Empty module name"),
     ],
 )
-def test_a_name_that_leads_nowhere_says_how_far_it_led(spec: str, message: str):
+def test_an_unknown_name_is_refused_with_its_first_wrong_part(spec: str, message: str):
     with pytest.raises(StepError, match=message):
         find_step(spec)
 
 
-def test_a_step_is_looked_for_in_the_working_directory(tmp_path, monkeypatch):
+def test_a_step_is_found_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "my_step_here.py").write_text(
         "from shardwright.models.registry import training_step\ndef make(): return training_step('mlp-tiny')\n"
     )
@@ -35,7 +35,7 @@ def test_a_step_is_looked_for_in_the_working_directory(tmp_path, monkeypatch):
     assert isinstance(find_step("my_step_here:make"), TrainingStep)
 
 
-def test_what_a_step_draws_is_the_same_at_every_call(tmp_path, monkeypatch):
+def test_a_step_draws_the_same_numbers_at_every_call(tmp_path, monkeypatch):
     (tmp_path / "my_random_step.py").write_text(
         "import torch, shardwright as sw\n"
         "def step():\n"

@@ -1,4 +1,4 @@
-"""`TrainingStep`: the ways to call a model, and what it refuses."""
+"""`TrainingStep`: the ways to call a model, and its refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_factory_is_called_for_a_model() -> None:
         ({"batch": {0: X, "labels": Y}}, TypeError, r"the key 0; expected argument names"),
     ],
 )
-def test_a_field_that_cannot_be_is_refused(fields: dict[str, Any], error: type, message: str) -> None:
+def test_an_invalid_field_is_refused(fields: dict[str, Any], error: type, message: str) -> None:
     good = {"model": nn.Linear(3, 1), "loss": nn.functional.mse_loss, "optimizer": SGD, "batch": (X, Y)}
     with pytest.raises(error, match=message):
         TrainingStep(**(good | fields))

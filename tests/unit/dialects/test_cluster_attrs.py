@@ -1,4 +1,4 @@
-"""Clusters in the IR: whatever one says is printed, and read back."""
+"""Clusters in the IR print and read back."""
 
 from cluster_strategies import clusters
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Names, locations and places survive the text form; a string that does not close is an error at once."""
+"""Names, locations and places survive the text form; an unterminated string is an error at once."""
 
 import time
 
@@ -28,7 +28,7 @@ builtin.module {
 """
 
 
-def test_names_and_locations_stay_as_they_are_written():
+def test_names_and_locations_print_unchanged():
     assert module_text(parse_module(context(), NAMES)) == NAMES
 
 
@@ -39,7 +39,7 @@ def test_strings_that_are_not_ascii_stay_strings():
     assert module_text(parse_module(context(), written)) == written
 
 
-def test_the_generic_form_says_the_same():
+def test_the_generic_form_is_equivalent():
     ctx = context()
     generic = module_text(parse_module(ctx, NAMES), generic=True)
     assert '"func.return"' in generic
@@ -60,7 +60,7 @@ def test_locations_can_be_left_out():
         (["a", None, "a"], ["a", "0", "a_1"]),
     ],
 )
-def test_every_value_gets_a_name_of_its_own(hints: list[str | None], printed: list[str]):
+def test_every_value_gets_a_unique_name(hints: list[str | None], printed: list[str]):
     ctx = context()
     module = parse_module(ctx, "\n".join('%x = "test.op"() : () -> i32'.replace("x", f"v{i}") for i in range(3)))
     for op, hint in zip(module.body.block.ops, hints, strict=True):

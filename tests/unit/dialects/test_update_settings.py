@@ -1,4 +1,4 @@
-"""The settings that the verifier knows are those that the updates' definitions take."""
+"""The verifier and the definitions of updates have the same settings."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""What stock xDSL refuses once our dialects are loaded: all that our own tools refuse before any pass."""
+"""Stock xDSL with our dialects refuses the same modules as our tools do before any pass."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ FILES = sorted((FILECHECK / "dialects").rglob("*.mlir"))
 
 
 def stock(text: str) -> ModuleOp:
-    """A module read and verified as anybody's program would who loads the dialects."""
+    """Read and verify a module as any program with these dialects would."""
     ctx = Context()
     for name, load in get_all_dialects().items():
         ctx.register_dialect(name, load)
@@ -31,7 +31,7 @@ def stock(text: str) -> ModuleOp:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_stock_xdsl_refuses_what_opt_tool_refuses_and_no_more(path: Path):
+def test_stock_xdsl_refuses_exactly_what_opt_tool_refuses(path: Path):
     for chunk in chunks(path.read_text()):
         if "expected-error" in chunk:
             with pytest.raises((ParseError, VerifyException)):
@@ -94,7 +94,7 @@ MESH = 'spmd.mesh @mesh = <["gpu"=2]>\n'
         ("spmd.mesh @m = <[]> {train.update = 3 : i64}", "train.update is 3 : i64, expected"),
     ],
 )
-def test_what_stands_on_ops_of_others_is_verified(text: str, message: str):
+def test_attributes_on_ops_of_other_dialects_are_verified(text: str, message: str):
     with pytest.raises(VerifyException) as raised:
         stock(text)
     assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""Clusters: measured times, what a back end may use of them, and the ways between ranks."""
+"""Clusters: measured times, their use by cost back ends, and routes between ranks."""
 
 import pytest
 from _back_ends import restricted
@@ -16,7 +16,7 @@ GPU = Link("gpu", 1e-3, 1e-6, (("all_reduce", 3e-3, 2e-6),), POINTS)
 
 
 def cluster(*links: Link, topology: Topology | None = None) -> Cluster:
-    """A cluster of four devices."""
+    """Return a cluster of four devices."""
     rate = OpRate("contractions", "", 1.0, 1.0, 0.0)
     device = Device("d", (("float32", 1.0),), 1.0, 1.0, 0.0, (rate,), (("mm", 1.0),))
     return Cluster("c", MESH, (device,), (0,) * 4, links, Interference(1.1, 1.2), topology)
@@ -25,7 +25,7 @@ def cluster(*links: Link, topology: Topology | None = None) -> Cluster:
 TWO_HOSTS = Topology((Level("inside", 1e-5, 1e8), Level("nic", 1e-4, 1e6)), (Host(2, "inside", "nic", count=2),))
 
 
-def test_measured_times_hold_and_the_power_law_between_them():
+def test_measured_times_are_used_and_interpolated_by_a_power_law():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
     assert known.collective_seconds(GATHER, ("gpu",), 1000) == pytest.approx(2e-3)
     assert known.collective_seconds(GATHER, ("gpu",), 2000) == pytest.approx(2e-3 * 2**0.5)
@@ -33,14 +33,14 @@ def test_measured_times_hold_and_the_power_law_between_them():
     assert known.collective_seconds(GATHER, ("gpu",), 1000, "grouped_broadcast") == pytest.approx(7e-3)
 
 
-def test_padded_parts_take_what_was_measured_of_them():
+def test_padded_parts_take_their_measured_time():
     measured = Link("gpu", 1e-3, 1e-6, points=(*POINTS, ("all_gather:padded", 1000.0, 5e-3)))
     known = cluster(Link("node", 1e-2, 1e-5), measured)
     seconds = [known.collective_seconds(GATHER, ("gpu",), 1000, method) for method in ("flat", "padded")]
     assert seconds == pytest.approx([2e-3, 5e-3])
 
 
-def test_a_start_takes_a_part_of_the_time_of_its_collective():
+def test_a_start_takes_at_most_the_time_of_its_collective():
     starts = (("all_gather:start", 1000.0, 1e-3), ("all_gather:start", 4000.0, 9.0))
     started = Link("gpu", 1e-3, 1e-6, points=(*POINTS, *starts))
     known = cluster(Link("node", 1e-2, 1e-5), started)
@@ -49,14 +49,14 @@ def test_a_start_takes_a_part_of_the_time_of_its_collective():
     assert known.start_seconds(REDUCE, ("gpu",), 1000) == 0.0
 
 
-def test_beyond_what_was_measured_times_follow_the_line():
+def test_times_beyond_the_measurements_follow_the_line():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
     line = [1e-3 + 1e-6 * size / 2 for size in (4000, 8000)]
     assert known.collective_seconds(GATHER, ("gpu",), 8000) == pytest.approx(4e-3 * line[1] / line[0])
     assert known.collective_seconds(GATHER, ("gpu",), 0) == pytest.approx(2e-3 * 1e-3 / 1.5e-3)
 
 
-def test_points_are_of_their_collective_and_axes_alone():
+def test_measured_points_hold_only_for_their_collective_and_axes():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
     assert known.collective_seconds(REDUCE, ("gpu",), 1000) == pytest.approx(3e-3 + 2e-3)
     assert known.collective_seconds(GATHER, ("node", "gpu"), 1000) == pytest.approx(1.1e-2 + 1e-5 * 750)
@@ -69,7 +69,7 @@ def test_several_axes_may_be_measured_together():
     assert known.collective_seconds(GATHER, ("node", "gpu"), 500) == 1.0
 
 
-def test_what_was_measured_replaces_what_follows_from_the_hosts():
+def test_measurements_replace_costs_derived_from_hosts():
     plain = cluster(topology=TWO_HOSTS)
     times = cluster(Link("gpu", 0.0, 0.0, (), (("all_gather", 500.0, 1.0),)), topology=TWO_HOSTS)
     lines = cluster(GPU, topology=TWO_HOSTS)
@@ -80,7 +80,7 @@ def test_what_was_measured_replaces_what_follows_from_the_hosts():
     assert lines.collective_costs(GATHER, ("node",)) == plain.collective_costs(GATHER, ("node",))
 
 
-def test_back_ends_use_more_or_less_of_what_is_known():
+def test_back_ends_use_more_or_fewer_measurements():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
     assert restricted(known, "table") == known
     fitted, analytic = restricted(known, "fitted"), restricted(known, "analytic")
@@ -115,13 +115,13 @@ def test_times_that_are_not_positive_are_refused():
         Link("gpu", 0.0, 1.0, (), (("all_gather", 8, 0.0),))
 
 
-def test_ranks_go_on_later_the_longer_they_computed():
+def test_ranks_resume_later_the_longer_they_computed():
     late = Interference(delays=((2.0, 1.0), (6.0, 3.0)))
     assert [late.delay(computed) for computed in (0.0, 1.0, 2.0, 4.0, 6.0, 60.0)] == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
     assert Interference().delay(1.0) == 0.0
 
 
 @pytest.mark.parametrize("delays", [((2.0, 1.0), (2.0, 1.0)), ((0.0, 1.0),), ((1.0, -1.0),)])
-def test_delays_rise_in_what_was_computed(delays: tuple[tuple[float, float], ...]):
+def test_delays_must_rise_with_the_computed_seconds(delays: tuple[tuple[float, float], ...]):
     with pytest.raises(ValueError, match="delays must be listed by increasing seconds of computing, none negative"):
         Interference(delays=delays)

@@ -1,4 +1,4 @@
-"""Cluster files: what they say is what is read, and what is wrong is named with its line and field."""
+"""Cluster files: all fields are read, and errors name their line and field."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -48,7 +48,7 @@ all_reduce = { alpha = 9e-6, beta = 8e-12 }
 """
 
 
-def test_everything_is_read():
+def test_all_fields_are_read():
     cluster = parse_cluster(GOOD)
     assert (cluster.name, cluster.mesh) == ("two-nodes", Mesh.of(node=2, gpu=2))
     assert cluster.placement == (0, 0, 0, 1)
@@ -106,7 +106,7 @@ def test_shipped_files_are_read_and_read_back(path: Path):
         ("{ alpha = 9e-6, beta = 8e-12 }", "{ alpha = 9e-6 }", ":30: [link.gpu] all_reduce: expected { alpha ="),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line(old: str, new: str, message: str):
+def test_an_error_names_its_line(old: str, new: str, message: str):
     assert GOOD.count(old) == 1 or old in ("memory_bandwidth = 1.5e12\n", "latency = 5e-6")
     with pytest.raises(ClusterFileError) as caught:
         parse_cluster(GOOD.replace(old, new), "my.toml")
@@ -118,8 +118,8 @@ HOSTILE = ['"]\n[link.x]\n#', '"', "a\nb", "\x00\x1b[31m", "é\u2028", "{}\\", "
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_in_a_cluster_stays_one_name(name: str):
-    """A cluster may come from an IR file, whose names may be any: its text form holds them, or is refused when read."""
+def test_a_name_in_a_cluster_is_escaped(name: str):
+    """Names from an IR file may be arbitrary: the text form of the cluster keeps them, or is refused when read."""
     cluster = parse_cluster(GOOD)
     axes = [replace(axis, name=name if axis.name == "gpu" else axis.name) for axis in cluster.mesh.axes]
     links = [replace(link, axis=name if link.axis == "gpu" else link.axis) for link in cluster.links]
@@ -141,12 +141,12 @@ def test_a_cluster_needs_a_device():
         parse_cluster(text)
 
 
-def test_places_are_sections():
+def test_places_must_be_sections():
     with pytest.raises(ClusterFileError, match=r"place: must be sections, as \[\[place\]\]"):
         parse_cluster("place = 4\n" + GOOD.partition("[[place]]")[0] + GOOD[GOOD.index("[link.node]") :])
 
 
-def test_text_that_is_no_toml_is_refused():
+def test_text_that_is_not_toml_is_refused():
     with pytest.raises(ClusterFileError, match=r"my.toml: .*at line 2, column 8"):
         parse_cluster("version = 1\nname = ]", "my.toml")
 
@@ -161,7 +161,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path):
 
 
 def cluster() -> Cluster:
-    """The cluster of GOOD."""
+    """Return the cluster of GOOD."""
     return parse_cluster(GOOD)
 
 
@@ -175,7 +175,7 @@ def test_a_collective_takes_the_sum_of_latencies_and_the_slowest_link():
     assert seconds == pytest.approx(25e-6 + 1e6 * 8e-11 * 3 / 4)
 
 
-def test_an_all_reduce_sends_twice_and_uses_what_was_measured():
+def test_an_all_reduce_sends_twice_and_uses_measurements():
     seconds = cluster().collective_seconds(CollectiveKind.ALL_REDUCE, ("gpu",), 1e6)
     assert seconds == pytest.approx(9e-6 + 2 * 1e6 * 8e-12 / 2)
     assert sent_bytes(CollectiveKind.ALL_REDUCE, 4, 100.0) == 150
@@ -183,12 +183,12 @@ def test_an_all_reduce_sends_twice_and_uses_what_was_measured():
 
 
 @pytest.mark.parametrize("kind", [CollectiveKind.SLICE, CollectiveKind.PARTIAL])
-def test_what_is_local_sends_nothing(kind: CollectiveKind):
+def test_a_local_change_sends_nothing(kind: CollectiveKind):
     assert cluster().collective_seconds(kind, ("gpu",), 1e6) == 0
     assert sent_bytes(kind, 4, 100.0) == 0
 
 
-def test_the_key_of_joined_updates_is_as_long_as_they_are_many():
+def test_the_key_of_many_joined_updates_may_be_long():
     key = "foreach(" + "; ".join(["train.adamw(float32[128x128], float32[128x128], weight_decay=0.1)"] * 300) + ")"
     cluster = parse_cluster(GOOD)
     fast, *others = cluster.devices

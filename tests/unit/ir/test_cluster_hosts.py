@@ -92,7 +92,7 @@ delays = [[0.001, 5e-4], [0.01, 2e-3]]
 """
 
 
-def test_everything_is_read():
+def test_all_fields_are_read():
     cluster = parse_cluster(GOOD)
     assert cluster.mesh == Mesh.of(node=3, gpu=4)
     assert cluster.placement == (0,) * 4 + (1,) * 8
@@ -111,11 +111,11 @@ def test_everything_is_read():
     assert cluster.interference == Interference(1.1, 1.0, ((1e-3, 5e-4), (1e-2, 2e-3)))
 
 
-def test_the_manual_has_a_file_that_is_read():
+def test_the_file_in_the_manual_is_read():
     manual = (Path(__file__).parents[3] / "docs" / "cluster-files.md").read_text(encoding="utf-8")
     cluster = parse_cluster(manual.partition("```toml\n")[2].partition("```")[0])
     assert cluster.mesh == Mesh.of(node=3, gpu=8)
-    # As the manual works it out.
+    # The manual computes the same values.
     costs = [cluster.collective_costs(CollectiveKind.ALL_REDUCE, axes)[1] for axes in (("node",), ("node", "gpu"))]
     assert costs == pytest.approx([8 * 2 * (2 / 3) / 1.25e9, 2 * 23 / 24 / 1.25e9])
 
@@ -134,7 +134,7 @@ def test_a_mesh_may_lie_across_hosts(mesh: str, axes: dict[str, int]):
     assert parse_cluster(text).mesh == Mesh.of(**axes)
 
 
-def test_hosts_that_differ_are_one_axis():
+def test_hosts_of_different_sizes_form_one_axis():
     text = GOOD[: GOOD.index("[link.node]")].replace("devices = 4", "devices = 2", 1)
     assert parse_cluster(text).mesh == Mesh.of(gpu=10)
 
@@ -181,7 +181,7 @@ def test_hosts_that_differ_are_one_axis():
         ("[[host]]", "[[hosts]]", ": hosts: is not a field of a cluster file; expected one of device, host"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line(old: str, new: str, message: str):
+def test_an_error_names_its_line(old: str, new: str, message: str):
     assert old in GOOD
     with pytest.raises(ClusterFileError) as caught:
         parse_cluster(GOOD.replace(old, new, 1 if old != "[[host]]" else -1), "my.toml")
@@ -190,7 +190,7 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, message: str):
 
 
 @pytest.mark.parametrize("section", ["[level.nvlink]", "[switch]"])
-def test_wires_are_for_hosts(section: str):
+def test_wires_require_hosts(section: str):
     text = 'version = 2\nmesh = ["gpu=1"]\n[device.d]\nflops = { a = 1 }\nmemory_bandwidth = 1\nmemory = 1\n'
     with pytest.raises(ClusterFileError, match=r"requires hosts, but there is no \[\[host\]\]"):
         parse_cluster(text + section)
@@ -214,7 +214,7 @@ def test_any_cluster_reads_back(cluster: Cluster):
 
 
 @pytest.mark.parametrize(("version", "moving"), [(2, ((1e3, 0.1), (1e6, 0.9))), (3, ())])
-def test_one_curve_of_an_older_file_is_of_both_terms_where_ops_go_over_memory(version: int, moving: object):
+def test_the_curve_of_an_older_file_holds_for_both_terms_of_memory_bound_ops(version: int, moving: object):
     text = f'version = {version}\nmesh = ["gpu=1"]\n[link.gpu]\nlatency = 0\nbandwidth = 1\n'
     text += "[device.d]\nflops = { a = 1 }\nmemory_bandwidth = 1\nmemory = 1\n"
     for family in ("elementwise", "contractions"):

@@ -1,4 +1,4 @@
-"""Steps between shardings: every one that is proposed is recognised, and nothing else is."""
+"""Steps between shardings: exactly the proposed steps are recognised."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ REDUCE, SLICE, PARTIAL = CollectiveKind.ALL_REDUCE, CollectiveKind.SLICE, Collec
 
 @st.composite
 def even_shardings(draw: st.DrawFn) -> Sharding:
-    """An even sharding of a value of up to three dims whose dims list their axes in an order of the mesh."""
+    """Draw an even sharding of a value of up to three dims; each dim lists its axes in an order of the mesh."""
     rank = draw(st.integers(1, 3))
     places = draw(st.lists(st.sampled_from([None, *Reduction, *range(rank)]), min_size=3, max_size=3))
     pairs = list(zip(MESH.names, places, strict=True))
@@ -26,7 +26,7 @@ def even_shardings(draw: st.DrawFn) -> Sharding:
 
 
 @given(even_shardings())
-def test_every_step_is_found_again_by_its_ends(source: Sharding):
+def test_every_step_is_found_by_its_source_and_target(source: Sharding):
     for step in steps_from(source, MESH):
         assert step.source == source
         assert find_step(step.kind, source, step.target, MESH) == step
@@ -36,7 +36,7 @@ def test_every_step_is_found_again_by_its_ends(source: Sharding):
 
 
 @given(even_shardings())
-def test_steps_lead_to_shardings(source: Sharding):
+def test_steps_lead_to_valid_shardings(source: Sharding):
     for step in steps_from(source, MESH):
         step.target.verify(MESH, [8] * len(source.dims))
         assert step.target != source
@@ -45,7 +45,7 @@ def test_steps_lead_to_shardings(source: Sharding):
 
 @pytest.mark.parametrize("axes", [("gpu",), ("node", "gpu"), ("node", "lane"), ("node", "gpu", "lane")])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_what_is_whole_is_one_step_from_a_split_of_one_dim(axes: tuple[str, ...], dim: int):
+def test_a_replicated_value_is_one_step_from_a_split_of_one_dim(axes: tuple[str, ...], dim: int):
     target = Sharding.of([axes if i == dim else () for i in range(2)])
     whole = Sharding.replicated(2)
     there, back = single_step(whole, target, MESH), single_step(target, whole, MESH)
@@ -76,7 +76,7 @@ def test_what_is_whole_is_one_step_from_a_split_of_one_dim(axes: tuple[str, ...]
         ('[{"node"}], offsets={0: [0, 3, 8]}', '[{"node", "gpu"}], offsets={0: [0, 1, 3, 5, 8]}', SLICE, ("gpu",)),
     ],
 )
-def test_one_collective_leads(source: str, target: str, kind: CollectiveKind, axes: tuple[str, ...]):
+def test_one_collective_changes_the_sharding(source: str, target: str, kind: CollectiveKind, axes: tuple[str, ...]):
     step = single_step(parse_sharding(source), parse_sharding(target), MESH)
     assert step is not None
     assert (step.kind, step.axes) == (kind, axes)
@@ -91,17 +91,17 @@ def test_one_collective_leads(source: str, target: str, kind: CollectiveKind, ax
         ('[{}, {}], unreduced={"node"}', '[{}, {}], unreduced={"gpu"}'),
         ('[{}, {}], unreduced={"node", "gpu" max}', "[{}, {}]"),  # a sum and a maximum at once
         ('[{}, {}], unreduced={"gpu"}', '[{"node"}, {}]'),  # scattered over other axes than those reduced
-        ("[{}, {}]", '[{}, {}], unreduced={"gpu" max}'),  # zeros are no identity of a maximum
+        ("[{}, {}]", '[{}, {}], unreduced={"gpu" max}'),  # zeros are not an identity of a maximum
         ('[{"gpu", "node"}, {}], offsets={0: [0, 1, 2, 3, 8]}', '[{"gpu"}, {}]'),  # even, and not where the parts end
         ('[{"gpu"}, {}], offsets={0: [0, 1, 8]}', '[{"gpu"}, {}], unreduced={"node"}'),
         ("[{}, {}]", "[{}]"),
     ],
 )
-def test_no_one_collective_leads(source: str, target: str):
+def test_no_single_collective_changes_the_sharding(source: str, target: str):
     assert single_step(parse_sharding(source), parse_sharding(target), MESH) is None
 
 
-def test_what_sends_nothing_is_local():
+def test_collectives_without_messages_are_local():
     assert [kind for kind in CollectiveKind if kind.is_local] == [SLICE, PARTIAL]
 
 

@@ -1,4 +1,4 @@
-"""Random numbers by place: the generator against its published form, its streams and steps."""
+"""Random numbers by position: the generator equals its published form, and its streams and steps differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from shardwright.ir.counter import Stream, blocks_of_row, limit_of, mix, signed, step_seed
 
 
-def test_the_mix_is_that_of_splitmix64():
+def test_mix_equals_splitmix64():
     # The first outputs of the published generator at state 1234567.
     golden = 0x9E3779B97F4A7C15
     generator = Stream(1234567, golden)
@@ -24,7 +24,7 @@ def test_gammas_are_odd_and_streams_differ():
     assert len({stream.gamma for stream in streams}) == len({stream.base for stream in streams}) == len(streams)
 
 
-def test_every_step_of_every_seed_has_a_seed_of_its_own():
+def test_every_pair_of_seed_and_step_has_a_unique_seed():
     found = {step_seed(seed, step) for seed, step in product(range(40), range(40))}
     assert len(found) == 1600
     assert all(-(2**63) <= seed < 2**63 for seed in found)

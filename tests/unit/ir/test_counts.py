@@ -1,4 +1,4 @@
-"""What ops do: operations and bytes of each family, and the name under which a measured time is kept."""
+"""The work of ops: operations and bytes by family, and the key of a measured time."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 def counts(
     name: str, operands: list[Shape], results: list[Shape], dtypes: str = "float32", **arguments: Any
 ) -> OpCounts:
-    """The counts of a use; `dtypes` are of operands and results, the last for all others."""
+    """Return the counts of an op; `dtypes` lists dtypes of operands and results, and the last one repeats."""
     spec = op_table()[name]
     names = spec.operands[: len(operands)]
     if names and names[0].startswith("*"):
@@ -86,19 +86,19 @@ def test_operations_and_bytes_of_each_family(of: OpWork, flops: float, elements:
     assert (of.flops, of.bytes) == (pytest.approx(flops), 4 * elements)
 
 
-def test_of_a_table_as_much_is_read_as_is_found():
+def test_only_the_looked_up_rows_of_a_table_are_read():
     found = work("embedding", [(1000, 16), (4, 8)], [(4, 8, 16)], "float32 int64 float32")
     assert found.bytes == 4 * 512 + 8 * 32 + 4 * 512
     lost = work("nll_loss_forward", [(4, 1000), (4,)], [(), ()], "float32 int64 float32", reduction=2)
     assert lost.bytes == 4 * 4 + 8 * 4 + 4 + 4
 
 
-def test_a_view_is_nothing_whatever_its_file():
+def test_a_view_costs_nothing():
     for of in (work("view", [(4, 6)], [(24,)], size=[24]), work("slice.Tensor", [(4, 6)], [(2, 6)], dim=0, end=2)):
         assert of == OpWork("views", "float32", 0.0, 0.0, of.key)
 
 
-def test_a_part_does_less_and_a_whole_operand_is_read_by_all():
+def test_a_part_costs_less_and_reads_all_of_a_replicated_operand():
     product = counts("mm", [(4, 6), (6, 8)], [(4, 8)])
     half = product.work({**product.rule.sizes, "i": 2})
     assert (half.flops, half.bytes) == (2 * 2 * 6 * 8, 4 * (12 + 48 + 16))
@@ -134,7 +134,7 @@ def test_a_key_has_local_shapes_and_the_arguments_that_change_the_work(of: OpCou
     assert of.work(of.rule.sizes, keyed=False).key == ""
 
 
-def test_a_key_is_of_the_part():
+def test_a_key_has_the_shapes_of_the_part():
     product = counts("mm", [(64, 32), (32, 16)], [(64, 16)])
     assert product.key({**product.rule.sizes, "k": 8}) == "mm(float32[64x8], float32[8x16])"
 

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def rule(name: str, operands: list[Shape], results: list[Shape], **arguments: Any) -> Rule:
-    """The rule of one use of an op whose operands are the first of its schema."""
+    """Return the rule of an op that is given the first operands of its schema."""
     names = op_table()[name].operands
     listed = names[0][1:] if names and names[0].startswith("*") else None
     given = (listed,) * len(operands) if listed else names[: len(operands)]
@@ -22,7 +22,7 @@ def rule(name: str, operands: list[Shape], results: list[Shape], **arguments: An
 
 
 def values(of: Rule) -> str:
-    """The factors of operands and results, without the sets."""
+    """Return the factors of operands and results in a rule."""
     return re.split(" {| linear", str(of))[0]
 
 
@@ -50,7 +50,7 @@ def test_a_reshape_refines_both_shapes(source: Shape, target: Shape, expected: s
         ((4, 6), (6, 4), ("f0",)),
         ((2, 3, 5), (2, 5, 3), ("f0",)),
         ((3, 5), (5, 3), ()),
-        # Rows stay rows, however the rest of each is grouped.
+        # Rows stay rows for any grouping of the other dims.
         ((8, 4, 6, 6), (8, 6, 24), ("f0", "f1")),
         ((8, 4, 6, 6), (48, 24), ("f0",)),
         ((48, 24), (8, 4, 6, 6), ("f0",)),
@@ -88,7 +88,7 @@ def test_broadcast_dims_stay_whole():
         ("constant_pad_nd", ((4, 6), (4, 8)), {"pad": [1, 1]}, ("d0",)),
     ],
 )
-def test_what_an_argument_names_stays_whole(
+def test_dims_named_by_an_argument_stay_whole(
     name: str, shapes: tuple[Shape, Shape], arguments: dict[str, Any], splittable: tuple[str, ...]
 ):
     assert rule(name, [shapes[0]], [shapes[1]], **arguments).splittable() == splittable
@@ -133,7 +133,7 @@ def test_channels_in_groups_are_split_by_groups():
     assert rule("convolution", images, [(2, 4, 8, 8)], groups=1).splittable() == ("n", "i", "o")
 
 
-def test_linear_operands_that_are_numbers_block_the_set():
+def test_a_number_as_operand_removes_the_linear_set():
     assert rule("add.Tensor", [(4,), (4,)], [(4,)]).linear == (frozenset({0, 1}),)
     assert rule("add.Tensor", [(4,)], [(4,)], other=1.0).linear == ()
     assert rule("mul.Tensor", [(4,)], [(4,)], other=2.0).linear == (frozenset({0}),)
@@ -149,7 +149,7 @@ def test_an_overload_without_a_row_runs_whole():
     ("name", "operands", "result"),
     [("index.Tensor", ((6, 4), (6,)), (3, 4)), ("index_put", ((6, 4), (6,), (3, 4)), (6, 4))],
 )
-def test_a_mask_is_no_index(name: str, operands: tuple[Shape, ...], result: Shape):
+def test_a_mask_is_not_an_index(name: str, operands: tuple[Shape, ...], result: Shape):
     given = ("self", "indices", "values")[: len(operands)]
     found = rule_of(OpInstance(name, operands, (result,), given, masks=frozenset({1})))
     assert found.replicated == found.sizes.keys()

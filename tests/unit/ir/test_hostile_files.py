@@ -1,4 +1,4 @@
-"""Cluster and pin files that are wrong in any way are refused with one message; minimal cases, and mutants."""
+"""Invalid cluster and pin files are refused with one message: minimal cases, and mutants."""
 
 import pytest
 from hostile_files import KINDS, cluster_texts, load_what_is_used, mutants, outcome, pin_texts

@@ -1,4 +1,4 @@
-"""Equal values of interned classes are one object, wherever they come from."""
+"""Equal values of interned classes are the same object, whatever their origin."""
 
 import copy
 import pickle
@@ -16,13 +16,13 @@ ROWS = Sharding.of([("gpu",), ()], {"node": Reduction.SUM})
 @pytest.mark.parametrize(
     "value", [ROWS, DimSharding(("a", "b"), (0, 1, 4)), Ratios.of({"gpu": (0.5, 0.5)}), Signature((ROWS,), (ROWS,))]
 )
-def test_a_value_that_was_copied_or_pickled_is_the_same(value: object):
+def test_a_copied_or_unpickled_value_is_the_same_object(value: object):
     assert pickle.loads(pickle.dumps(value)) is value
     assert copy.deepcopy(value) is value
     assert copy.copy(value) is value
 
 
-def test_a_value_is_the_same_however_it_is_made():
+def test_equal_values_are_the_same_object():
     assert DimSharding(axes=("gpu",)) is DimSharding(("gpu",)) is DimSharding(("gpu",), None)
     assert parse_sharding(str(ROWS)) is ROWS
     assert replace(ROWS, partial=()) is Sharding.of([("gpu",), ()])

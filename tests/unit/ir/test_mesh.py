@@ -1,4 +1,4 @@
-"""Meshes: ranks, coordinates and groups agree, and what cannot be a mesh is refused."""
+"""Meshes: ranks, coordinates and groups agree, and invalid meshes are refused."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ NODES = Mesh.of(node=2, gpu=3)
 
 
 @given(meshes, st.data())
-def test_a_rank_is_its_coordinates(mesh: Mesh, data: st.DataObject):
+def test_ranks_and_coordinates_correspond(mesh: Mesh, data: st.DataObject):
     rank = data.draw(st.integers(0, mesh.device_count - 1))
     assert mesh.rank(mesh.coordinates(rank)) == rank
     assert mesh.part(rank, mesh.names) == rank
@@ -59,17 +59,17 @@ def test_axes_are_sorted_major_to_minor():
         ("8", Mesh.of(a0=8)),
     ],
 )
-def test_meshes_are_read_from_a_command_line(text: str, expected: Mesh):
+def test_meshes_are_parsed_from_a_command_line(text: str, expected: Mesh):
     assert parse_mesh(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "dp", "dp=", "2x", "dp=two", "dp=2,tp", "=2", "0x2", "dp=2,dp=4"])
-def test_what_is_no_mesh_is_refused(text: str):
+def test_invalid_text_of_a_mesh_is_refused(text: str):
     with pytest.raises(ValueError, match=r"mesh"):
         parse_mesh(text)
 
 
-def test_errors_say_what_there_is():
+def test_errors_list_the_axes_and_sizes():
     with pytest.raises(ValueError, match='mesh @mesh has no axis "gpus"; its axes are "node"=2, "gpu"=3'):
         NODES.axis("gpus")
     with pytest.raises(ValueError, match="rank 6 is outside mesh @mesh of 6 devices"):
@@ -84,7 +84,7 @@ def test_time_adds_axes_and_no_devices():
     assert timed.device_count == 2
 
 
-def test_three_axes_divide_a_dim_in_the_order_of_a_cycle_too():
+def test_three_axes_may_split_a_dim_in_a_cyclic_order():
     cube = Mesh.of(x=2, y=2, z=2)
     assert cube.orders(["z", "x"]) == (("x", "z"), ("z", "x"))
     assert cube.orders(["y", "x"]) == (("x", "y"),)
@@ -92,7 +92,7 @@ def test_three_axes_divide_a_dim_in_the_order_of_a_cycle_too():
     assert NODES.orders(NODES.names) == (NODES.names,)
 
 
-def test_axes_are_merged_in_the_order_that_they_have():
+def test_axes_are_merged_in_their_order():
     over_time = Mesh((*Mesh.of(x=2, y=2, z=2).axes, Axis("micro", 4, AxisKind.TEMPORAL)))
     assert over_time.merged(("x", "y"), ["micro"]) == ("x", "y", "micro")
     assert over_time.merged(("z", "x"), ["micro"]) == ("z", "micro", "x")

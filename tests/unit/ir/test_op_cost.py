@@ -1,4 +1,4 @@
-"""What ops cost on a device: from a table, by a fitted rate with its curve, or by the plain roofline."""
+"""Costs of ops on a device: from a table, by a fitted rate with its curve, or by the plain roofline."""
 
 import pytest
 from hypothesis import given
@@ -59,7 +59,7 @@ def test_the_rate_of_all_other_families_comes_before_the_roofline():
     assert op_seconds(others, work("attention", 1e10, 0)) == pytest.approx(1.0)
 
 
-def test_what_goes_over_memory_goes_as_the_next_best_that_was_fitted():
+def test_memory_bound_families_fall_back_to_another_fitted_rate():
     own = OpRate("reductions", "float32", 1e12, 2e10, 0.0)
     others = OpRate("elementwise", "float32", 1e12, 1e10, 0.0)
     device = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(others, own))
@@ -68,7 +68,7 @@ def test_what_goes_over_memory_goes_as_the_next_best_that_was_fitted():
     assert op_rate(device, "windows", "float32").bandwidth == 1e11
 
 
-def test_a_view_costs_its_launch_where_that_was_fitted():
+def test_a_view_costs_its_fitted_launch_time():
     device = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(OpRate("views", "", 1e12, 1e10, 2e-6),))
     assert op_seconds(device, work("views", 0, 0)) == 2e-6
     assert op_seconds(device, work("contractions", 0, 0)) == 0.0
@@ -88,7 +88,7 @@ CURVED = OpRate("contractions", "", 1e12, 1e11, 1e-6, ((1e6, 0.1), (1e9, 1.0)), 
     ],
     ids=["large product", "small product", "large and thin", "thin, of few FLOPs", "on the ridge of both curves"],
 )
-def test_flops_have_their_curve_and_bytes_theirs(flops: float, moved: float, seconds: float):
+def test_flops_and_bytes_have_separate_curves(flops: float, moved: float, seconds: float):
     assert CURVED.seconds(flops, moved) == pytest.approx(seconds + 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Schedules of jobs on ports: all jobs once, none below the bound, the exact one no longer than any heuristic's."""
+"""Schedules of jobs on ports have each job once and respect the bound; the exact one is the shortest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENDERS, RECEIVERS = 3, 3
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 7) -> Problem:
-    """Jobs from one of some senders to some receivers, as broadcasts between hosts are."""
+    """Draw jobs from one of several senders to several receivers, as broadcasts between hosts are."""
     jobs: list[Job] = []
     for _ in range(draw(st.integers(1, most))):
         senders = draw(st.sets(st.integers(0, SENDERS - 1), min_size=1))
@@ -32,7 +32,7 @@ def problems(draw: st.DrawFn, most: int = 7) -> Problem:
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_all_jobs_once_and_the_exact_schedule_is_shortest(problem: Problem):
+def test_schedules_have_all_jobs_once_and_the_exact_one_is_shortest(problem: Problem):
     exact = schedule(problem, "exact")
     for order in HEURISTICS:
         found = schedule(problem, order)
@@ -43,8 +43,8 @@ def test_all_jobs_once_and_the_exact_schedule_is_shortest(problem: Problem):
 
 @settings(max_examples=25, deadline=None)
 @given(problems(most=4))
-def test_exact_is_as_short_as_the_best_of_all(problem: Problem):
-    """Brute force: every order, with every choice of senders."""
+def test_exact_equals_the_shortest_of_all_schedules(problem: Problem):
+    """Compare with all orders and all choices of senders."""
     orders = itertools.permutations(range(len(problem)))
     choices = list(itertools.product(*(range(len(job.options)) for job in problem)))
     shortest = min(makespan(problem, [(n, c[n]) for n in order]) for order in orders for c in choices)
@@ -83,14 +83,14 @@ def test_every_process_finds_the_same_schedule():
     assert found.pop().endswith("True\n"), "expected a problem that CP-SAT is asked for"
 
 
-def test_a_case_that_greedy_orders_miss():
-    """Case 4 of the paper in small: all from one host to one host at a time leave the others idle."""
+def test_best_is_shorter_than_greedy_orders():
+    """A small version of case 4 of the paper: sending everything between two hosts at a time leaves the others idle."""
     problem = tuple(Job(1, ((i // 4, 2 + j // 4),)) for i in range(8) for j in range(8))
     assert makespan(problem, schedule(problem, "naive")) > least_makespan(problem) == 32
     assert makespan(problem, schedule(problem, "best")) == 32
 
 
-def test_loads_that_may_be_put_on_several_ports():
+def test_loads_are_distributed_over_several_ports():
     both, one = frozenset((0, 1)), frozenset((0,))
     assert covering_load([(3, both), (3, both)]) == 3.0
     assert covering_load([(3, both), (9, one)]) == 9.0
@@ -99,19 +99,19 @@ def test_loads_that_may_be_put_on_several_ports():
     assert covering_load([]) == 0.0
 
 
-def test_bounds_are_multiples_of_what_jobs_take():
+def test_bounds_are_multiples_of_the_length_of_jobs():
     problem = tuple(Job(4, ((0, 2 + i), (1, 2 + i))) for i in range(3))
     assert least_makespan(problem) == 8
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_jobs(count: int):
+def test_no_job_or_one_job(count: int):
     problem = (Job(5, ((0, 1),)),) * count
     assert schedule(problem) == ((0, 0),) * count
     assert makespan(problem, schedule(problem)) == least_makespan(problem) == 5 * count
 
 
-def test_what_reaches_the_bound_needs_no_solver():
+def test_a_schedule_at_the_bound_needs_no_solver():
     code = (
         "import sys; from shardwright.ir.port_jobs import Job; from shardwright.ir.port_schedule import schedule;"
         "schedule(tuple(Job(1, ((i % 2, 2 + i // 32),)) for i in range(64)));"

@@ -14,7 +14,7 @@ MESH = Mesh.of(a=2, b=3, c=4)
 
 
 def shares(size: int) -> st.SearchStrategy[list[float]]:
-    """The shares of `size` parts, zeros included."""
+    """Draw shares of `size` parts, including zeros."""
     weights = st.lists(st.integers(0, 20), min_size=size, max_size=size).filter(any)
     return weights.map(lambda drawn: [weight / sum(drawn) for weight in drawn])
 
@@ -33,9 +33,9 @@ def test_rounded_sizes_sum_exactly_and_stay_near(count: int, given_shares: list[
     assert all(size == 0 for size, share in zip(sizes, given_shares, strict=True) if share == 0)
 
 
-def test_the_smallest_error_gives_way():
+def test_rounding_adjusts_the_share_with_the_smallest_error():
     assert rounded(6, (0.4, 0.3, 0.2, 0.1)) == (2, 2, 1, 1)
-    # 2.5 and 1.5 both round up, which is one too many: either error is the same, the first gives way.
+    # Both shares round up, which is one too many; the errors are equal, so the first share is reduced.
     assert rounded(6, (0.4, 0.4, 0.2)) == (3, 2, 1) or sum(rounded(6, (0.4, 0.4, 0.2))) == 6
     assert rounded(10, (1.0, 0.0)) == (10, 0)
 
@@ -53,17 +53,17 @@ def test_gathering_minor_axes_leaves_the_boundaries_of_the_major(
 
 
 @given(st.integers(0, 100), st.permutations(MESH.names))
-def test_without_ratios_the_split_is_the_even_one(count: int, order: list[str]):
+def test_without_ratios_the_split_is_even(count: int, order: list[str]):
     assert boundaries(count, tuple(order), MESH) == even_offsets(count, 24)
 
 
-def test_equal_shares_are_no_different_from_none():
+def test_equal_shares_equal_no_ratios():
     splits = Splits.single((8,), Ratios.of({"c": [0.25] * 4}))
     assert splits.dim(0, ("c",), MESH) == DimSharding(("c",))
 
 
 def test_pieces_stay_whole():
-    """The 42 of 6x7 split where the 6 does."""
+    """A flattened dim of 42 = 6x7 is split at the boundaries of the 6."""
     rows = Splits((6,), (6,), Ratios.of({"c": [0.4, 0.3, 0.2, 0.1]}))
     flat = Splits((42,), (6,), Ratios.of({"c": [0.4, 0.3, 0.2, 0.1]}))
     assert rows.dim(0, ("c",), MESH).offsets == (0, 2, 4, 5, 6)

@@ -1,4 +1,4 @@
-"""Sharding rules: factor notation, what can be split, and which shapes fit."""
+"""Sharding rules: factor notation, splittable factors, and shapes that fit."""
 
 import re
 
@@ -11,7 +11,7 @@ MM = "([i, k], [k, j]) -> ([i, j]) reduction={k}"
 
 
 def bind(text: str, *operands: tuple[int, ...], results: list[tuple[int, ...]]) -> Rule:
-    """The rule `text` on operands and results of these shapes."""
+    """Bind the rule `text` to operands and results of these shapes."""
     return parse_rule(text).bind(operands, results)
 
 
@@ -52,11 +52,11 @@ def test_a_factor_of_one_element_does_not_lead():
     assert rule.splittable() == ("s",)
 
 
-def test_what_is_replicated_is_not_split():
+def test_a_replicated_factor_is_not_split():
     assert bind("([i, j]) -> ([i, j]) replicated={j}", (4, 4), results=[(4, 4)]).splittable() == ("i",)
 
 
-def test_an_op_that_nobody_knows_stays_whole():
+def test_an_unknown_op_stays_replicated():
     rule = replicated_rule([(4, 6), ()], [(4,)])
     assert rule.splittable() == ()
     assert rule.misfit([(4, 6), ()], [(4,)]) is None
@@ -91,7 +91,7 @@ def test_a_misfit_is_named(operands: list[tuple[int, ...]], results: list[tuple[
         ("([v], [b]) -> ([b]) indexed={v: 0}", "operand 0 holds positions of factor v and has a dim of it"),
     ],
 )
-def test_text_that_is_no_rule_is_refused(text: str, message: str):
+def test_invalid_text_of_a_rule_is_refused(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         parse_rule(text)
 

@@ -1,4 +1,4 @@
-"""The schemas that the verifier knows are those of the installed torch, and of the functions of fused ops."""
+"""The verifier has the schemas of the installed torch, and of the functions of fused ops."""
 
 import inspect
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_rows_of_fused_ops_have_the_arguments_of_their_functions():
             assert argument.kind != TENSOR or argument.optional == annotation.endswith("| None"), (name, argument)
 
 
-def test_words_are_those_that_torch_takes():
+def test_allowed_words_are_the_ones_torch_accepts():
     x = torch.rand(3, 3)
     index = torch.zeros(3, 3, dtype=torch.int64)
     aten = torch.ops.aten
@@ -74,7 +74,7 @@ def test_words_are_those_that_torch_takes():
             call("banana")
 
 
-def test_schemas_are_read_as_torch_writes_them():
+def test_schemas_are_parsed_in_torchs_notation():
     text = "Tensor(a) self, Tensor?[] indices, int[1]? dim, bool[2] mask, SymInt[2] stride=[1, 1], *, float? scale=None"
     assert list(parse_arguments(text)) == [
         Argument("self", "Tensor"),

@@ -25,7 +25,7 @@ MESH = Mesh.of(a=2, b=3, c=2)
 
 @st.composite
 def spreads(draw: st.DrawFn) -> tuple[tuple[int, ...], Sharding]:
-    """A shape with a sharding of it on MESH, uneven dims and partial sums included."""
+    """Draw a shape and a sharding of it on MESH, with uneven dims and partial sums."""
     rank = draw(st.integers(0, 3))
     places = draw(st.lists(st.sampled_from([None, "partial", *range(rank)]), min_size=3, max_size=3))
     pairs = list(zip(MESH.names, places, strict=True))
@@ -62,7 +62,7 @@ def _slices(shape: tuple[int, ...], sharding: Sharding, rank: int) -> tuple[slic
 
 
 def _one_of_each(sharding: Sharding) -> list[int]:
-    """One rank for each part of the value."""
+    """Return one rank for each part of the value."""
     others = [name for name in MESH.names if name not in sharding.split_axes]
     return [group[0] for group in MESH.groups(others)]
 
@@ -104,7 +104,7 @@ def test_an_even_split_has_one_form():
         ('[{"b"}], offsets={0: [0, 3, 2, 4]}', (4,), "must be 4 ascending numbers"),
     ],
 )
-def test_what_does_not_fit_is_named(text: str, shape: tuple[int, ...], message: str):
+def test_a_sharding_that_does_not_fit_is_refused(text: str, shape: tuple[int, ...], message: str):
     with pytest.raises(ValueError, match=message):
         parse_sharding(text).verify(MESH, shape)
 
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_named(text: str, shape: tuple[int, ...], message: 
         *('[{"class"}]', "[{}], [{}]", '[{"a"}], offsets={1: [0, 2, 4]}'),
     ],
 )
-def test_text_that_is_none_is_refused(text: str):
+def test_invalid_text_of_a_sharding_is_refused(text: str):
     with pytest.raises(ValueError, match=r"sharding '.*expected"):
         parse_sharding(text)
 

@@ -1,4 +1,4 @@
-"""Signatures: all that a rule allows and nothing else, even and uneven, with reasons for what it does not."""
+"""Signatures: exactly the allowed ones of a rule, even and uneven, with reasons for mismatches."""
 
 import math
 
@@ -39,18 +39,18 @@ ROWS_VIEW = rule_of(OpInstance("view", ((6, 7),), ((42,),), ("self",), {"size": 
 
 
 def mm(i: int, k: int, j: int, linear: str = "") -> Rule:
-    """The rule of a matrix product."""
+    """Return the rule of a matrix product."""
     text = f"([i, k], [k, j]) -> ([i, j]) reduction={{k}} {linear}"
     return parse_rule(text).bind([(i, k), (k, j)], [(i, j)])
 
 
 def texts(rule: Rule, mesh: Mesh) -> list[str]:
-    """All signatures as text."""
+    """Return all signatures as text."""
     return [str(each) for each in signatures(rule, mesh)]
 
 
 def read(operands: list[str], results: list[str]) -> Signature:
-    """A signature from the text of its shardings."""
+    """Parse the shardings of a signature."""
     return Signature(tuple(map(parse_sharding, operands)), tuple(map(parse_sharding, results)))
 
 
@@ -103,7 +103,7 @@ def test_an_even_split_leaves_no_part_empty():
     assert signature(mm(5, 6, 6), MESH, [Split("i"), Split("i")], {"i": (0, 0, 1, 2, 3, 4, 5)}) is not None
 
 
-def test_offsets_are_those_of_a_factor():
+def test_offsets_of_a_factor_apply_to_all_its_dims():
     found = signature(ROWS_VIEW, GPU, [Split("f0")], {"f0": (0, 2, 6)})
     assert str(found) == '([{"gpu"}, {}], offsets={0: [0, 2, 6]}) -> ([{"gpu"}], offsets={0: [0, 14, 42]})'
 
@@ -166,7 +166,7 @@ def test_offsets_that_differ_between_dims_of_a_factor_are_explained():
     assert "the nearest that it allows is" in problem
 
 
-def test_zeros_are_a_sum_of_zeros_and_other_numbers_are_not():
+def test_only_constant_zeros_may_be_partial():
     made = {
         (name, number): rule_of(OpInstance(name, (), ((4, 6),), (), {"size": [4, 6], "fill_value": number}))
         for name, number in [("zeros", None), ("full", 0), ("full", 0.0), ("full", 1), ("ones", None)]

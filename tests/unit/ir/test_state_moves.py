@@ -1,4 +1,4 @@
-"""Moved state is the state, bit by bit, and no byte of it is moved in vain."""
+"""Moved state is bitwise equal, and no byte is moved unnecessarily."""
 
 import itertools
 import random
@@ -15,7 +15,7 @@ SHAPES = {"w": (12, 7), "b": (13,), "s": (), "t": (5, 6, 4)}
 
 
 def boxes(name: str, mesh: Mesh, draw: random.Random) -> dict[int, Box]:
-    """A value spread in some way: split along any dims by any axes, in uneven parts too."""
+    """Return the boxes of a randomly sharded value: any dims split by any axes, also unevenly."""
     shape, axes = SHAPES[name], list(mesh.names)
     draw.shuffle(axes)
     given: list[list[str]] = [[] for _ in shape]
@@ -82,7 +82,7 @@ def test_the_same_plan_moves_nothing():
     assert (found.bytes, found.bound, found.lost) == (0, 0, ())
 
 
-def test_what_left_with_a_rank_is_lost():
+def test_state_of_a_lost_rank_is_reported():
     halves = {0: ((0, 6),), 1: ((6, 12),)}
     found = state_moves([SpreadState("w", halves, 4)], [SpreadState("w", {0: ((0, 12),)}, 4)], kept_ranks(2, 1, [1]))
     assert found.lost == (("w", 0, ((0, 6),)),)
@@ -97,6 +97,6 @@ def test_senders_take_turns():
 
 
 @pytest.mark.parametrize("remaining", [[0, 0], [4], [-1]])
-def test_remaining_ranks_are_those_that_there_were(remaining: list[int]):
+def test_remaining_ranks_must_be_old_ranks(remaining: list[int]):
     with pytest.raises(ValueError, match="expected different ranks below 4"):
         kept_ranks(4, 2, remaining)

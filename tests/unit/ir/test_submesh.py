@@ -1,4 +1,4 @@
-"""Sub-meshes of consecutive ranks, and the ways to divide a mesh among stages."""
+"""Sub-meshes of consecutive ranks, and divisions of a mesh among stages."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_whole_rows_and_parts_of_a_row_are_meshes(first: int, count: int, axes: 
 
 
 @pytest.mark.parametrize(("first", "count"), [(2, 4), (0, 6), (10, 4), (0, 0), (-1, 2)])
-def test_other_ranks_are_none(first: int, count: int):
+def test_other_ranks_are_not_a_submesh(first: int, count: int):
     assert submesh(GRID, first, count, "part") is None
 
 
@@ -37,7 +37,7 @@ def test_divisions_are_as_equal_as_the_mesh_allows():
     assert divisions(Mesh.of(gpu=2), 3) == []
 
 
-def test_a_division_has_all_ranks():
+def test_a_division_must_have_all_ranks():
     assert is_division(GRID, (4, 8))
     assert not is_division(GRID, (4, 4))
     assert not is_division(GRID, (2, 4, 6))

@@ -1,4 +1,4 @@
-"""The order of unit tasks: lists that agree, and those that do not."""
+"""The order of unit tasks: consistent and inconsistent lists."""
 
 import re
 
@@ -11,13 +11,13 @@ TASKS = [Task(0, ((0, 2),), 0, (4, 5)), Task(0, ((2, 4),), 1, (4, 5)), Task(0, (
 
 
 def order(**lists: list[int]) -> TaskOrder:
-    """Lists by their ranks, written as `r0_1`."""
+    """Return an order; the keywords name the ranks of each list as `r0_1`."""
     return TaskOrder(
         tuple(TaskList(tuple(map(int, ranks[1:].split("_"))), tuple(numbers)) for ranks, numbers in lists.items())
     )
 
 
-def test_lists_that_agree():
+def test_consistent_lists_give_a_sequence():
     given = order(r0=[0], r1=[2, 1], r4_5=[1, 0], r6=[2])
     given.verify(TASKS)
     assert given.sequence(TASKS) == [2, 1, 0]
@@ -25,7 +25,7 @@ def test_lists_that_agree():
     assert in_turn(TASKS, None) == TASKS
 
 
-def test_tasks_that_need_not_wait_come_first():
+def test_tasks_without_a_wait_come_first():
     given = order(r0=[0], r1=[1, 2], r4_5=[0, 1], r6=[2])
     assert given.sequence(TASKS) == [0, 1, 2]
 
@@ -50,17 +50,17 @@ def test_tasks_that_need_not_wait_come_first():
         ),
     ],
 )
-def test_lists_that_do_not(given: TaskOrder, message: str):
+def test_inconsistent_lists_are_refused(given: TaskOrder, message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         given.verify(TASKS)
 
 
-def test_lists_are_those_of_nics():
+def test_ranks_that_share_a_nic_share_a_list():
     tasks, lists = listed_by_slice([TASKS[2], TASKS[1], TASKS[0]], lambda rank: rank // 4)
     assert tasks == TASKS
     assert lists == order(r0_1=[2, 1, 0], r4_5_6=[2, 1, 0])
 
 
-def test_no_lists_where_nothing_is_in_turn():
+def test_there_are_no_lists_if_no_port_is_shared():
     parts = [Task(part, ((part, part + 1),), rank, (rank + 4,)) for part in range(3) for rank in range(2)]
     assert listed_by_slice(parts, lambda rank: rank) == (parts, None)

@@ -1,4 +1,4 @@
-"""Topologies: where ranks sit, which ports they share, what collectives then cost; numbers worked out by hand."""
+"""Topologies: places of ranks, shared ports, and costs of collectives; expected numbers are computed by hand."""
 
 import math
 from dataclasses import replace
@@ -19,13 +19,13 @@ SCATTER, TO_ALL = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL
 
 
 def hosts(count: int = 2, devices: int = 8, nics: int = 1, inside: Level = NVLINK, **more: object) -> Topology:
-    """Hosts that are alike."""
+    """Return a topology of equal hosts."""
     host = Host(devices, inside.name, "nic", nics, count)
     return Topology((inside, NIC), (host,), **more)  # pyright: ignore[reportArgumentType]
 
 
 def cluster(topology: Topology, **axes: int) -> Cluster:
-    """A cluster of one kind of device."""
+    """Return a cluster of one kind of device."""
     mesh = Mesh.of(**axes)
     return Cluster(
         "c", mesh, (Device("d", (("float32", 1.0),), 1.0, 1.0),), (0,) * mesh.device_count, (), topology=topology
@@ -33,7 +33,7 @@ def cluster(topology: Topology, **axes: int) -> Cluster:
 
 
 def beta(where: Cluster, kind: CollectiveKind, *axes: str) -> float:
-    """Seconds per byte of the whole value."""
+    """Return the seconds per byte of the full value."""
     return where.collective_costs(kind, axes)[1]
 
 
@@ -54,20 +54,20 @@ def test_groups_at_once_share_the_nic_of_their_hosts():
 
 def test_a_ring_over_all_devices_crosses_each_nic_once():
     assert beta(cluster(hosts(), node=2, gpu=8), GATHER, "node", "gpu") == pytest.approx(15 / 16 / 8)
-    # With a NIC per device there are as many rings, each of which carries its part.
+    # With a NIC per device there is one ring per NIC, each with its share of the bytes.
     assert beta(cluster(hosts(nics=8), node=2, gpu=8), GATHER, "node", "gpu") == pytest.approx(15 / 16 / 64)
 
 
 def test_an_axis_may_lie_across_hosts():
     assert beta(cluster(hosts(), gpu=16), GATHER, "gpu") == pytest.approx(15 / 16 / 8)
-    # Ranks 0-3 and 4-7 are of host 0: no group of 4 crosses a NIC.
+    # Ranks 0-3 and 4-7 are on host 0: no group of 4 crosses a NIC.
     assert beta(cluster(hosts(), a=4, b=4), GATHER, "b") == pytest.approx(3 / 4 / 100)
     # Each group of "a" has two ranks on each host, and there are four of them.
     assert beta(cluster(hosts(), a=4, b=4), GATHER, "a") == pytest.approx(4 * 3 / 4 / 8)
 
 
-def test_an_all_to_all_sends_what_is_for_other_hosts_through_the_nic():
-    # Each of 8 devices sends 8/16 of what it has to the other host.
+def test_an_all_to_all_sends_only_the_part_for_other_hosts_through_the_nic():
+    # Each of 8 devices sends 8/16 of its bytes to the other host.
     assert beta(cluster(hosts(), node=2, gpu=8), TO_ALL, "node", "gpu") == pytest.approx(8 * 8 / 16 / 8)
     assert beta(cluster(hosts(nics=8), node=2, gpu=8), TO_ALL, "node", "gpu") == pytest.approx(8 / 16 / 8)
 
@@ -87,10 +87,10 @@ def test_the_slowest_wire_counts():
 
 
 def test_an_uplink_is_shared_by_the_hosts_below():
-    # Two hosts below each switch; their NICs have 16, the uplink a fourth of that.
+    # Each switch has two hosts; their NICs have bandwidth 16, the uplink a fourth of it.
     tree = hosts(count=4, devices=1, switch=Switch(2, 4.0))
     assert beta(cluster(tree, node=4), GATHER, "node") == pytest.approx(3 / 4 / 4)
-    # Two groups cross at once where each has one host below either switch.
+    # Two groups cross at once if each has one host at each switch.
     assert beta(cluster(tree, a=2, b=2), GATHER, "a") == pytest.approx(2 * 1 / 2 / 4)
     assert beta(cluster(tree, a=2, b=2), GATHER, "b") == pytest.approx(1 / 2 / 8)
     # Each of two hosts sends two fourths beyond the switch.
@@ -100,17 +100,17 @@ def test_an_uplink_is_shared_by_the_hosts_below():
     )  # fmt: skip
 
 
-def test_a_collective_reaches_the_part_that_its_level_says():
+def test_a_collective_reaches_the_efficiency_of_its_level():
     level = Level("nic", 10e-6, 8.0, efficiency=(("all_gather", 0.5),))
     where = cluster(Topology((level,), (Host(1, nic="nic", count=2),)), node=2)
     assert beta(where, GATHER, "node") == pytest.approx(1 / 2 / 4)
     assert beta(where, SCATTER, "node") == pytest.approx(1 / 2 / 8)
 
 
-def test_small_messages_take_steps():
+def test_latency_is_paid_for_each_step():
     where = cluster(hosts(), node=2, gpu=8)
-    # A ring of 16: one of its two crossings, and all 14 steps inside; twice for an all-reduce, or up and down a tree of
-    # chains.
+    # The latency of a ring of 16 has one crossing and 14 steps inside; an all-reduce takes it twice, or goes up and
+    # down a tree of chains.
     chain, tree = 14 * 1e-6 + 10e-6, 7 * 1e-6 + 10e-6
     assert where.collective_costs(GATHER, ("node", "gpu"))[0] == pytest.approx(chain)
     assert where.collective_costs(REDUCE, ("node", "gpu"))[0] == pytest.approx(2 * tree)
@@ -137,7 +137,7 @@ def test_a_hierarchy_sends_an_eighth_across():
     assert not cluster(hosts(devices=3), a=2, b=3, c=1).has_levels(("b", "c"))
 
 
-def test_a_hierarchy_gathers_and_scatters_a_part_across_and_copies_what_it_has():
+def test_a_hierarchy_gathers_and_scatters_a_part_across_and_pays_for_copies():
     where = cluster(hosts(), node=2, gpu=8)
     memory = where.device(0).memory_bandwidth
     inside, across, copy = 7 / 8 / 100, 8 * 1 / 2 / 8, 2 / memory
@@ -145,13 +145,13 @@ def test_a_hierarchy_gathers_and_scatters_a_part_across_and_copies_what_it_has()
         fixed, per_byte = where.collective_costs(kind, ("node", "gpu"), "hierarchical")
         assert per_byte == pytest.approx(inside + across / 8 + copy)
         assert fixed == sum(where.collective_costs(kind, (axis,))[0] for axis in ("node", "gpu"))
-    # All that a rank has is sent in both phases.
+    # Both phases send all bytes of a rank.
     per_byte = where.collective_costs(TO_ALL, ("node", "gpu"), "hierarchical")[1]
     assert per_byte == pytest.approx(7 / 8 / 100 + 8 * 1 / 2 / 8 + 3 * copy)
 
 
 def test_two_emulated_hosts_gather_and_scatter_as_measured():
-    """`benchmarks/emulated_collectives.py`: 8 MiB in 193 and 200 ms by phases."""
+    """`benchmarks/emulated_collectives.py` measured 193 and 200 ms for 8 MiB by phases."""
     levels = (Level("loopback", 1e-4, 7.5e9 / 8), Level("veth", 2e-4, 200e6 / 8))
     where = cluster(Topology(levels, (Host(2, "loopback", "veth", count=2),)), node=2, gpu=2)
     where = replace(where, devices=(replace(where.device(0), memory_bandwidth=5e9),))
@@ -160,8 +160,8 @@ def test_two_emulated_hosts_gather_and_scatter_as_measured():
         assert seconds == pytest.approx(0.196, rel=0.15)
 
 
-def test_two_emulated_hosts_take_what_they_were_measured_to():
-    """Two network namespaces of two processes, 200 Mbit/s between them, 7.5 Gbit/s inside: 8 MB in 531 and 409 ms."""
+def test_two_emulated_hosts_reduce_as_measured():
+    """Measured on two network namespaces of two processes, 200 Mbit/s between and 7.5 Gbit/s inside: 531 and 409 ms."""
     levels = (Level("loopback", 1e-4, 7.5e9 / 8), Level("veth", 2e-4, 200e6 / 8))
     where = cluster(Topology(levels, (Host(2, "loopback", "veth", count=2),)), node=2, gpu=2)
     flat = where.collective_seconds(REDUCE, ("node", "gpu"), 8 * 2**20)
@@ -170,7 +170,7 @@ def test_two_emulated_hosts_take_what_they_were_measured_to():
     assert hierarchical == pytest.approx(0.409, rel=0.2)
 
 
-def test_a_route_has_what_it_shares():
+def test_a_route_has_its_shared_ports():
     where = hosts(nics=2)
     assert where.route(0, 1).ports == ("device0.out", "device1.in")
     assert where.route(3, 12).ports == ("host0.nic0.out", "host1.nic1.in")
@@ -180,7 +180,7 @@ def test_a_route_has_what_it_shares():
     assert where.route(5, 5).bandwidth == math.inf
 
 
-def test_a_part_keeps_its_seats():
+def test_a_part_of_a_topology_keeps_its_ports():
     part = hosts(nics=2).part(range(12, 16))
     assert part.size == 4
     assert part.route(0, 1).ports == ("device12.out", "device13.in")
@@ -222,12 +222,12 @@ def test_one_host_without_a_nic_grows():
         (lambda: Topology((), (Host(1),), Switch(0, 1.0)), "a switch needs at least 1 host"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(given: object, message: str):
+def test_invalid_topologies_are_refused(given: object, message: str):
     assert callable(given)
     with pytest.raises(ValueError, match=message):
         given()
 
 
-def test_a_cluster_has_hosts_for_its_mesh():
+def test_hosts_must_match_the_mesh():
     with pytest.raises(ValueError, match=r"cluster @c has hosts with 16 devices, its mesh .* has 24"):
         cluster(hosts(), node=3, gpu=8)

@@ -1,4 +1,4 @@
-"""Plans of transfers: bit-exact delivery, and one copy for each receiving host."""
+"""Plans of transfers: bitwise exact delivery, and one copy for each receiving host."""
 
 import itertools
 import json
@@ -34,25 +34,25 @@ ORDERS: tuple[Order, ...] = ("best", "exact", "naive", "greedy", "dispatch", "ra
 
 
 def placed(mesh: Mesh, sharding: Sharding, first: int = 0) -> Placed:
-    """A value on consecutive ranks of the job."""
+    """Place a value on consecutive ranks of the job."""
     return Placed(Grid.of(mesh, range(first, first + mesh.device_count)), sharding)
 
 
 def of_spec(shape: tuple[int, int], spec: list[str], first: int) -> Placed:
-    """The paper's notation: `S01` is a dim split over both axes of a mesh."""
+    """Place a value given in the paper's notation: `S01` is a dim split over both axes of a mesh."""
     names = ("node", "gpu")
     dims = [[names[int(axis)] for axis in entry[1:]] for entry in spec]
     return placed(Mesh.of(node=shape[0], gpu=shape[1]), Sharding.of(dims), first)
 
 
 def hosts_of(mesh: Mesh, first_rank: int, first_host: int) -> dict[int, int]:
-    """A host for each row."""
+    """Map ranks to hosts, one host per row of the mesh."""
     row = mesh.axis("gpu").size
     return {first_rank + i: first_host + i // row for i in range(mesh.device_count)}
 
 
 def is_delivered(shape: tuple[int, ...], source: Placed, target: Placed, tasks: Sequence[Task]) -> bool:
-    """Whether the tasks bring every receiver its part, bit by bit."""
+    """Return whether the tasks bring every receiver its exact part."""
     value = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     sent = split(value, source.sharding, source.grid.mesh)
     arrived = deliver(tasks, sent, source.grid, target.sharding, target.grid)
@@ -96,7 +96,7 @@ def test_cases_of_the_paper(name: str, method: Method):
 
 
 def even_or_not(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> Sharding:
-    """Any sharding of a value: even where that is possible, or at drawn boundaries, with empty parts too."""
+    """Draw a sharding of a value: even if possible, or with drawn boundaries and empty parts."""
     dims: list[DimSharding] = []
     free = list(mesh.names)
     for size in shape:
@@ -142,7 +142,7 @@ def test_uneven_and_empty_parts(data: st.DataObject, one: Mesh, other: Mesh, met
         assert crossings(tasks, hosts) == least_crossings(found, hosts)
 
 
-def test_what_hosts_hold_does_not_cross():
+def test_values_held_by_a_host_do_not_cross():
     source, target = placed(Mesh.of(gpu=4), Sharding.of([[]])), placed(Mesh.of(gpu=4), Sharding.of([[]]), 4)
     hosts = dict(zip(range(8), (0, 0, 1, 1, 0, 1, 1, 2), strict=True))
     found = units((5,), source, target)
@@ -151,7 +151,7 @@ def test_what_hosts_hold_does_not_cross():
     assert crossings(tasks, hosts) == least_crossings(found, hosts) == 5
 
 
-def test_parts_of_time_are_sent_apart():
+def test_micro_batches_are_sent_separately():
     mesh = Mesh.of(gpu=2).over(micro=2)
     source = placed(mesh, Sharding.of([["micro"], ["gpu"]]))
     target = placed(mesh, Sharding.of([["micro"], []]), 2)
@@ -161,7 +161,7 @@ def test_parts_of_time_are_sent_apart():
     assert is_delivered((4, 4), source, target, plan(found, Sites(dict.fromkeys(range(4), 0))))
 
 
-def test_what_is_there_once_is_sent_once():
+def test_a_value_without_micro_batches_is_sent_once():
     mesh = Mesh.of(gpu=2).over(micro=3)
     source, target = placed(mesh, Sharding.of([["gpu"]])), placed(mesh, Sharding.of([[]]), 2)
     found = units((4,), source, target)
@@ -178,7 +178,7 @@ def test_senders_share_the_load_of_their_hosts():
     assert {task.sender for task in plan(given_units, Sites(hosts), order="naive")} == {0}
 
 
-def test_hosts_take_slices_in_by_all_their_nics():
+def test_hosts_receive_slices_through_all_their_nics():
     hosts = {rank: rank // 4 for rank in range(8)}
     given_units = [WantedSlice(0, ((i, i + 1),), (i,), (4, 5, 6, 7)) for i in range(4)]
     for nics, time in (({rank: rank for rank in range(8)}, 1), ({rank: rank // 2 for rank in range(8)}, 2), (None, 4)):
@@ -189,7 +189,7 @@ def test_hosts_take_slices_in_by_all_their_nics():
     assert sorted(entries) == [4, 5, 6, 7]
 
 
-def test_units_are_cut_where_senders_cannot_share_them_whole():
+def test_units_are_cut_if_senders_cannot_share_them_evenly():
     sites = Sites({0: 0, 1: 1, 2: 2, 3: 3, 4: 4})
     given_units = [WantedSlice(0, ((10 * i, 10 * i + 10), (0, 3)), (0, 1), (2 + i,)) for i in range(3)]
     assert least_nic_time(given_units, sites) == 45
@@ -223,6 +223,6 @@ def test_devices_of_a_host_take_turns():
         ),
     ],
 )
-def test_meshes_that_do_not_go_together(source: Placed, target: Placed, message: str):
+def test_incompatible_meshes_are_refused(source: Placed, target: Placed, message: str):
     with pytest.raises(ValueError, match=message):
         units((4,), source, target)

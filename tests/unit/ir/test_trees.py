@@ -1,4 +1,4 @@
-"""What an all-reduce along trees of hosts costs, beside the published figures of NCCL on H100s."""
+"""Costs of an all-reduce along trees of hosts, compared with the published figures of NCCL on H100s."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def costs(kind: str, hosts: int, devices: int) -> tuple[float, float]:
     ("hosts", "devices", "published"),
     [(2, 1, 36.4), (2, 8, 92.4), (4, 1, 64.4), (8, 8, 148.4), (32, 1, 148.4), (32, 8, 204.4)],
 )
-def test_a_step_for_each_level_of_hosts_and_each_device_of_one(hosts: int, devices: int, published: float):
+def test_latency_counts_levels_of_hosts_and_devices_of_a_host(hosts: int, devices: int, published: float):
     assert costs("all_reduce:tree", hosts, devices)[0] == pytest.approx(published)
 
 
@@ -35,6 +35,6 @@ def test_a_switch_takes_one_step_and_each_value_once():
     assert costs("all_reduce:tree", 2, 8)[1] == pytest.approx(300 / (2 * 7 / 8))
 
 
-def test_an_all_reduce_begins_as_soon_as_the_better_of_both():
+def test_an_all_reduce_takes_the_better_latency_and_bandwidth():
     assert costs("all_reduce", 8, 1)[0] == costs("all_reduce:tree", 8, 1)[0] < costs("all_reduce:ring", 8, 1)[0]
     assert costs("all_reduce", 8, 1)[1] == costs("all_reduce:ring", 8, 1)[1]

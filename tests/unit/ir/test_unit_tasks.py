@@ -1,4 +1,4 @@
-"""Grids: who holds which part of a value, and when."""
+"""Grids: the part of a value that each rank holds at each micro-batch."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_parts_count_all_axes_of_time():
     assert grid.parts == (0, 1, 2, 3)
 
 
-def test_what_a_rank_holds_at_a_part():
+def test_the_slices_of_a_rank_at_a_part():
     grid = Grid.of(Mesh.of(gpu=2).over(micro=2), (3, 2))
     rows = parse_sharding('[{"micro", "gpu"}, {}]')
     assert grid.slices((8, 5), rows, 2, 1) == (slice(6, 8), slice(0, 5))
@@ -28,7 +28,7 @@ def test_what_a_rank_holds_at_a_part():
         grid.slices((8, 5), rows, 0, 0)
 
 
-def test_the_elements_of_a_task():
+def test_the_number_of_elements_of_a_task():
     assert Task(0, ((1, 3), (0, 5)), 0, (1,)).elements == 10
     assert Task(0, (), 0, (1,)).elements == 1
     assert Task(0, ((2, 2), (0, 5)), 0, (1,)).elements == 0

@@ -16,7 +16,7 @@ LINK = Link("gpu", 1e-5, 1e-10, (("all_reduce", 2e-5, 3e-10),), (("all_gather", 
 CLUSTER = Cluster("four", Mesh.of(gpu=4).over(micro=2), (DEVICE,), (0, 0, 0, 0), (LINK,))
 
 
-def test_a_field_goes_by_its_place_in_the_file_and_its_value_may_have_a_unit():
+def test_a_field_is_named_by_its_path_and_its_value_may_have_a_unit():
     assert changed(CLUSTER, "link.gpu.bandwidth", "25GB/s").links[0].beta == pytest.approx(4e-11)
     assert changed(CLUSTER, "link.gpu.latency", "5us").links[0].alpha == 5e-6
     assert changed(CLUSTER, "device.gpu.memory", 1e9).devices[0].memory == 1e9
@@ -30,19 +30,19 @@ def test_nothing_else_changes():
     assert changed(CLUSTER, "device.gpu.memory", number(CLUSTER, "device.gpu.memory")) == CLUSTER
 
 
-def test_what_was_measured_of_a_link_follows_what_is_set():
+def test_measurements_of_a_link_are_scaled_with_the_set_value():
     slower = changed(CLUSTER, "link.gpu.bandwidth", 5e9).links[0]
     assert slower.measured == (("all_reduce", 2e-5, pytest.approx(6e-10)),)
-    # Of the 0.5 ms, 10 us are latency; the others double.
+    # 10 us of the 0.5 ms are latency; the rest doubles.
     assert slower.points == (("all_gather", 1e6, pytest.approx(1e-5 + 2 * 4.9e-4)),)
     later = changed(CLUSTER, "link.gpu.latency", 3e-5).links[0]
     assert later.measured == (("all_reduce", pytest.approx(6e-5), 3e-10),)
     assert later.points == (("all_gather", 1e6, pytest.approx(3e-5 + 4.9e-4)),)
 
 
-def test_fitted_rates_of_a_device_follow_what_is_set_and_times_of_single_ops_are_left_out():
+def test_fitted_rates_are_scaled_with_the_set_value_and_measured_ops_are_dropped():
     (faster,) = changed(CLUSTER, "device.gpu.flops.float32", 2e13).devices
-    # The rate of all other dtypes follows where all of them change.
+    # The rate of all other dtypes changes only if all dtypes do.
     assert [rate.flops for rate in faster.rates] == [pytest.approx(16e12), 6e12]
     assert faster.table == ()
     (wider,) = changed(CLUSTER, "device.gpu.memory_bandwidth", "2TB/s").devices
@@ -60,12 +60,12 @@ def test_fitted_rates_of_a_device_follow_what_is_set_and_times_of_single_ops_are
         ("device.gpu.memory", "-1", "device.gpu.memory cannot be -1: .*memory"),
     ],
 )
-def test_what_cannot_be_set_is_named(path: str, value: str, message: str):
+def test_an_invalid_field_or_value_is_refused(path: str, value: str, message: str):
     with pytest.raises(WhatIfError, match=message.replace("?", r"\?")):
         changed(CLUSTER, path, value)
 
 
-def test_all_fields_can_be_set_to_what_they_are():
+def test_all_fields_can_be_set_to_their_own_value():
     numbers = [path for path in fields(CLUSTER) if path.partition(".")[0] in ("device", "link")]
     assert "device.gpu.flops.bfloat16" in numbers
     for path in numbers:
@@ -73,7 +73,7 @@ def test_all_fields_can_be_set_to_what_they_are():
             assert changed(CLUSTER, path, number(CLUSTER, path)) == CLUSTER
 
 
-def test_an_axis_without_a_link_goes_by_the_level_of_its_wires():
+def test_an_axis_without_a_link_uses_the_level_of_its_hosts():
     levels = (Level("nvlink", 1e-6, 3e11), Level("ethernet", 2e-5, 1e10))
     hosts = Topology(levels, (Host(2, "nvlink", "ethernet", 1, 2),))
     cluster = Cluster("hosts", Mesh.of(node=2, gpu=2), (DEVICE,), (0, 0, 0, 0), (), topology=hosts)
@@ -86,7 +86,7 @@ def test_an_axis_without_a_link_goes_by_the_level_of_its_wires():
         changed(cluster, "host.0.count", "3")
 
 
-def test_a_sweep_goes_in_equal_ratios_from_end_to_end():
+def test_a_sweep_has_equal_ratios_between_its_ends():
     sweep = parse_sweep("link.gpu.bandwidth=1GB/s..100GB/s:3", CLUSTER)
     assert (sweep.path, sweep.values) == ("link.gpu.bandwidth", pytest.approx((1e9, 1e10, 1e11)))
     assert parse_change("interference.compute = 2") == ("interference.compute", "2")
@@ -101,17 +101,17 @@ def test_a_sweep_goes_in_equal_ratios_from_end_to_end():
         ("link.gpu.latency=0..1us:3", "a sweep needs positive numbers"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused(text: str, message: str):
+def test_an_invalid_sweep_is_refused(text: str, message: str):
     with pytest.raises(WhatIfError, match=message):
         parse_sweep(text, CLUSTER)
 
 
-def test_wires_between_hosts_and_inside_them_go_by_the_usual_names():
+def test_intra_and_inter_name_the_links_inside_and_between_hosts():
     hosts = Topology((Level("wire", 1e-6, 1e9), Level("bus", 1e-7, 1e10)), (Host(2, "bus", "wire", count=2),))
     cluster = Cluster("hosts", Mesh.of(gpu=4), (DEVICE,), (0,) * 4, (), topology=hosts)
     assert changed(cluster, "link.inter.bandwidth", "2GB/s") == changed(cluster, "level.wire.bandwidth", 2e9)
     assert changed(cluster, "link.intra.latency", "1us") == changed(cluster, "level.bus.latency", 1e-6)
-    # Without hosts the first axis leads furthest, the last least far.
+    # Without hosts, the first axis is the outermost and the last the innermost.
     plain = Cluster("axes", Mesh.of(node=2, gpu=2), (DEVICE,), (0,) * 4, (replace(LINK, axis="node"), LINK))
     assert changed(plain, "link.inter.bandwidth", 2e9) == changed(plain, "link.node.bandwidth", 2e9)
     assert changed(plain, "link.intra.bandwidth", 2e9) == changed(plain, "link.gpu.bandwidth", 2e9)

@@ -1,4 +1,4 @@
-"""Ops that are run are functions of tensors: torch's own that it knows to be such, and others that are vouched for."""
+"""Only pure functions of tensors are run: torch's functional ops, and ops that a user vouches for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_op_that_may_do_more_than_compute_is_refused(target: str, why: str) -> N
     assert target in str(error.value)
 
 
-def test_every_op_of_the_table_that_torch_has_may_run() -> None:
+def test_every_torch_op_of_the_table_may_run() -> None:
     torchs = [name for name in op_table() if hasattr(torch.ops.aten, name.partition(".")[0])]
     assert len(torchs) > 400
     for name in torchs:
@@ -71,7 +71,7 @@ def _filled(x: torch.Tensor) -> torch.Tensor:
     return x.zero_().clone()
 
 
-def test_a_custom_op_runs_once_its_user_says_so() -> None:
+def test_a_custom_op_may_run_after_its_user_registers_a_rule() -> None:
     with pytest.raises(VerifyException, match="register_rule"):
         resolve("hostile.doubled.default")
     sw.register_rule("hostile::doubled", "([a]) -> ([a])")

@@ -1,4 +1,4 @@
-"""From ops to the calls that they stand for."""
+"""Ops become the calls that compute them."""
 
 import pytest
 from ir_files import context, parse

@@ -1,4 +1,4 @@
-"""Captured graphs: their form, the places they name, what they cost, and what is refused."""
+"""Captured graphs: their form, their source locations, their memory, and refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_form(name: str) -> None:
+def test_a_graph_has_ops_of_known_form_and_all_results_are_used(name: str) -> None:
     step = captured(name)
     allowed = (operator.getitem, *BY_DEFINITION)
     for node, _ in calls(step):
@@ -120,7 +120,7 @@ def test_tensors_on_other_devices_are_captured_as_if_on_the_cpu() -> None:
     assert {node.meta["val"].device.type for node in step.graph.find_nodes(op="placeholder")} == {"cpu"}
 
 
-def test_names_of_nodes_say_where_they_are_from() -> None:
+def test_names_of_nodes_show_their_origin() -> None:
     names = {node.name for node in captured("mlp-tiny").graph.nodes}
     assert {
         "layers_0_weight",
@@ -132,7 +132,7 @@ def test_names_of_nodes_say_where_they_are_from() -> None:
     } <= names
 
 
-def test_capturing_eight_gigabytes_allocates_next_to_nothing() -> None:
+def test_capturing_an_eight_gigabyte_model_allocates_little_memory() -> None:
     script = """
         import resource
         import torch
@@ -157,7 +157,7 @@ def test_capturing_eight_gigabytes_allocates_next_to_nothing() -> None:
     assert float(done.stdout) < 100  # MB
 
 
-def test_autocast_in_a_model_is_honoured() -> None:
+def test_autocast_in_a_model_is_captured() -> None:
     captured = capture_step(Does(_autocast), F.cross_entropy, SGD, (X, Y))
     products = [node for node in captured.graph.nodes if "mm" in str(node.target)]
     assert {node.meta["val"].dtype for node in products} >= {torch.bfloat16}
@@ -217,7 +217,7 @@ def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> O
     ],
     ids=["adamw", "adam", "amsgrad", "decoupled adam", "dampened sgd", "sgd", "nesterov"],
 )
-def test_optimizers(make: Callable[..., Any], expected: OptimizerSpec) -> None:
+def test_optimizers_and_their_settings_are_captured(make: Callable[..., Any], expected: OptimizerSpec) -> None:
     assert capture_step(nn.Linear(6, 3), F.cross_entropy, make, (X, Y)).optimizer == expected
 
 
@@ -233,7 +233,7 @@ def _by_name(named_parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=1e-3)
 
 
-def test_groups_of_parameters_have_settings_of_their_own() -> None:
+def test_groups_of_parameters_have_separate_settings() -> None:
     found = capture_step(nn.Linear(6, 3), F.cross_entropy, _groups, (X, Y)).optimizer
     assert found is not None
     assert (found.group_of("weight").lr, found.group_of("bias").lr) == (0.1, 0.2)
@@ -260,7 +260,7 @@ def test_optimizers_that_are_refused(make: Callable[..., Any], message: str) -> 
 
 
 class Does(nn.Module):
-    """A linear layer, and then what a test does to it."""
+    """A linear layer, followed by the function of a test."""
 
     def __init__(self, what: Callable[[Does, torch.Tensor], Any]) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ def _keeps_products() -> Any:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_is_called_under_a_checkpoint_is_marked(reentrant: bool) -> None:
+def test_ops_under_a_checkpoint_are_marked(reentrant: bool) -> None:
     def twice(self: Does, h: torch.Tensor) -> torch.Tensor:
         inner = checkpoint(lambda x: checkpoint(self.fc, x.relu(), use_reentrant=reentrant), X, use_reentrant=reentrant)
         return h + inner + checkpoint(torch.tanh, h, use_reentrant=reentrant)
@@ -379,7 +379,7 @@ def test_a_factory_that_returns_no_module_is_refused() -> None:
         capture_step(lambda: X, F.cross_entropy, SGD, (X, Y))  # type: ignore[arg-type, return-value]
 
 
-def test_parameters_that_share_memory_unseen_are_refused() -> None:
+def test_parameters_that_share_memory_without_being_tied_are_refused() -> None:
     first, second = nn.Linear(6, 6), nn.Linear(6, 6)
     second.weight = nn.Parameter(first.weight.data)
     net = nn.Sequential(first, second)
@@ -400,10 +400,8 @@ def test_a_trainable_loss_is_refused() -> None:
         capture_step(nn.Linear(6, 3), Scaled(), SGD, (X, Y))
 
 
-def test_a_module_that_draws_when_it_is_imported_may_be_imported_by_a_forward(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As rich does, for its first style."""
+def test_forward_may_import_a_module_that_draws_random_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package rich does this, for its first style."""
     (tmp_path / "draws_once.py").write_text("import random\nSTART = random.getrandbits(24)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Indexing that leaves dims out is captured as indexing of the first dims, with the same numbers."""
+"""Indexing that skips dims is captured as indexing of the first dims, with the same numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Picks(nn.Module):
 
 
 @pytest.mark.parametrize("pick", PICKS.values(), ids=PICKS)
-def test_the_numbers_are_those_of_torch(pick: Pick):
+def test_the_results_equal_torch(pick: Pick):
     model, batch = Picks(pick), (ROWS, COLUMNS)
     step = capture_step(model, None, torch.optim.SGD, batch)
     indexed = [node for node in step.graph.nodes if str(node.target).startswith(("aten.index.", "aten.index_put"))]

@@ -1,4 +1,4 @@
-"""Captured graphs against eager PyTorch: the loss and every gradient, in float64."""
+"""Captured graphs compared with eager PyTorch: the loss and every gradient, in float64."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 def check(model: nn.Module, loss: Callable[..., Any] | None, batch: Any) -> CapturedStep:
-    """Capture, run with the model's own weights in float64, and compare with eager."""
+    """Capture a model, run it with its weights in float64, and compare with eager PyTorch."""
     model = model.double()
     batch = _doubled(batch)
     expected = run_eager(model, loss, batch)
@@ -56,7 +56,7 @@ def _doubled(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [*TINY, *FORMS])
-def test_shipped_models(name: str) -> None:
+def test_shipped_models_equal_eager_pytorch(name: str) -> None:
     step = FORMS[name]() if name in FORMS else training_step(name)
     torch.manual_seed(0)
     model = step.build_model().double()
@@ -69,7 +69,7 @@ Wrap = Callable[[torch.Tensor], Any]
 
 
 class Net(nn.Module):
-    """Two linear layers around whatever a test puts between, which returns what the test wants."""
+    """Two linear layers around the function `between`; `wrap` makes the result."""
 
     def __init__(self, between: Callable[..., torch.Tensor], wrap: Wrap = lambda x: x) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ Y = torch.arange(8) % 4
     ],
     ids=["scalar", "tuple", "key", "attribute", "one-element", "several"],
 )
-def test_the_model_returns_its_loss(wrap: Callable[[torch.Tensor], Any]) -> None:
+def test_the_model_may_return_its_loss(wrap: Callable[[torch.Tensor], Any]) -> None:
     step = check(Net(torch.relu, wrap), None, (X,))
     assert [output.role for output in step.outputs] == ["loss", "grad", "grad", "grad", "grad"]
 
@@ -216,7 +216,7 @@ def test_tricky_views_and_inplace_writes() -> None:
 
 
 class Sine(torch.autograd.Function):
-    """A function with a backward of its own, which is not its derivative."""
+    """A function with a custom backward, which is not its derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -341,7 +341,7 @@ def test_a_module_instance_is_left_as_it_is() -> None:
     assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
 
 
-def test_a_model_may_look_at_values_when_it_is_not_traced() -> None:
+def test_a_model_may_read_values_if_it_is_not_compiling() -> None:
     def between(h: torch.Tensor) -> torch.Tensor:
         seen = torch.ones(8, 5, dtype=torch.bool)
         whole = not torch.compiler.is_compiling() and bool(seen.all())
@@ -351,7 +351,7 @@ def test_a_model_may_look_at_values_when_it_is_not_traced() -> None:
     assert not torch.compiler.is_compiling()
 
 
-def test_checks_of_values_leave_nothing_behind() -> None:
+def test_assertions_on_values_leave_no_ops() -> None:
     def between(h: torch.Tensor) -> torch.Tensor:
         torch.ops.aten._assert_async(h.isfinite().all())
         return h
@@ -369,12 +369,12 @@ def test_a_factory_may_read_numbers_that_it_makes_on_the_cpu() -> None:
     assert [given.shape for given in step.inputs_of("param")] == [(2, 6), (2,), (4, 2), (4,)]
 
 
-def test_what_a_concatenation_has_nothing_of_is_left_out() -> None:
+def test_empty_tensors_are_left_out_of_a_concatenation() -> None:
     step = check(Net(lambda h: torch.cat([torch.tensor([], dtype=h.dtype), h], dim=-1)), F.cross_entropy, (X, Y))
     assert not [node for node in step.graph.nodes if "cat" in node.name]
 
 
-def test_a_write_of_a_whole_value_is_that_value() -> None:
+def test_a_write_of_a_full_value_replaces_it() -> None:
     def between(h: torch.Tensor) -> torch.Tensor:
         rolled = h.new_zeros(h.shape)
         rolled[:, 1:] = h[:, :-1].clone()
@@ -409,7 +409,7 @@ def test_writes_by_a_mask(between: Callable[..., torch.Tensor]) -> None:
     check(Net(between), F.cross_entropy, (X, Y))
 
 
-def test_a_check_of_values_is_left_aside() -> None:
+def test_a_torch_check_of_values_is_ignored() -> None:
     def between(h: torch.Tensor) -> torch.Tensor:
         lengths = (X > 0).sum(-1)
         torch._check(lengths.max().item() <= 6)

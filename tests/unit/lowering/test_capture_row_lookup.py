@@ -21,7 +21,7 @@ def counting(size: int) -> torch.Tensor:
 
 
 def added(w: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    # Rows 0 and 1 have one place twice.
+    # Rows 0 and 1 name the same position twice.
     return (w * 1).index_put((counting(4)[:, None], j), w.new_ones(6, 3) * w[0, 0], accumulate=True)
 
 
@@ -81,7 +81,7 @@ class Picks(nn.Module):
     [(pick, True) for pick in PICKS.values()] + [(pick, False) for pick in NOT_COUNTED.values()],
     ids=[*PICKS, *NOT_COUNTED],
 )
-def test_the_numbers_are_those_of_torch(pick: Pick, is_counted: bool):
+def test_the_results_equal_torch(pick: Pick, is_counted: bool):
     model, batch = Picks(pick), (ROWS, PLACES)
     step = capture_step(model, None, torch.optim.SGD, batch)
     left = [node for node in step.graph.nodes if str(node.target).startswith(("aten.index.", "aten.index_put"))]
@@ -89,7 +89,7 @@ def test_the_numbers_are_those_of_torch(pick: Pick, is_counted: bool):
     compare(run_captured(step, model, batch), run_eager(model, None, batch), tol=1e-6)
 
 
-def test_a_place_that_no_row_has_is_still_an_error():
+def test_a_position_out_of_bounds_is_still_an_error():
     model, batch = Picks(lambda w, i, j: w[counting(4), i]), (ROWS, PLACES)
     step = capture_step(model, None, torch.optim.SGD, batch)
     with pytest.raises(RuntimeError, match="out of bounds"):

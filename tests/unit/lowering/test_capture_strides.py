@@ -1,4 +1,4 @@
-"""Reads and writes by strides are captured as views, or else by position, with the same numbers."""
+"""Reads and writes by strides are captured as views, or otherwise by position, with the same numbers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reads(nn.Module):
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_the_numbers_are_those_of_torch(read: Read):
+def test_the_results_equal_torch(read: Read):
     model, batch = Reads(read), (torch.tensor(0.5),)
     step = capture_step(model, None, torch.optim.SGD, batch)
     assert not [node for node in step.graph.nodes if "strided" in str(node.target)]

@@ -1,4 +1,4 @@
-"""Updates captured from optimizers' own code: what they keep, what they compute, and what is refused by name."""
+"""Updates captured from the code of optimizers: their states, their results, and refusals by name."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ ZERO = ((64, 96), 0.0)
     ],
     ids=["rmsprop", "adagrad", "nadam", "adafactor", "rprop", "old adam"],
 )
-def test_the_states_that_an_optimizer_keeps(make: Callable[..., Any], expected: dict[str, Any]) -> None:
+def test_the_states_of_an_optimizer(make: Callable[..., Any], expected: dict[str, Any]) -> None:
     assert states(make) == expected
 
 
-def test_an_update_is_captured_once_for_parameters_that_are_alike() -> None:
+def test_an_update_is_captured_once_for_equal_parameters() -> None:
     updates = read(torch.optim.RMSprop).updates
     assert updates["weight"] is updates["other"]
     assert len({id(update) for update in updates.values()}) == 3
 
 
-def test_groups_have_updates_of_their_own() -> None:
+def test_groups_have_separate_updates() -> None:
     make = partial(optimizer_steps.in_groups, partial(torch.optim.RMSprop, lr=1e-3))
     spec = read(make)
     assert [(group.lr, group.hyper["weight_decay"]) for group in spec.groups] == [(1e-3, 0.1), (3e-3, 0.0)]
@@ -85,7 +85,7 @@ def test_groups_of_adam_with_either_kind_of_weight_decay_are_captured() -> None:
 
 
 class Plain(torch.optim.Optimizer):
-    """An optimizer of one line."""
+    """An optimizer whose update is one function."""
 
     def __init__(self, params: Any, update: Callable[[Any, Any, Any], None]) -> None:
         super().__init__(params, {"lr": 0.1})
@@ -185,7 +185,7 @@ def _lookahead(self: Plain, group: Any, p: Any) -> None:
 
 
 def test_a_branch_that_no_early_step_takes_is_exact() -> None:
-    """Zhang et al. 2019: every sixth step the slow weights follow; the count starts again."""
+    """Lookahead (Zhang et al. 2019): at every sixth step the slow weights follow and the count restarts."""
     made = partial(Plain, update=_lookahead)
     update = read(made, {"weight": (4, 6)}).updates["weight"]
     assert [state.name for state in update.states] == ["k", "slow"]
@@ -227,7 +227,7 @@ def test_numbers_behave_as_python_numbers() -> None:
     assert max(1, 2) == 2
 
 
-def test_every_way_through_conditions_is_taken() -> None:
+def test_every_path_through_conditions_is_captured() -> None:
     def sign(value: torch.Tensor) -> list[torch.Tensor]:
         def way(branches: Branches) -> list[torch.Tensor]:
             with numbers_as_tensors(branches):
@@ -240,8 +240,8 @@ def test_every_way_through_conditions_is_taken() -> None:
     assert [sign(torch.tensor(value))[0].item() for value in (3.0, -2.0, 0.0)] == [1.0, -1.0, 0.0]
 
 
-def test_a_captured_update_becomes_ops_that_say_whose_they_are() -> None:
-    """The powers of betas are there once; states begin with what they are made with; new values are assigned."""
+def test_a_captured_update_becomes_ops_that_name_their_parameter() -> None:
+    """Powers of betas are computed once; states start with their initial values; new values are assigned."""
     make = partial(torch.optim.NAdam, lr=0.1)
     step = capture_step(_Two(), nn.functional.cross_entropy, make, (torch.randn(4, 6), torch.tensor([0, 1, 2, 3])))
     module = import_step(step)

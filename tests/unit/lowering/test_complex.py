@@ -31,7 +31,7 @@ OPTIMIZERS = {
 
 
 class Complex(nn.Module):
-    """Reads complex numbers, and has complex weights."""
+    """A model with complex inputs and complex weights."""
 
     def __init__(self) -> None:
         super().__init__()

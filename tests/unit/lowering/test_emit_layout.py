@@ -1,4 +1,4 @@
-"""The parts that programs are written with: layout, literals, names, and the table of sizes."""
+"""The parts of emitted programs: layout, literals, names, and the table of sizes."""
 
 import ast
 import textwrap
@@ -57,7 +57,7 @@ def test_value_without_a_literal_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 @pytest.mark.parametrize("fill", [True, False])
-def test_lines_say_what_the_flat_text_says(count: int, fill: bool) -> None:
+def test_lines_are_equivalent_to_the_flat_text(count: int, fill: bool) -> None:
     doc = tuple_of([tuple_of(["x" * 60] * count), keyword("k", tuple_of(["1"]))][:1], "y = ", fill=fill)
     text = list(lines(doc))
     assert all(len(line) <= WIDTH for line in text)
@@ -117,13 +117,13 @@ def test_released_name_is_given_again() -> None:
 def test_base_name(hint: str | None, base: str | None) -> None:
     made = value(hint)
     if hint is not None:
-        made._name = hint  # the setter strips what the reader of files keeps
+        made._name = hint  # the setter strips a suffix that the parser keeps
     assert base_name(made) == base
 
 
 RANKS = ((0,), (1,))
 PARTS = ((0, 2), (1, 3))
-"""By rank, the devices of its parts."""
+"""The devices of the parts of each rank."""
 
 
 def test_sizes_that_agree_are_literals() -> None:
@@ -144,7 +144,7 @@ def test_equal_rows_are_entered_once() -> None:
     assert list(lines(table.table())) == ['SIZES = {"a": (1, 2), "a.2": (2, 1)}']
 
 
-def test_sizes_are_looked_up_by_what_they_differ_in() -> None:
+def test_sizes_are_looked_up_by_rank_or_part() -> None:
     sizes = Sizes(Table())
     assert sizes.entry("part", [1, 1, 2, 2], PARTS) == 'SIZES["part"][part]'
     assert not sizes.uses_rank
@@ -153,7 +153,7 @@ def test_sizes_are_looked_up_by_what_they_differ_in() -> None:
     assert sizes.uses_rank
 
 
-def test_what_some_devices_lack_is_told_by_rank_and_part() -> None:
+def test_a_value_missing_on_some_devices_is_guarded_by_rank_and_part() -> None:
     sizes = Sizes(Table())
     assert sizes.outside([], PARTS) is None
     assert sizes.outside([2], RANKS) is None
@@ -161,7 +161,7 @@ def test_what_some_devices_lack_is_told_by_rank_and_part() -> None:
     assert sizes.outside([3], PARTS) == "(n, part) not in ((1, 1),)"
 
 
-def test_one_long_target_is_no_tuple() -> None:
+def test_one_long_target_is_not_a_tuple() -> None:
     name = "x" * 100
     text = "\n".join(assignment([name], call("f", ["y" * 20]), ""))
     namespace: dict[str, object] = {"f": lambda y: y, "y" * 20: 3}

@@ -1,4 +1,4 @@
-"""Emission: the text of programs, and that they compute what the IR says."""
+"""Emission: the text of programs, and their results compared with the interpreter."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def golden_module(name: str) -> ModuleOp:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_text_is_the_golden_one(name: str, request: pytest.FixtureRequest) -> None:
+def test_text_equals_the_golden_file(name: str, request: pytest.FixtureRequest) -> None:
     text, path = emit(golden_module(name), name), GOLDEN / f"{name}.py"
     if request.config.getoption("--update-goldens"):
         path.write_text(text)
@@ -29,7 +29,7 @@ def test_text_is_the_golden_one(name: str, request: pytest.FixtureRequest) -> No
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_numbers_are_the_interpreters(name: str) -> None:
+def test_results_equal_the_interpreter(name: str) -> None:
     module = golden_module(name)
     check_numbers(module, emit(module, name))
 
@@ -103,7 +103,7 @@ def test_argument_without_role_is_refused() -> None:
     assert "argument %x has no role" in refused(body, head=HEAD.replace('train.batch = "0", ', ""))
 
 
-def test_result_that_is_spread_otherwise_than_its_argument_is_refused() -> None:
+def test_result_with_another_sharding_than_its_argument_is_refused() -> None:
     head = HEAD.replace("train.loss", "train.updates = 0 : i64").replace("train.batch", "train.buffer")
     head = head.replace("tensor<4xf32> {", "tensor<f32> {").replace('[{"dp"}]', "[]")
     partial = '  %loss = spmd.partial [{"dp"}] %x out_sharding = <@mesh, [], unreduced={"dp"}> : tensor<f32>'

@@ -31,7 +31,7 @@ from shardwright.passes.select_collectives import SelectCollectivesPass
 
 
 class Grouped(nn.Module):
-    """Groups of channels, images, shared heads, sums by index and repeats: calls that carry sizes of parts."""
+    """Grouped convolution and norm, shared heads, sums by index and repeats: calls with sizes of parts as arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def add_cluster(module: ModuleOp, mesh: Mesh) -> None:
 
 
 def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
-    """Give every op a signature and every parameter and state the home that its update asks for."""
+    """Give every op a random signature, and every parameter and state the home that its update requires."""
     choose, func = random.Random(seed), find_function(module)
     homes: dict[int, dict[str, ShardingAttr]] = {}
     for op in func.body.block.ops:
@@ -101,7 +101,7 @@ def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
         pytest.param("grouped", "3", 8, marks=pytest.mark.thorough),
     ],
 )
-def test_program_computes_what_the_imported_step_does(model: str, axes: str, seed: int) -> None:
+def test_program_equals_the_imported_step(model: str, axes: str, seed: int) -> None:
     module, mesh, context = imported(model), parse_mesh(axes), Context()
     lowered = module.clone()
     add_cluster(lowered, mesh)

@@ -1,4 +1,4 @@
-"""Programs that say which op comes next."""
+"""Programs that announce the next op by a tick."""
 
 import re
 
@@ -23,7 +23,7 @@ def emitted(module: ModuleOp, ticks: dict[Operation, int] | None) -> str:
 
 @pytest.fixture(scope="module", params=["one stage", "two stages"])
 def module(request: pytest.FixtureRequest) -> ModuleOp:
-    """A lowered step."""
+    """Return a lowered step."""
     if request.param == "two stages":
         return road()
     return compile_step(find_step("mlp-tiny"), generic_cluster(2)).module

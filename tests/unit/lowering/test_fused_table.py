@@ -1,4 +1,4 @@
-"""Every fused op has all that belongs to it: a row, a fast function that takes the same, and ops that it stands for."""
+"""Every fused op has a row, a runtime function with the same arguments, and the torch ops that it replaces."""
 
 import inspect
 
@@ -23,14 +23,14 @@ def test_the_runtime_has_a_function_of_that_name(name: str):
 
 
 @pytest.mark.parametrize("name", FUSED_OPS)
-def test_the_runtime_takes_the_same_and_the_device_where_it_is_told_that(name: str):
+def test_the_runtime_function_has_the_same_arguments_and_maybe_a_device(name: str):
     fast = list(inspect.signature(getattr(runtime, name)).parameters)
     told = ["device"] if FUSED_OPS[name].takes_device else []
     assert sorted(fast) == sorted([*(parameter.name for parameter in FUSED_OPS[name].parameters), *told])
 
 
 @pytest.mark.parametrize("theirs", [name for name in STANDING_FOR if name.startswith("aten::")])
-def test_what_is_replaced_has_the_arguments_that_are_read(theirs: str):
+def test_replaced_ops_have_the_arguments_that_are_read(theirs: str):
     op, names = STANDING_FOR[theirs]
     schema = getattr(torch.ops.aten, theirs.removeprefix("aten::")).default._schema
     assert set(names) <= {argument.name for argument in schema.arguments}

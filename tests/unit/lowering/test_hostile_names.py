@@ -1,8 +1,8 @@
 """
-Names in IR are data: whatever they are, a program is the one of plain names but for its strings, or it is refused.
+Names in IR are data: a hostile name changes only strings of the program, or the program is refused.
 
-A program with a hostile name in one place is compared, as a syntax tree, with the one that has a plain name there:
-strings and the program's own names may differ, and nothing else. Both are run, and none may leave a file behind.
+A program with a hostile name in one place is compared, as a syntax tree, with the program that has a plain name there:
+only strings and the names of the program may differ. Both are run, and neither may create a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HOSTILE = {
 
 
 def ir_string(text: str) -> str:
-    """`text` as a string of IR."""
+    """Return `text` as a string literal of IR."""
     out = io.StringIO()
     Printer(out).print_string_literal(text)
     return out.getvalue()
@@ -88,7 +88,7 @@ POSITIONS: dict[str, tuple[str, str, str]] = {
     "a kind of collective": ("names", 'spmd.start "all_reduce"', "spmd.start NAME"),
     "a tensor that is absent": ("names", 'absent = ["attn_mask"]', "absent = [NAME]"),
 }
-"""Where a name stands: in which file, as which text, and what is put there; NAME is a string, or a part of a symbol."""
+"""Positions of names: file, old text, new text; NAME in the new text is a string, or a part of a symbol."""
 
 
 @lru_cache(maxsize=1)
@@ -121,7 +121,7 @@ def program(module: ModuleOp) -> str:
 
 
 class _Shape(ast.NodeTransformer):
-    """What is left of a program when its strings and its own names are taken out."""
+    """A transformer that removes strings and the program's own names from a syntax tree."""
 
     KEPT = frozenset({"torch", "rt", "aten", "comm", "float", "range"})
 
@@ -141,12 +141,12 @@ class _Shape(ast.NodeTransformer):
         return ast.arg(self._name(node.arg))
 
     def visit_With(self, node: ast.With) -> list[ast.AST]:
-        """What a profiler shows as one range is no other program."""
+        """Ignore the ranges for profilers."""
         self.generic_visit(node)
         return [*node.body]
 
     def visit_Delete(self, node: ast.Delete) -> list[ast.AST]:
-        """How many names stand in a line depends on their lengths."""
+        """Ignore the number of names per `del`, which depends on their lengths."""
         return [ast.Delete([self.visit(each)]) for each in node.targets]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -159,7 +159,7 @@ def shape(text: str) -> str:
 
 
 def check_alike(hostile: str, plain: str) -> None:
-    """A program is the one of plain names, and neither it nor its form for profilers does anything else."""
+    """Check that a program equals the plain one, and that both of its forms are free of side effects."""
     assert shape(hostile) == shape(plain)
     assert shape(with_ranges(hostile)) == shape(with_ranges(plain))
     load_text(hostile, "<hostile>")
@@ -176,7 +176,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_name_changes_no_program(position: str) -> None:
+def test_a_hostile_name_changes_only_strings_of_a_program(position: str) -> None:
     def made(name: str) -> str | Exception:
         try:
             return program(module_with(position, name))
@@ -187,7 +187,7 @@ def test_a_name_changes_no_program(position: str) -> None:
     for name in HOSTILE.values():
         found = made(name)
         if isinstance(found, str):
-            # An attribute whose name has a dot is of some dialect, and no argument.
+            # An attribute whose name has a dot belongs to a dialect, and is not an argument.
             alike = foreign if isinstance(plain, Exception) and "." in name else plain
             assert isinstance(alike, str), found
             check_alike(found, alike)
@@ -195,8 +195,8 @@ def test_a_name_changes_no_program(position: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_program_is_called_changes_nothing(name: str) -> None:
-    """The name of a program is that of a plan's folder, or of a function of the user's."""
+def test_the_name_of_a_program_changes_only_strings(name: str) -> None:
+    """The name of a program comes from a plan's folder, or from a user's function."""
     module = plain_module()
     decide_reuse(module)
 
@@ -211,7 +211,7 @@ def test_what_a_program_is_called_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_the_name_of_a_value_is_a_name(name: str) -> None:
+def test_the_name_of_a_value_becomes_a_valid_name(name: str) -> None:
     module = plain_module()
 
     def made(hint: str) -> str:
@@ -225,7 +225,7 @@ def test_the_name_of_a_value_is_a_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_strings_are_literals_and_remarks_are_one_line(name: str) -> None:
+def test_strings_become_literals_and_comments_stay_on_one_line(name: str) -> None:
     assert ast.literal_eval(quoted(name)) == name
     assert quoted(name).isprintable()
     assert len(remark(name).splitlines()) <= 1
@@ -264,7 +264,7 @@ def test_strings_are_literals_and_remarks_are_one_line(name: str) -> None:
         "x = (",
     ],
 )
-def test_what_no_program_holds_is_refused(line: str) -> None:
+def test_statements_that_no_program_has_are_refused(line: str) -> None:
     head = "import torch\nfrom shardwright import runtime as rt\naten = torch.ops.aten\n"
     check_program(head)
     with pytest.raises(ProgramTextError):

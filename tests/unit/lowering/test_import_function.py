@@ -1,4 +1,4 @@
-"""Functions as IR, for checks of rules: what they write in place is replaced, or refused."""
+"""Functions imported as IR, for checks of rules: writes in place are replaced, or refused."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from shardwright.lowering.capture.captured import CaptureError
 from shardwright.lowering.interpreter.interpreter import interpret
 
 
-def test_what_a_composite_op_writes_is_in_the_ir():
+def test_writes_of_a_composite_op_are_in_the_ir():
     def function(x: torch.Tensor) -> list[torch.Tensor]:
         return [F.pad(x, (1, 2), mode="circular")]
 
@@ -30,6 +30,6 @@ def test_an_argument_that_is_written_keeps_its_value():
     torch.testing.assert_close(x, torch.ones(3))
 
 
-def test_what_depends_on_memory_is_refused():
+def test_ops_that_depend_on_memory_layout_are_refused():
     with pytest.raises(CaptureError, match="as_strided of a computed tensor"):
         import_function(lambda x: [torch.as_strided(x * 2.0, (2, 2), (1, 2))], [torch.ones(4)])

@@ -19,7 +19,7 @@ _LINE, _SQUARE = '<["x"=4]>', '<["x"=2, "y"=2]>'
 
 
 def module_of(text: str, mesh: str = _LINE) -> ModuleOp:
-    """Parse functions beside a mesh; nothing is verified, so that faults can be planted."""
+    """Parse functions and a mesh without verifying them, so that faults can be planted."""
     return parse_module(_CONTEXT, f"spmd.mesh @mesh = {mesh}\n{text}")
 
 
@@ -28,7 +28,7 @@ def sharded(sharding: str) -> str:
 
 
 def chain(steps: list[tuple[str, str]], source: str, mesh: str, shape: str = "6x5") -> ModuleOp:
-    """A function that takes its argument through `steps`: pairs of a collective with axes, and a sharding."""
+    """Return a function that applies `steps` to its argument: pairs of a collective with axes, and a sharding."""
     tensor = f"tensor<{shape}xf64>"
     lines = [f"func.func @f(%v0: {tensor} {sharded(source)}) -> {tensor} {{"]
     for i, (collective, target) in enumerate(steps):
@@ -101,7 +101,7 @@ func.func @f(%a: tensor<6x4xf64>, %b: tensor<4x5xf64>) -> tensor<6x5xf64> {
         ('([{}, {}], unreduced={"x"}, [{}, {}]) -> ([{}, {}], unreduced={"x"})', _LINE),
     ],
 )
-def test_operands_are_brought_to_what_a_signature_demands(signature: str, mesh: str):
+def test_operands_are_resharded_to_the_signature(signature: str, mesh: str):
     module = module_of(MATMUL.replace("SIGNATURE", signature), mesh)
     module.verify()
     a, b = torch.randn(6, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
@@ -109,14 +109,14 @@ def test_operands_are_brought_to_what_a_signature_demands(signature: str, mesh: 
     torch.testing.assert_close(found, (a @ b).relu())
 
 
-def test_a_temporal_axis_runs_as_if_its_parts_were_devices():
+def test_parts_of_a_temporal_axis_run_like_devices():
     signature = '([{}, {"x"}], [{"x"}, {}]) -> ([{}, {}], unreduced={"x"})'
     module = module_of(MATMUL.replace("SIGNATURE", signature), '<["x"=2 temporal]>')
     a, b = torch.randn(6, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
     torch.testing.assert_close(interpret(module, [a, b])[0], (a @ b).relu())
 
 
-def test_explicit_asks_for_an_op_where_the_sharding_changes():
+def test_explicit_requires_an_op_for_each_change_of_sharding():
     signature = '([{}, {"x"}], [{"x"}, {}]) -> ([{}, {}], unreduced={"x"})'
     module = module_of(MATMUL.replace("SIGNATURE", signature))
     inputs = [torch.ones(6, 4), torch.ones(4, 5)]
@@ -152,7 +152,7 @@ func.func @f(%a: tensor<4xf64>) -> tensor<4xf64> {
         ("3x5xf64", "6x5xf64", r"of operands \[6, 4\], \[3, 5\], torch says:"),
     ],
 )
-def test_types_that_torch_does_not_agree_with_are_errors(right: str, result: str, message: str):
+def test_types_that_differ_from_torch_are_errors(right: str, result: str, message: str):
     text = f"""
 func.func @f(%a: tensor<6x4xf64>, %b: tensor<{right}>) -> tensor<{result}> {{
   %h = aten.mm %a, %b : (tensor<6x4xf64>, tensor<{right}>) -> tensor<{result}>
@@ -181,14 +181,14 @@ def test_a_part_that_does_not_fit_its_sharding_is_an_error():
         assemble(wrong)
 
 
-def test_parts_of_a_sum_are_of_both_signs():
+def test_partial_sums_have_both_signs():
     spread = split(torch.ones(100), parse_sharding('[{}], unreduced={"x"}'), Mesh.of(x=2))
     assert all(part is not None and (part < 0).any() for part in spread.parts)
     torch.testing.assert_close(assemble(spread), torch.ones(100))
 
 
 def parameter(value: torch.Tensor, gradients: list[torch.Tensor], optimizer: type, **settings: object) -> torch.Tensor:
-    """Return what torch's own optimizer makes of a parameter."""
+    """Update a parameter with torch's optimizer and return it."""
     one = torch.nn.Parameter(value.clone())
     made = optimizer([one], lr=0.1, **settings)
     for gradient in gradients:
@@ -197,7 +197,7 @@ def parameter(value: torch.Tensor, gradients: list[torch.Tensor], optimizer: typ
     return one.detach()
 
 
-def test_adamw_is_that_of_torch():
+def test_adamw_equals_torch():
     value, gradients = torch.randn(5), [torch.randn(5) for _ in range(3)]
     expected = parameter(value, gradients, torch.optim.AdamW, betas=(0.8, 0.95), weight_decay=0.1)
     found, first, second = value, torch.zeros(5), torch.zeros(5)
@@ -209,7 +209,7 @@ def test_adamw_is_that_of_torch():
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_is_that_of_torch(momentum: float, nesterov: bool):
+def test_sgd_equals_torch(momentum: float, nesterov: bool):
     settings = {"momentum": momentum, "nesterov": nesterov and momentum > 0, "weight_decay": 0.1}
     value, gradients = torch.randn(5), [torch.randn(5) for _ in range(3)]
     expected = parameter(value, gradients, torch.optim.SGD, **settings)
@@ -258,7 +258,7 @@ def test_the_same_part_twice_is_not_the_whole():
     assert not torch.allclose(found, value.sum(0))
 
 
-def test_a_part_is_not_used_at_another():
+def test_a_value_of_one_part_is_not_used_in_another():
     module = at(PARTS.replace("%rest {dim = [0 : i64], AT1", "%rest {dim = [0 : i64], AT0"))
     with pytest.raises(InterpreterError, match=r"'aten.sum.dim_IntList' %b: has an operand that is computed only"):
         interpret(module, [torch.randn(6, 5, dtype=torch.float64)])

@@ -1,4 +1,4 @@
-"""Programs with a range around each layer: they do what they did, and every layer's ops are in its range."""
+"""Programs with a range around each layer compute the same, and the ops of each layer are in its range."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_name_of_a_range(line: str):
 @pytest.mark.parametrize("most", [None, 90, 20])
 @pytest.mark.parametrize("layer", ["h.0.mlp", "a b", "", "(x)", "l" * 60])
 @pytest.mark.parametrize("file", ["", "/home/me/my models/gpt2.py"])
-def test_what_programs_say_of_a_place_is_read_again(layer: str, file: str, most: int | None):
+def test_comments_with_places_are_parsed_into_ranges(layer: str, file: str, most: int | None):
     op = AnyOp()
     inner = FileLineColLoc(StringAttr(file), IntAttr(12), IntAttr(0)) if file else UnknownLoc()
     op.location = NameLoc(StringAttr(layer), inner) if layer else inner
@@ -52,7 +52,7 @@ def test_what_programs_say_of_a_place_is_read_again(layer: str, file: str, most:
 
 
 def statements(program: str) -> list[str]:
-    """A program without ranges and layout."""
+    """Return the statements of a program without ranges and layout."""
 
     class Flat(ast.NodeTransformer):
         def visit_With(self, node: ast.With) -> list[ast.stmt]:
@@ -65,13 +65,13 @@ def statements(program: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_a_program_does_what_it_did(path: Path):
+def test_ranges_do_not_change_the_statements(path: Path):
     program = path.read_text()
     assert statements(with_ranges(program)) == statements(program)
 
 
 def ranges(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """The statements of a function that call a library, each with the range that it is in."""
+    """Yield the statements of a function that call a library, each with its range."""
     for statement in function.body:
         name, inside = "", [statement]
         if isinstance(statement, ast.With):
@@ -84,7 +84,7 @@ def ranges(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
                 yield name, text
 
 
-def test_all_that_layers_do_is_in_their_ranges():
+def test_all_ops_of_layers_are_in_their_ranges():
     made = training_step("mlp-tiny")
     compiled = compile_step(made, split_cluster(Mesh.of(gpu=2)), PlanOptions(algorithm="eliminate"))
     (step,) = (node for node in ast.parse(with_ranges(compiled.program)).body if isinstance(node, ast.FunctionDef))
@@ -92,7 +92,7 @@ def test_all_that_layers_do_is_in_their_ranges():
     layers = {name.rpartition(".")[0] for name, _ in made.build_model().named_parameters()}
     names = {name for name, _ in found}
     assert {f"{phase} {layer}" for layer in layers for phase in ("forward", "backward")} <= names
-    # The parameters of both layers are updated by one call, in the range of the module that has them.
+    # One call updates the parameters of both layers, in the range of their common module.
     assert "update layers" in names
     assert not without_update(layers, names)
     updates = [name for name, text in found if "adamw_(" in text]

@@ -1,4 +1,4 @@
-"""Loading programs: what they offer, and errors that say where."""
+"""Loading programs: plans and steps, and errors with their place."""
 
 import traceback
 from pathlib import Path
@@ -46,6 +46,6 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         ("x = 3\n", r"<program> lacks the plan PLAN and the step function step"),
     ],
 )
-def test_text_that_is_no_program_is_refused(text: str, message: str) -> None:
+def test_invalid_text_of_a_program_is_refused(text: str, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         load_text(text, "<program>")

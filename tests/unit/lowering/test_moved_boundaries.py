@@ -1,4 +1,4 @@
-"""Boundaries that move along one dim: the interpreter sends what the ranks would."""
+"""Boundaries that move along one dim: the interpreter moves the same slices as ranks do."""
 
 import pytest
 import torch

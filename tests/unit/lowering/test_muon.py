@@ -1,5 +1,5 @@
 """
-`torch.optim.Muon` is exact: what its steps differ by is the rounding of the bfloat16 that it iterates in.
+`torch.optim.Muon` is exact up to the rounding of its iteration in bfloat16.
 
 Its Newton-Schulz iteration casts each gradient to bfloat16. With that cast to float64 a step on two ranks differs from
 eager PyTorch by no more than the rounding of float64.

@@ -1,4 +1,4 @@
-"""The rules of unknown ops are inferred from what they compute, and no wrong one is."""
+"""Rules of unknown ops are inferred from their results, and wrong rules are not."""
 
 import json
 import logging
@@ -80,7 +80,7 @@ def inferred(op: OpaqueOp) -> str | None:
             opaque("picked", [(40, 6), (9,)], dtypes=(FLOAT, INDEX)),
             "([w0, f0], [f1]) -> ([f1, f0]) replicated={w0} linear={0}",
         ),
-        # A band of 100 would be all of a few rows; of 120 it is not.
+        # A band of 100 covers all of a few rows, but not all of 120.
         (opaque("banded", [(120, 7)], width=100), "([w0, f0]) -> ([w1, f0]) replicated={w0, w1} linear={0}"),
         (opaque("whole", [(6, 5)]), "([w0, w1]) -> ([w2, w3]) replicated={w0, w1, w2, w3} linear={0}"),
     ],
@@ -90,7 +90,7 @@ def test_a_rule_is_inferred(op: OpaqueOp, rule: str):
     assert inferred(op) == rule
 
 
-def test_an_op_that_is_no_function_of_its_operands_has_none():
+def test_an_op_with_random_results_has_no_rule():
     assert inferred(opaque("noisy", [(6, 5)])) is None
 
 
@@ -99,14 +99,14 @@ def test_an_op_that_writes_to_its_operands_is_not_run():
         opaque("overwritten", [(6, 5)])
 
 
-def test_what_does_not_hold_is_dropped_and_the_rest_kept():
+def test_factors_that_do_not_hold_are_dropped_and_the_others_kept():
     use = small_use(opaque("product", [(6, 5), (5, 7)]))
     assert use is not None
     right, wrong = ProbedFactor(((0, 0),), ((0, 0),)), ProbedFactor(((1, 1),), (), None)
     assert believed(use, ProbedRule((right, wrong), ((0, 1), (1,)))) == ProbedRule((right,), ((1,),))
 
 
-def test_small_sizes_keep_what_sizes_have_to_do_with_one_another():
+def test_small_sizes_keep_equality_and_divisibility():
     small = small_sizes([1, 2, 8, 64, 512, 500, 784], [])
     assert small[1] == 1
     assert small[2] == 2
@@ -116,7 +116,7 @@ def test_small_sizes_keep_what_sizes_have_to_do_with_one_another():
     assert small_sizes([300], [100])[300] > 100
 
 
-def test_a_model_trains_by_inferred_rules_as_on_one_device(caplog: pytest.LogCaptureFixture):
+def test_a_model_with_inferred_rules_trains_as_on_one_device(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "shardwright"):
         module = import_training_step(doubled())
     assert module_text(module).count("spmd.inferred") == 5
@@ -128,7 +128,7 @@ def test_a_model_trains_by_inferred_rules_as_on_one_device(caplog: pytest.LogCap
     assert result.passed, str(result)
 
 
-def test_what_was_found_is_kept_and_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_inferred_rules_are_cached_and_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "deep" / "rules.json"
     op = opaque("product", [(6, 5), (5, 7)])
     first = ProbeCache(path)
@@ -158,7 +158,7 @@ def test_an_op_that_ends_its_process_runs_replicated(caplog: pytest.LogCaptureFi
     assert "no sharding rule for odd::deadly.default" in caplog.text
 
 
-def test_an_endless_probe_is_given_up():
+def test_an_endless_probe_is_stopped():
     with pytest.raises(DiedError, match=r"no result after 0\.2 s"):
         run_apart(lambda: time.sleep(60), 0.2)
     assert run_apart(lambda: os.getpid(), 20) != os.getpid()

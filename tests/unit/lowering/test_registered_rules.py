@@ -46,7 +46,7 @@ def test_the_ir_carries_the_rule_and_counts_it_as_registered():
     assert found["tensor_ops"] > 10
 
 
-def test_without_a_rule_it_is_counted_as_replicated():
+def test_an_op_without_a_rule_is_counted_as_replicated():
     found = coverage(import_training_step(doubled(), probe=False))
     assert found["replicated"] == {"odd::product.default": 5}
 
@@ -72,7 +72,7 @@ def test_a_rule_for_a_row_of_the_table_replaces_it():
         ("([i, k], [j, k]) -> ([i, j])", r"odd::product.default does not fit the registered rule: .*factor k is 6"),
     ],
 )
-def test_a_rule_that_does_not_fit_names_the_place(rule: str, message: str):
+def test_a_rule_that_does_not_fit_is_refused_with_the_place(rule: str, message: str):
     with registered(PRODUCT, rule), pytest.raises(CaptureError, match=message):
         import_training_step(doubled())
 

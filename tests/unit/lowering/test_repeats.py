@@ -1,4 +1,4 @@
-"""Ranges that occur again and again: which are found, where they begin, and that what is found is there."""
+"""Repeated ranges: which are found, where they begin, and that they occur in the sequence."""
 
 import random
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ LAYER = [*range(20)]
 def found(
     items: Sequence[int | None], ends: Sequence[int] | None = None, begins: Sequence[bool] | None = None
 ) -> list[list[tuple[int, int]]]:
-    """The ranges of items, all of which are equal where their items are."""
+    """Return the repeated ranges; ranges count as equal if their items are equal."""
     ends, begins = ends or [len(items)] * len(items), begins or [False] * len(items)
     return [[(each.start, each.stop) for each in ranges] for ranges in repeated_ranges(items, begins, ends, list)]
 
 
-def test_layers_one_after_the_other():
+def test_successive_layers_are_found():
     assert found([100, *LAYER, *LAYER, *LAYER, 101]) == [[(1, 21), (21, 41), (41, 61)]]
 
 
@@ -32,11 +32,11 @@ def test_a_layer_that_something_interrupts_is_called_in_parts():
         [(0, 20), (20, 40), (40, 60)],
         [(60, 81), (81, 102), (102, 123)],
     ]
-    items = [None if item == 100 else item for item in items]  # which leaves ranges that are too short
+    items = [None if item == 100 else item for item in items]  # the remaining ranges are too short
     assert found(items, ends, begins) == [[(0, 20), (20, 40), (40, 60)]]
 
 
-def test_what_is_not_worth_a_function_is_none():
+def test_ranges_too_short_for_a_function_are_not_found():
     assert found([1, 2, 3, 9, 1, 2, 3]) == []
     assert found([]) == []
     assert found([None] * 60) == []
@@ -49,7 +49,7 @@ def test_ranges_begin_where_layers_do():
     assert found(items, ends, begins) == [[(7, 27), (27, 47), (47, 67)]]
 
 
-def test_those_that_are_not_equal_as_a_whole_are_apart():
+def test_ranges_that_are_not_fully_equal_are_separated():
     items = LAYER * 6
 
     def alike(ranges: Sequence[range]) -> Sequence[range]:
@@ -61,7 +61,7 @@ def test_those_that_are_not_equal_as_a_whole_are_apart():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_found_is_there_once(seed: int):
+def test_found_ranges_are_equal_and_disjoint(seed: int):
     draw = random.Random(seed)
     blocks = [[draw.randrange(5) for _ in range(draw.randrange(4, 30))] for _ in range(4)]
     items = [item for _ in range(30) for item in draw.choice(blocks)]

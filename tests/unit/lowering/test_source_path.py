@@ -1,4 +1,4 @@
-"""Where ops come from is written alike on every machine."""
+"""Source paths of ops are the same on every machine."""
 
 import re
 from pathlib import Path
@@ -14,13 +14,13 @@ from shardwright.lowering.importer.source_path import source_path
 from shardwright.models import gpt2
 
 
-def test_a_module_goes_by_the_name_that_it_is_imported_by():
+def test_a_module_has_its_path_in_its_package():
     assert source_path(torch.nn.functional.__file__) == "torch/nn/functional.py"
     assert source_path(gpt2.__file__) == "shardwright/models/gpt2.py"
     assert source_path(torch.nn.__file__) == "torch/nn/__init__.py"
 
 
-def test_a_script_goes_by_its_path_in_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_script_has_its_path_in_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert source_path(str(tmp_path / "training" / "main.py")) == "training/main.py"
     assert source_path("/elsewhere/job.py") == "job.py"

@@ -1,4 +1,4 @@
-"""Comparing a pass with what it was given: what is equal passes, planted faults are named."""
+"""Comparing the output of a pass with its input: equal results pass, planted faults are named."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def changed(*replacements: tuple[str, str]) -> ModuleOp:
     return module_of(text)
 
 
-def test_a_sharded_step_computes_the_same():
+def test_a_sharded_step_passes():
     after = changed(
         ("aten.mul.Tensor %h, %h :", f"aten.mul.Tensor %h, %h {BY_ROWS} :"),
         ("scale_grad_by_freq = false", f"scale_grad_by_freq = false, spmd.signature = #spmd.sig<@mesh, {BY_BATCH}>"),
@@ -79,7 +79,7 @@ def test_a_changed_computation_is_named(fault: tuple[str, str], message: str):
         check_pass(module_of(STEP), changed(fault), "p")
 
 
-def test_a_signature_that_forgets_the_reduction_is_seen():
+def test_a_signature_without_its_reduction_is_detected():
     wrong = f"scale_grad_by_freq = false, spmd.signature = #spmd.sig<@mesh, {BY_BATCH}>".replace(
         ', unreduced={"x"}', ""
     )
@@ -118,7 +118,7 @@ EARLY = """
     ],
     ids=["another reduction", "an op that is not linear on partial sums", "fewer axes"],
 )  # fmt: skip
-def test_a_wrong_collective_is_seen(text: str, message: str):
+def test_a_wrong_collective_is_detected(text: str, message: str):
     with pytest.raises(DiagnosticException, match=message):
         check_pass(module_of(REDUCED), module_of(text), "p")
 
@@ -144,7 +144,7 @@ func.func @f(%x: tensor<4xf32> {train.batch = "0"}) -> (tensor<f32> {train.loss}
 }"""
 
 
-def test_a_role_may_be_there_several_times():
+def test_several_results_may_have_the_same_role():
     check_pass(module_of(ONCE), module_of(TWICE), "p")
     with pytest.raises(NumericsError, match="after 'p' the loss of @f differs"):
         check_pass(module_of(ONCE), module_of(TWICE.replace("aten.sum %y", "aten.amax %y")), "p")
@@ -165,7 +165,7 @@ def test_inputs_follow_the_roles_of_the_arguments():
     assert (count.item(), lr.item()) == (0, pytest.approx(1e-2))
 
 
-def test_constants_are_what_they_are():
+def test_constants_keep_their_values():
     text = """
 func.func @f(%c: tensor<3xi64> {train.constant = "c", train.value = dense<[1, 2, 4]> : tensor<3xi64>},
              %d: tensor<2xf32> {train.constant = "d", train.value = dense<0.5> : tensor<2xf32>}) {

@@ -1,4 +1,4 @@
-"""Hugging Face models as training steps: which class, which batch, and that a plan trains as one device does."""
+"""Hugging Face models as training steps: their class, their batch, and plans that train as one device does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_class_is_the_first_that_has_a_loss(model_type: str):
     assert class_for(transformers.AutoConfig.for_model(model_type), None) == CLASSES[model_type]
 
 
-def test_the_config_or_the_caller_may_say_what_the_model_is_trained_for():
+def test_the_config_or_the_caller_may_choose_the_task():
     config = transformers.BertConfig(architectures=["BertForSequenceClassification"])
     assert class_for(config, None) == ("sequence-classification", "BertForSequenceClassification")
     assert class_for(config, "question-answering")[1] == "BertForQuestionAnswering"
@@ -71,12 +71,12 @@ def test_dropout_is_set_everywhere():
     assert not any(dropped.values())
 
 
-def test_what_training_needs_and_a_config_leaves_open_is_set():
+def test_settings_that_training_needs_are_set():
     config: Any = sw.from_hf("t5-tiny").build_model().config
     assert (config.decoder_start_token_id, config.use_cache) == (0, False)
 
 
-def test_a_model_is_trained_as_it_is():
+def test_a_given_model_is_trained_unchanged():
     model = find_step("hf:gpt2-tiny").build_model()
     step = sw.from_hf(model, rows=2)
     assert step.build_model() is model
@@ -95,7 +95,7 @@ def test_a_model_is_trained_as_it_is():
         ("hf:resnet?batch=3", "batch cannot be given in a name"),
     ],
 )
-def test_what_cannot_be_made_says_what_to_do(spec: str, message: str):
+def test_an_invalid_spec_is_refused_with_advice(spec: str, message: str):
     with pytest.raises(StepError, match=message):
         find_step(spec)
 
@@ -114,13 +114,13 @@ def test_a_plan_trains_as_one_device_does(name: str):
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_few_ops_are_replicated_for_want_of_a_rule(name: str):
+def test_few_ops_lack_a_rule(name: str):
     ops = [op for op in imported(CheckCase(f"hf:{name}", parse_mesh("2"))).walk() if isinstance(op, ComputeOp)]
     assert sum(isinstance(op, OpaqueOp) for op in ops) < 0.02 * len(ops)
 
 
-def test_checkpointing_of_the_model_is_honoured():
-    """Each layer is a region that is computed again, and nothing else changes."""
+def test_checkpointing_of_the_model_is_captured():
+    """Each layer is recomputed as one region, and nothing else changes."""
     step = find_step("hf:llama-tiny")
     model: Any = step.build_model()
     (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()

@@ -1,4 +1,4 @@
-"""The shipped models: they build the same twice, train, and cost nothing under fake tensors."""
+"""The shipped models build reproducibly, train, and allocate nothing under fake tensors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_batch_does_not_depend_on_the_global_seed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_it_learns_its_batch(name: str) -> None:
+def test_a_model_learns_its_batch(name: str) -> None:
     step = training_step(name)
     torch.manual_seed(0)
     model = step.build_model()
@@ -90,7 +90,7 @@ def test_the_manual_lists_every_model() -> None:
     assert set(re.findall(r"`([a-z0-9.-]+)`", manual)) >= set(MODELS)
 
 
-def test_ways_to_dispatch_agree_where_nothing_is_dropped() -> None:
+def test_dispatch_methods_agree_if_no_token_is_dropped() -> None:
     x = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = []
     for dispatch in ("einsum", "scatter", "grouped"):
@@ -150,7 +150,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         training_step("gpt2_small")
 
 
-def test_a_grid_that_grows_by_repeating_pixels():
+def test_a_grid_grows_by_repeating_pixels():
     x = torch.randn(2, 3, 3, 4)
     expected = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2, mode="nearest").permute(0, 2, 3, 1)
     assert torch.equal(grown(x, "nearest"), expected)

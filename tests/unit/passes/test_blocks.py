@@ -1,4 +1,4 @@
-"""The layers of models whose blocks are in lists within lists."""
+"""Layers of models with nested lists of blocks."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ from shardwright.passes.step.step_view import StepView, step_functions
 
 
 class Residual(nn.Module):
-    """x + net(x)."""
+    """A residual block: x + net(x)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Residual(nn.Module):
 
 
 class InTurn(nn.Module):
-    """Blocks one after the other."""
+    """Blocks in sequence."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class InTurn(nn.Module):
 
 
 class Beside(nn.Module):
-    """The sum of what several blocks make of the same, as experts do."""
+    """The sum of several blocks with the same input, as experts are."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Beside(nn.Module):
 
 
 class Stages(nn.Module):
-    """Stages in a list."""
+    """A sequence of stages in a list."""
 
     def __init__(self, *stages: nn.Module) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def layers(step: TrainingStep) -> tuple[str, ...]:
     ],
     ids=["unequal", "equal", "a head", "beside one another", "three deep"],
 )
-def test_blocks_of_inner_lists_are_layers_where_the_outer_ones_are_unlike(
+def test_blocks_of_inner_lists_are_layers_if_the_outer_ones_differ(
     stages: tuple[nn.Module, ...], expected: tuple[str, ...]
 ):
     batch = torch.randn(4, 4), torch.randn(4, 4)
@@ -92,12 +92,12 @@ def test_blocks_of_inner_lists_are_layers_where_the_outer_ones_are_unlike(
     assert layers(step) == expected
 
 
-def test_blocks_of_stages_of_other_depths_are_layers():
+def test_blocks_of_stages_with_different_depths_are_layers():
     names = layers(training_step("transgan-tiny"))
     assert {"stages.0.blocks.0", "stages.0.blocks.1", "stages.2.blocks.0"} < {*names}
 
 
-def test_what_a_module_does_behind_its_blocks_leaves_their_backward_with_them():
+def test_ops_after_the_blocks_of_a_module_leave_backward_in_the_blocks():
     module = import_training_step(training_step("transgan-tiny"))
     (func,) = step_functions(module)
     view = StepView(func, Mesh.of(gpu=1))

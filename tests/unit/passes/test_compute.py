@@ -1,4 +1,4 @@
-"""What ops cost on a cluster: by signature, by rank, by back end, and as lines in the share of an axis."""
+"""Costs of ops on a cluster: by signature, rank and cost back end, and as linear functions of shares."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def profiled(cluster: Cluster) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def test_the_back_ends_answer_in_their_order():
+def test_back_ends_use_table_then_rate_then_roofline():
     op, cluster = product()
     assert op.signature is not None
     assert op_work(op, op.signature, cluster.mesh).key == KEY
@@ -54,7 +54,7 @@ def test_the_back_ends_answer_in_their_order():
     assert found == pytest.approx([32.768 + 0.5, 16.384 / 0.5, 7.0])
 
 
-def test_each_rank_takes_the_time_of_its_own_part_and_the_op_that_of_the_slowest():
+def test_each_rank_takes_the_time_of_its_part_and_the_op_takes_the_slowest():
     op, cluster = product(UNEVEN)
     assert op.signature is not None
     assert rank_seconds(op, op.signature, cluster) == pytest.approx([16.384 + 0.5, 49.152 + 0.5])
@@ -72,7 +72,7 @@ def test_a_phase_is_a_line_that_touches_the_time_at_the_even_share(back_end: str
     assert phase.seconds((0.25, 0.75)) > phase.seconds((0.5, 0.5))
 
 
-def test_a_curve_that_rises_makes_the_line_flatter():
+def test_a_rising_curve_makes_the_line_flatter():
     op, cluster = product()
     assert op.signature is not None
     lines = [

@@ -1,4 +1,4 @@
-"""Models that have more than rows of their own, cut in time, compute in the interpreter what one device does."""
+"""Models with ops that are not row by row, micro-batched, have the results of one device in the interpreter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.passes.errors import PassError
 MIXTURES = ("bert-sgmoe-tiny", "bert-switch-tiny", "vit-sgmoe-tiny", "vit-switch-tiny", "mixtral-tiny")
 MODELS = (*MIXTURES, "transgan-tiny", "vit-tiny", "unet-tiny")
 HUGGING_FACE = ("hf:swin-tiny", "hf:whisper-tiny")
-"""Reads by strides; positions that every part of the batch adds into zeros."""
+"""Models that read by strides, and that add positions into zeros in every micro-batch."""
 BATCH_NORMS = ("resnet50-tiny", "vgg19-bn-tiny")
 SYNCHRONISED = "decompose-batch-norm,"
 WAYS = {**FORMS, **SCHEDULED}
@@ -34,7 +34,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("model", "way"), list(cases()))
-def test_a_model_cut_in_time_computes_the_same(model: str, way: str):
+def test_a_micro_batched_model_equals_one_device(model: str, way: str):
     result = check_interpreted(WAYS[way].case(model, steps=2 if (model, way) in QUICK else 5))
     assert result.passed, str(result)
 
@@ -42,7 +42,7 @@ def test_a_model_cut_in_time_computes_the_same(model: str, way: str):
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_cut_in_time_computes_the_same_in_float32(model: str, way: str):
+def test_a_micro_batched_model_equals_one_device_in_float32(model: str, way: str):
     result = check_interpreted(WAYS[way].case(model, torch.float32))
     assert result.passed, str(result)
 
@@ -50,14 +50,14 @@ def test_a_model_cut_in_time_computes_the_same_in_float32(model: str, way: str):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "dtype", "steps"),
-    # Norms of eight numbers make 0.06 of a rounding error within five steps of the VGG, on one device too.
+    # Batch norms of eight numbers amplify a rounding error to 0.06 in five steps of VGG, on one device too.
     [
         *((model, torch.float64, 5) for model in BATCH_NORMS),
         ("resnet50-tiny", torch.float32, 5),
         ("vgg19-bn-tiny", torch.float32, 1),
     ],
 )
-def test_batch_norms_that_are_synchronised_run_as_duplex(model: str, dtype: torch.dtype, steps: int):
+def test_synchronised_batch_norms_run_as_duplex(model: str, dtype: torch.dtype, steps: int):
     result = check_interpreted(FORMS["duplex"].case(model, dtype, steps, SYNCHRONISED))
     assert result.passed, str(result)
 
@@ -65,11 +65,11 @@ def test_batch_norms_that_are_synchronised_run_as_duplex(model: str, dtype: torc
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", ["accumulate", "2 stages", "3 stages"])
 @pytest.mark.parametrize(("model", "layer"), [("resnet50-tiny", "enter.1"), ("vgg19-bn-tiny", "features.0.1")])
-def test_batch_norms_are_refused_where_parts_come_one_after_the_other(model: str, layer: str, way: str):
+def test_batch_norms_are_refused_in_sequential_micro_batches(model: str, layer: str, way: str):
     told = rf'_native_batch_norm_legit_functional.* from "{layer}".*decompose-batch-norm.*nn.GroupNorm'
     with pytest.raises(PassError, match=told):
         check_interpreted(FORMS[way].case(model, steps=1))
-    # Written as sums, it is the first of those that is refused.
+    # If it is decomposed into sums, the first sum is refused.
     with pytest.raises(PassError, match=rf'from "{layer}".*complete only after all'):
         check_interpreted(FORMS[way].case(model, steps=1, first=SYNCHRONISED))
 
@@ -82,7 +82,7 @@ def test_batch_norms_are_refused_where_parts_come_one_after_the_other(model: str
         for way in FORMS
     ],
 )
-def test_a_model_of_hugging_face_cut_in_time_computes_the_same(model: str, way: str):
+def test_a_micro_batched_model_of_hugging_face_equals_one_device(model: str, way: str):
     result = check_interpreted(FORMS[way].case(model, steps=2))
     assert result.passed, str(result)
 

@@ -1,4 +1,4 @@
-"""The IR in each pass's docstring is what the pass does: Before is run, After is compared."""
+"""The IR in the docstring of each pass is correct: the pass runs on Before, and the result equals After."""
 
 from collections.abc import Callable
 
@@ -14,12 +14,12 @@ from shardwright.tools.universe import UNIVERSE
 
 
 def in_short(module: ModuleOp) -> str:
-    """Return the module without locations, which a docstring leaves out."""
+    """Return the text of a module without locations, which docstrings omit."""
     return module_text(module, locations=False)
 
 
 def run(pipeline: str, text: str) -> ModuleOp:
-    """Return the module in `text` after `pipeline`, which may name xDSL's passes beside ours."""
+    """Return the module in `text` after `pipeline`, which may include passes of xDSL."""
     ctx = context()
     module = parse(text, ctx)
     run_pipeline(ctx, module, pipeline)
@@ -27,7 +27,7 @@ def run(pipeline: str, text: str) -> ModuleOp:
 
 
 @pytest.mark.parametrize("load", list(UNIVERSE.all_passes.values()), ids=list(UNIVERSE.all_passes))
-def test_docstring_shows_what_the_pass_does(load: Callable[[], type[ModulePass]]):
+def test_docstring_shows_the_result_of_the_pass(load: Callable[[], type[ModulePass]]):
     doc = pass_doc(load())
     after = parse(doc.after, context())
     assert in_short(run(doc.pipeline, doc.before)) == in_short(after)
@@ -65,7 +65,7 @@ class RenamePass(ModulePass):
     name = "rename"
 
 
-def test_parts_are_taken_apart():
+def test_parts_of_a_docstring_are_parsed():
     doc = pass_doc(RenamePass)
     assert (doc.summary, doc.explanation) == ("Rename every function.", "Even unused ones.")
     assert (doc.requires, doc.source, doc.pipeline) == ("nothing.", "this test.", "rename")

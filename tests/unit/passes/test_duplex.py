@@ -1,4 +1,4 @@
-"""Duplex of two and three parts, in both orders: the numbers of one device, the time and the memory of each."""
+"""Duplex of two and three parts, in both orders: equality with one device, time and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mlp() -> TrainingStep:
 
 
 def cnn() -> TrainingStep:
-    """The convolutions of VGG."""
+    """Return a step of VGG."""
     return training_step("vgg13-tiny")
 
 
@@ -52,8 +52,8 @@ def pipeline(parts: int, order: str, end: str = END) -> str:
 
 
 @pytest.mark.parametrize(("model", "parts", "order"), covering(STEPS, [2, 3], ["phases", "list"]))
-def test_copies_train_as_the_whole_batch_does(model: str, parts: int, order: str):
-    # Both precisions with each of the others, in turn.
+def test_copies_train_as_the_whole_batch(model: str, parts: int, order: str):
+    # Alternate the precisions over numbers of parts and orders.
     dtype = torch.float32 if (parts == 2) == (order == "list") else torch.float64
     mesh = parse_mesh("2")
     case = CheckCase(STEPS[model], mesh, None, dtype, "sgd", 2, split_cluster(mesh), pipeline=pipeline(parts, order))
@@ -63,7 +63,7 @@ def test_copies_train_as_the_whole_batch_does(model: str, parts: int, order: str
 
 @cache
 def sharded(cluster: str, parts: int) -> ModuleOp:
-    """A GPT cut into parts, before its copies are put in order."""
+    """Return a GPT split into parts, before `duplex` orders its copies."""
     module = import_training_step(time_steps.gpt2())
     add_cluster(module, parse_cluster(shipped_clusters()[cluster]))
     run_pipeline(context(), module, pipeline(parts, "phases", "").partition(",duplex")[0])
@@ -71,7 +71,7 @@ def sharded(cluster: str, parts: int) -> ModuleOp:
 
 
 def ordered(cluster: str, parts: int, order: str) -> tuple[ModuleOp, float, int]:
-    """The program in an order, its simulated seconds and its peak memory."""
+    """Return the program in an order, its simulated seconds and its peak memory."""
     module = sharded(cluster, parts).clone()
     run_pipeline(context(), module, f"duplex{{order={order}}},overlap,join-updates")
     ((view, found),) = step_views(module)
@@ -81,7 +81,7 @@ def ordered(cluster: str, parts: int, order: str) -> tuple[ModuleOp, float, int]
 
 @pytest.mark.parametrize("parts", [2, *(pytest.param(parts, marks=pytest.mark.thorough) for parts in (3, 4))])
 @pytest.mark.parametrize("cluster", ["hidup-2x4-10g", pytest.param("hidup-2x4-100g", marks=pytest.mark.thorough)])
-def test_the_best_order_is_no_slower_and_holds_little_more(cluster: str, parts: int):
+def test_the_best_order_is_the_fastest_and_needs_little_more_memory(cluster: str, parts: int):
     _, phases, held = ordered(cluster, parts, "phases")
     _, listed, held_listed = ordered(cluster, parts, "list")
     _, best, held_best = ordered(cluster, parts, "best")
@@ -89,13 +89,13 @@ def test_the_best_order_is_no_slower_and_holds_little_more(cluster: str, parts: 
     assert max(held_listed, held_best) <= 1.05 * held
 
 
-def test_a_list_order_has_the_wires_of_both_levels_busy_at_once():
-    # One communication after the other by phases; the links within hosts and between them side by side by the list.
+def test_a_list_order_overlaps_links_within_and_between_hosts():
+    # Phases have one communication at a time; list orders use links within and between hosts at the same time.
     (_, phases, _), (_, listed, _) = (ordered("hidup-2x4-10g", 2, order) for order in ("phases", "list"))
     assert listed < 0.9 * phases
 
 
-def test_every_copy_communicates_and_sums_are_made_part_by_part():
+def test_every_copy_communicates_and_sums_are_accumulated():
     module, _, _ = ordered("hidup-2x4-10g", 3, "list")
     (func,) = (view.func for view, _ in step_views(module))
     starts = [parts_of(op).get("micro") for op in func.walk() if isinstance(op, StartOp)]

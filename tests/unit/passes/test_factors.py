@@ -1,4 +1,4 @@
-"""Dims that are split together have their boundaries in common, and change nothing where sizes divide."""
+"""Dims that are split together share boundaries, and splits stay even if sizes divide."""
 
 from ir_files import context, parse
 
@@ -21,7 +21,7 @@ spmd.cluster @four on @mesh devices [#cpu] placement [0, 0, 0, 0] links [#link]
 
 
 def chain(rows: int, columns: int) -> str:
-    """A matrix, flattened, through an op, and back."""
+    """Return a step that flattens a matrix, applies an op, and restores the shape."""
     flat = rows * columns
     return (
         HEAD
@@ -35,7 +35,7 @@ func.func @step(%x: tensor<{rows}x{columns}xf32> {{train.batch = "0"}}) -> tenso
     )
 
 
-def test_a_product_splits_where_its_leading_factor_does():
+def test_a_product_of_factors_is_split_at_its_leading_factor():
     (func,) = step_functions(parse(chain(6, 7), context()))
     factors = Factors(StepView(func, MESH), {0: EVEN})
     by_name = {op.outs[0].name_hint: factors.of_value(op.outs[0]) for op in StepView(func, MESH).ops}
@@ -44,7 +44,7 @@ def test_a_product_splits_where_its_leading_factor_does():
     assert by_name["z"].counts == (6, 7)
 
 
-def test_what_divides_is_even():
+def test_divisible_dims_are_split_evenly():
     (func,) = step_functions(parse(chain(8, 7), context()))
     view = StepView(func, MESH)
     factors = Factors(view, {0: EVEN})
@@ -53,8 +53,8 @@ def test_what_divides_is_even():
         assert signatures(op.rule(), MESH, factors.of_op(op)) == signatures(op.rule(), MESH)
 
 
-def test_a_search_sends_nothing_between_a_matrix_and_its_rows_end_to_end():
-    """Rounding 6 and 42 each by itself would move boundaries twice."""
+def test_flattening_a_split_matrix_needs_no_communication():
+    """Rounding 6 and 42 separately would move boundaries twice."""
     module = parse(chain(6, 7), context())
     run_pipeline(context(), module, "search-strategy,insert-resharding")
     text = module_text(module)

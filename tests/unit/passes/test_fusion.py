@@ -1,4 +1,4 @@
-"""Kernels of several ops where the computation is compiled: which ops they have, and what is counted for each."""
+"""Fused kernels of compiled computation: their ops, and the counted bytes and launches."""
 
 import pytest
 from ir_files import context, parse
@@ -34,11 +34,11 @@ func.func @step(%x: tensor<8x4xf32> {train.batch = "x"}, %w: tensor<4x4xf32> {tr
   func.return %e, %c : tensor<8x4xf32>, tensor<8x4xf32>
 }
 """
-"""Two kernels around a product: %a, %b, %c and %d, %e; views are looked through."""
+"""Two kernels around a product: %a, %b, %c and %d, %e; views do not end a kernel."""
 
 
 def named(module: ModuleOp) -> dict[str, Operation]:
-    """The ops by the names of their first results."""
+    """Return the ops by the names of their first results."""
     (func,) = step_functions(module)
     return {name: op for op in func.body.block.ops if op.results and (name := op.results[0].name_hint) is not None}
 
@@ -47,8 +47,8 @@ def test_a_chain_is_a_kernel_that_reads_and_writes_once():
     module = parse(CHAIN, context())
     ops, parts = named(module), fused_parts(step_functions(module)[0])
     found = {name: (sorted(parts[op].moved), parts[op].launches) for name, op in ops.items() if op in parts}
-    # Positions: operands, then results. %x is read once, %a is written for the second kernel, %b for nobody; %c is
-    # returned; %e reads %a, which the other kernel made.
+    # Positions: operands, then results. %x is read once, %a is written for the second kernel, %b is not written, %c is
+    # returned, and %e reads %a from the other kernel.
     assert found == {
         "a": ([0, 2], True),
         "b": ([], False),
@@ -58,7 +58,7 @@ def test_a_chain_is_a_kernel_that_reads_and_writes_once():
     }
 
 
-def test_what_is_not_compiled_has_no_kernels_of_several():
+def test_a_function_that_is_not_compiled_has_no_fused_kernels():
     module = parse(CHAIN.replace(" attributes {train.compiled}", ""), context())
     (func,) = step_functions(module)
     assert fused_parts(func) == {}
@@ -102,7 +102,7 @@ def test_a_kernel_costs_its_bytes_and_one_launch():
     for op in named(module).values():
         if op in parts and isinstance(op, ComputeOp) and op.signature is not None:
             seconds += op_seconds(device, op_work(op, op.signature, cluster.mesh, part=parts[op]))
-    # The part of a rank in and out, then all of it in and out.
+    # Read and write the part of a rank, then read and write the full value.
     moved = 2 * 4 * 16 + 2 * 4 * 32
     assert seconds == pytest.approx(2 * device.launch + moved / device.memory_bandwidth, rel=0.3)
     run_pipeline(context(), module, "overlap")
@@ -110,7 +110,7 @@ def test_a_kernel_costs_its_bytes_and_one_launch():
 
 
 @pytest.mark.parametrize(("model", "pins"), [("gpt2-tiny", "dp"), ("gpt2-tiny", "tp"), ("unet-tiny", "zero3")])
-def test_no_op_of_a_program_does_less_than_the_least(model: str, pins: str):
+def test_the_least_parts_are_a_lower_bound_for_every_op(model: str, pins: str):
     cluster = split_cluster(parse_mesh("dp=2,tp=2"))
     step = training_step(model)
     made = compile_step(step, cluster, PlanOptions("fixed", pins, compile=True))
@@ -123,7 +123,7 @@ def test_no_op_of_a_program_does_less_than_the_least(model: str, pins: str):
     assert any(part.moved for part in least.values())
     for op, part in least.items():
         assert op not in fused or part.moved <= fused[op].moved
-    # Without the mark the same program costs what it did.
+    # Without the mark the program has its old cost.
     del func.attributes[COMPILED]
     found = predict(func, cluster_of_module(made.module)).compute_seconds
     assert found == pytest.approx(plain.report["predicted_compute_s"], rel=0.05)

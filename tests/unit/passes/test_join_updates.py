@@ -1,4 +1,4 @@
-"""`join-updates` on steps with real optimizers: the numbers, the launches, what is done, and what is held."""
+"""`join-updates` on steps with real optimizers: results, launches, work and memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_joined_norms_train_as_on_one_device(pins: str) -> None:
 
 @cache
 def planned(optimizer: str, clip_norm: float | None = None) -> ModuleOp:
-    """A step up to `overlap`; not to be changed."""
+    """Return a step after the passes up to `overlap`; it is shared and must not be changed."""
     module = imported(case(optimizer, clip_norm=clip_norm))
     add_cluster(module, CLUSTER)
     run_pipeline(Context(), module, "prepare,add-pins{pins=zero3},search-strategy{algorithm=fixed},communicate,overlap")
@@ -56,7 +56,7 @@ def planned(optimizer: str, clip_norm: float | None = None) -> ModuleOp:
 
 
 def joined(module: ModuleOp, group_mb: float) -> ModuleOp:
-    """A copy with joined updates."""
+    """Return a copy with joined updates."""
     module = module.clone()
     run_pipeline(Context(), module, f"join-updates{{group-mb={group_mb}}}")
     return module
@@ -76,14 +76,14 @@ def is_assignment(op: ComputeOp) -> bool:
 
 
 def total_work(module: ModuleOp) -> tuple[float, float]:
-    """The operations and bytes of all updates on a rank, but for copies to where parameters and states are."""
+    """Return the operations and bytes of all updates on a rank, except the final assignments."""
     signed = ((op, op.signature) for op in updates(module) if not is_assignment(op))
     works = [op_work(op, signature, MESH) for op, signature in signed if signature is not None]
     return sum(work.flops for work in works), sum(work.bytes for work in works)
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "maximized sgd", "amsgrad"])
-def test_as_much_is_done_in_fewer_launches(optimizer: str) -> None:
+def test_joined_updates_have_the_same_work_in_fewer_launches(optimizer: str) -> None:
     before = planned(optimizer)
     after = joined(before, 1)
     names = {op.target.data for op in updates(after) if isinstance(op, train.ForeachOp)}
@@ -95,7 +95,7 @@ def test_as_much_is_done_in_fewer_launches(optimizer: str) -> None:
     assert seconds[0] - seconds[1] > 0.9 * launches * CLUSTER.devices[0].launch
 
 
-def test_what_an_update_is_priced_at_is_its_part_of_what_is_joined() -> None:
+def test_the_price_of_an_update_is_its_share_of_the_joined_update() -> None:
     before = planned("rmsprop")
     after = joined(before, 1)
 
@@ -115,12 +115,12 @@ def test_clipping_costs_few_launches(optimizer: str) -> None:
     plain, clipped = (joined(planned(optimizer, norm), 1) for norm in (None, 0.05))
     assert any(isinstance(op, train.SumOfSquaresOp) for op in view_of(clipped).ops)
     parameters = sum(given.role == train.PARAM for given in view_of(clipped).inputs)
-    # A square, a sum, an addition and a scaling for each would be four times as many.
+    # Separate squares, sums, additions and scalings would be four ops per parameter.
     assert len(view_of(clipped).ops) - len(view_of(plain).ops) < 3 * parameters
 
 
-def test_groups_bound_what_is_held() -> None:
-    """What a group makes on the way is held for all of its members, and no more."""
+def test_the_size_of_groups_bounds_memory() -> None:
+    """Intermediate values of an update are held for all members of one group only."""
     before = planned("rmsprop")
     peaks = [peak_memory(view_of(module).func, MESH).bytes for module in (before, joined(before, 0.0005))]
     assert peaks[1] <= peaks[0] + 8 * 0.0005 * 2**20

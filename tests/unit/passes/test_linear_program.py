@@ -1,11 +1,11 @@
-"""Linear programs as passes write them down."""
+"""Linear programs as passes formulate them."""
 
 import pytest
 
 from shardwright.passes.analysis.linear_program import LinearProgram
 
 
-def test_the_least_of_a_sum_is_at_a_corner():
+def test_a_sum_is_minimized_at_a_corner():
     program = LinearProgram()
     x, y = program.variable(0.0), program.variable(0.0, 3.0)
     program.limit({x: 1.0, y: 2.0}, 8.0)

@@ -6,34 +6,34 @@ from shardwright.passes.analysis.liveness import Definition, Event, live_buffers
 
 
 def taken(*events: Event, arguments: str = "", replaced: str = "", returned: str = "") -> list[set[str]]:
-    """The values whose memory each event takes over; values are named by words."""
+    """Return the values whose memory each event takes over; values are named by words."""
     done = Event(tuple((value, None) for value in returned.split()), ())
     found = live_buffers([*events, done], arguments.split(), replaced.split()).taken_over
     return [{str(made.over) for made in event.makes if made.value in found} for event in events]
 
 
 def make(result: str, *operands: str) -> Event:
-    """An op that computes."""
+    """Return an op that computes."""
     return Event(tuple((value, None) for value in operands), (Definition(result),))
 
 
 def view(result: str, operand: str) -> Event:
-    """An op whose result looks at the memory of its operand."""
+    """Return an op whose result is a view of its operand."""
     return Event(((operand, None),), (Definition(result, view_of=operand),))
 
 
 def add(result: str, a: str, b: str) -> Event:
-    """A sum that may be written into its first operand."""
+    """Return a sum that may be written into its first operand."""
     return Event(((a, None), (b, None)), (Definition(result, over=a),))
 
 
 def update(results: str, *operands: str) -> Event:
-    """`(param, grad, state) -> (param, state)`."""
+    """Return an update `(param, grad, state) -> (param, state)`."""
     makes = (Definition(result, over=operand) for result, operand in zip(results.split(), operands[::2], strict=True))
     return Event(tuple((value, None) for value in operands), tuple(makes), is_update=True)
 
 
-def test_dead_result_of_an_op_is_taken() -> None:
+def test_memory_of_a_dead_result_is_taken_over() -> None:
     assert taken(make("a", "x"), add("c", "a", "x"), arguments="x")[-1] == {"a"}
 
 
@@ -85,26 +85,26 @@ def test_op_that_may_share_all_its_operands_ties_them_together() -> None:
     assert taken(make("a"), make("b"), unknown, add("c", "u", "x"), arguments="x")[3] == set()
 
 
-def test_update_takes_what_the_program_replaces() -> None:
+def test_update_takes_over_replaced_arguments() -> None:
     found = taken(update("p1 m1", "p", "g", "m"), arguments="p g m", replaced="p m", returned="p1 m1")
     assert found == [{"p", "m"}]
 
 
-def test_update_does_not_take_what_the_caller_keeps() -> None:
+def test_update_does_not_take_arguments_that_the_caller_keeps() -> None:
     assert taken(update("p1 m1", "p", "g", "m"), arguments="p g m", replaced="m") == [{"m"}]
 
 
-def test_update_does_not_take_what_is_read_later() -> None:
+def test_update_does_not_take_values_that_are_read_later() -> None:
     events = (view("t", "p"), update("p1 m1", "p", "g", "m"), make("d", "t"))
     assert taken(*events, arguments="p g m", replaced="p m")[1] == {"m"}
 
 
-def test_update_takes_a_view_of_what_the_program_replaces() -> None:
+def test_update_takes_over_a_view_of_a_replaced_argument() -> None:
     events = (view("part", "p"), update("p1 m1", "part", "g", "m"))
     assert taken(*events, arguments="p g m", replaced="p m")[1] == {"part", "m"}
 
 
-def test_arguments_that_an_op_may_share_have_memory_of_their_own():
+def test_arguments_that_an_op_may_share_have_separate_memory():
     events = (
         Event((("p", None), ("q", None)), (Definition("u", may_share=("p", "q")),)),
         Event(
@@ -126,7 +126,7 @@ def test_value_that_a_started_collective_sends_is_not_taken_before_its_wait():
     assert taken(*after, arguments="x")[4] == {"a"}
 
 
-def test_started_all_reduce_does_not_take_what_is_read_before_its_wait():
+def test_started_all_reduce_does_not_take_an_operand_read_before_its_wait():
     start = Event((("a", 2),), (Definition("sum", 1, 2, over="a"),))
     assert taken(make("a"), start, Event((), ()))[1] == {"a"}
     assert taken(make("a"), start, make("d", "a"))[1] == set()
@@ -138,7 +138,7 @@ def test_lists_are_written_over_as_a_whole():
     assert taken(make("a"), make("b"), both, make("e", "b"))[2] == set()
 
 
-def test_what_is_written_in_the_program_is_followed():
+def test_decisions_in_the_program_are_followed():
     def decided(takes: bool) -> Event:
         return Event((("a", None),), (Definition("b", over="a", decided=takes),))
 
@@ -146,7 +146,7 @@ def test_what_is_written_in_the_program_is_followed():
     assert taken(make("a"), decided(False))[1] == set()
 
 
-def test_result_that_is_not_in_place_has_memory_of_its_own():
+def test_result_that_is_not_in_place_has_its_own_buffer():
     events = [make("a"), Event((("a", None),), (Definition("b", over="a", in_place=False),))]
     found = live_buffers(events, ())
     assert found.taken_over == {"b"}

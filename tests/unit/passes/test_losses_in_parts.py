@@ -1,4 +1,4 @@
-"""Cross-entropies of every form, and rows behind views, cut in time compute what one device does."""
+"""Cross-entropies of every form, and rows behind views, have the results of one device when micro-batched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 class Blocks(nn.Module):
-    """Two layers of equal shape, whose blocks may be divided over stages."""
+    """Two layers of equal shape, which may be divided over stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Blocks(nn.Module):
 
 
 class WithWeights(Blocks):
-    """The same with class weights in a buffer, and a loss of its own."""
+    """Blocks with class weights in a buffer, that compute their loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class WithWeights(Blocks):
 
 
 class Regrouped(nn.Module):
-    """Rows of 4 x 6 x 6 numbers seen as 6 x 24: sizes without a common refinement, within each row."""
+    """A model that views rows of 4 x 6 x 6 numbers as 6 x 24: sizes without a common refinement."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,18 +101,18 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
 
 @pytest.mark.parametrize("way", ["accumulate", "2 stages"])
 @pytest.mark.parametrize("name", STEPS)
-def test_a_loss_is_cut_in_time(name: str, way: str):
+def test_a_micro_batched_loss_equals_one_device(name: str, way: str):
     result = check_interpreted(FORMS[way].case(STEPS[name], steps=1))
     assert result.passed, str(result)
 
 
 @pytest.mark.parametrize("way", ["accumulate", "2 stages"])
 @pytest.mark.parametrize("precision", ["fp16-mixed", "bf16-mixed"])
-def test_a_mean_of_mixed_precision_is_cut_in_time(precision: Precision, way: str):
+def test_a_micro_batched_mean_in_mixed_precision_equals_one_device(precision: Precision, way: str):
     def step() -> TrainingStep:
         given = cross_entropy()
         return TrainingStep(given.model, given.loss, given.optimizer, given.batch, precision=precision)
 
-    # The rounding of float16 or bfloat16 products, whose order differs.
+    # The tolerance covers float16 or bfloat16 products that are added in another order.
     result = check_interpreted(FORMS[way].case(step, torch.float32, 1), tolerance=1e-2)
     assert result.passed, str(result)

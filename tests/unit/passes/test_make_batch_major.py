@@ -1,4 +1,4 @@
-"""The spellings of attention in which the batch is behind something else, or beside itself, are split along it."""
+"""Forms of attention whose batch dim is not the first, or is merged with other dims, are split along the batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_data_parallelism_sends_gradients_alone_and_computes_nothing_twice(name: str):
+def test_data_parallelism_communicates_only_gradients_and_computes_nothing_twice(name: str):
     step = STEPS[name]()
     parameters = {tuple(value.shape) for value in step.model.parameters()}  # type: ignore[union-attr]
     module = import_training_step(step)
@@ -66,7 +66,7 @@ def test_the_program_is_equal_to_one_device(name: str, form: str, dtype: torch.d
 
 
 @pytest.mark.parametrize("number", [4, 14])
-def test_a_random_model_is_accumulated(number: int):
+def test_a_random_model_can_be_accumulated(number: int):
     found = outcome_of(number, check=True)
     assert found.refusal == ""
     assert found.differs == ""
@@ -82,7 +82,7 @@ def test_a_batch_norm_is_refused_by_its_name():
     assert "its statistics are computed over dim 0 of" in found.refusal
 
 
-def test_views_give_every_order_that_is_asked_for():
+def test_views_give_every_requested_order():
     generator = random.Random(0)
     merged = 0
     for _ in range(300):
@@ -104,7 +104,7 @@ def test_views_give_every_order_that_is_asked_for():
 
 
 def _dims(generator: random.Random, sizes: list[int]) -> tuple[int, ...]:
-    """The sizes of dims that these factors are merged into, in order."""
+    """Merge factors into dims at random, in order, and return the sizes."""
     dims = [1]
     for size in sizes:
         if generator.random() < 0.5:
@@ -115,7 +115,7 @@ def _dims(generator: random.Random, sizes: list[int]) -> tuple[int, ...]:
 
 
 def _batch_major(value: torch.Tensor, place: BatchPlace) -> torch.Tensor:
-    """By the definition."""
+    """Move the batch to the front of its dim, by the definition."""
     shape = tuple(value.shape)
     inside = (place.major, place.rows, place.minor)
     opened = value.reshape(*shape[: place.dim], *inside, *shape[place.dim + 1 :])

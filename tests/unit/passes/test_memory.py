@@ -1,4 +1,4 @@
-"""Peak memory: what each op adds and when it goes, checked by hand on a few ops."""
+"""Peak memory: what each op allocates and when it is freed, checked by hand on a few ops."""
 
 import math
 
@@ -21,7 +21,7 @@ PAIR, WHOLE = Mesh.of(gpu=2), Sharding.replicated(2)
 
 
 def vector(text: str) -> str:
-    """Spell out the short forms: `!t` for the type of all values, `#half` and so on for their spread."""
+    """Expand the short forms: `!t` for the type of all values, `#half` and the like for their shardings."""
     spreads = {"#whole": "[{}]", "#half": '[{"gpu"}]', "#sum": '[{}], unreduced={"gpu"}'}
     for short, spread in spreads.items():
         text = text.replace(short, spread)
@@ -29,7 +29,7 @@ def vector(text: str) -> str:
 
 
 def peak(body: str, arguments: str = "%x: !t") -> MemoryPeak:
-    """Return the peak of a function on two ranks whose values take 1 KiB each where they are whole."""
+    """Return the peak of a function on two ranks whose replicated values take 1 KiB each."""
     return peak_of(vector(f'spmd.mesh @mesh = <["gpu"=2]>\nfunc.func @f({arguments}) -> !t {{\n{body}\n}}'))
 
 
@@ -41,7 +41,7 @@ def peak_of(text: str) -> MemoryPeak:
 
 
 def relu(result: str, operand: str) -> str:
-    """Return an op that makes new memory, on whole values."""
+    """Return an op on replicated values that allocates memory."""
     signature = "#spmd.sig<@mesh, (#whole) -> (#whole)>"
     return f"%{result} = aten.relu %{operand} {{spmd.signature = {signature}}} : (!t) -> !t"
 
@@ -59,7 +59,7 @@ def returned(value: str) -> str:
 
 def test_a_value_dies_after_its_last_use():
     lines = [relu("a", "x"), relu("b", "a"), relu("c", "b"), returned("c")]
-    # %x all the time, and two neighbours.
+    # %x is always alive, with two neighbouring values.
     assert peak("\n".join(lines)).by_rank == (3 * KIB, 3 * KIB)
 
 
@@ -68,7 +68,7 @@ def test_an_allocator_gives_whole_blocks():
     module = parse(vector(f'spmd.mesh @mesh = <["gpu"=2]>\nfunc.func @f(%x: !t) -> !t {{\n{body}\n}}'), context())
     func = next(op for op in module.ops if isinstance(op, FuncOp))
     mesh = next(op.mesh for op in module.ops if isinstance(op, MeshOp))
-    # Three values of 1,024 bytes, in blocks of 600 on one rank and of 512 on the other.
+    # There are three values of 1,024 bytes, in blocks of 600 bytes on one rank and 512 on the other.
     assert peak_memory(func, mesh, blocks=(600.0, 512.0)).by_rank == (3 * 1200, 3 * 1024)
 
 
@@ -103,8 +103,8 @@ def partial(result: str) -> str:
 
 def around_reduced_sum(*reduce: str) -> str:
     """
-    Return a program that makes a sum `%s` and holds three more values while `reduce` reduces it to `%b`: five with
-    the argument, and six if the result has memory of its own.
+    Return a program that makes a sum `%s` and holds three more values while `reduce` reduces it to `%b`: five values
+    with the argument, and six if the result is not in place.
     """
     held = [relu(each, "x") for each in "cde"]
     used = [add("f", "b", "c"), add("g", "f", "d"), add("h", "g", "e"), returned("h")]
@@ -116,12 +116,12 @@ def test_an_all_reduce_is_in_place():
     assert peak(around_reduced_sum(reduce)).bytes == 5 * KIB
 
 
-def test_an_all_reduce_leaves_what_may_be_an_argument_alone():
+def test_an_all_reduce_does_not_write_to_an_argument():
     reduce = '%b = spmd.all_reduce [{"gpu"}] %a out_sharding = <@mesh, #whole> : !t'
     assert peak("\n".join([partial("a"), reduce, returned("b")])).bytes == 3 * KIB
 
 
-def test_a_gather_makes_the_whole_and_a_slice_nothing():
+def test_a_gather_allocates_the_full_value_and_a_slice_nothing():
     half = "%x: !t {spmd.sharding = #spmd.sharding<@mesh, #half>}"
     gather = '%a = spmd.all_gather [{"gpu"}] %x out_sharding = <@mesh, #whole> : !t'
     narrow = '%b = spmd.slice [{"gpu"}] %a out_sharding = <@mesh, #half> : !t'
@@ -145,7 +145,7 @@ OFFSETS = st.lists(st.integers(0, 12), min_size=3, max_size=3).map(lambda inner:
 
 
 @given(st.booleans(), st.none() | OFFSETS)
-def test_bytes_by_rank_are_those_of_the_local_shapes(both: bool, offsets: tuple[int, ...] | None):
+def test_bytes_by_rank_follow_local_shapes(both: bool, offsets: tuple[int, ...] | None):
     mesh = Mesh.of(node=2, gpu=2)
     dims = (DimSharding(("node", "gpu"), offsets), DimSharding()) if both else (DimSharding(("gpu",)), DimSharding())
     sharding = Sharding(dims)
@@ -184,7 +184,7 @@ def test_a_fragment_holds_the_sums_of_its_parts_and_one_part_at_a_time():
     assert found.by_rank == (max(x + w + total + a + b + c, x + w + total + b + c + y),) * 2
 
 
-def test_a_scatter_holds_what_arrives_beside_its_operand_and_makes_its_result_of_it():
+def test_a_reduce_scatter_holds_its_operand_and_the_received_parts():
     scatter = '%b = spmd.reduce_scatter [{"gpu"}] %a out_sharding = <@mesh, #half> : !t'
     found = peak("\n".join([partial("a"), scatter, returned("b")]))
     assert found.bytes == 3 * KIB
@@ -203,14 +203,14 @@ def only_step(kind: CollectiveKind, source: Sharding, target: Sharding, mesh: Me
     return step
 
 
-def test_what_is_gathered_along_an_inner_dim_arrives_beside_the_whole():
+def test_a_gather_along_an_inner_dim_needs_a_second_buffer():
     assert [
         collective_memory(only_step(CollectiveKind.ALL_GATHER, split, WHOLE, PAIR), (4, 6), PAIR)
         for split in (Sharding.of([["gpu"], []]), Sharding.of([[], ["gpu"]]))
     ] == [CollectiveMemory(), CollectiveMemory(of_result=0.5, is_late=True)]
 
 
-def test_phases_hold_their_messages():
+def test_hierarchical_phases_hold_their_messages():
     four = Mesh.of(node=2, gpu=2)
     split = Sharding.of([["node", "gpu"], []])
     gather = only_step(CollectiveKind.ALL_GATHER, split, WHOLE, four)
@@ -259,7 +259,7 @@ def slots(*texts: str) -> str:
     return "[" + ", ".join(f'#pipe.slot<{action} "{label}" {part}>' for action, label, part in split) + "]"
 
 
-def test_a_stage_holds_the_parts_that_its_schedule_has_under_way():
+def test_a_stage_holds_the_parts_in_flight_of_its_schedule():
     sender = slots("run forward0 0", "start h.at1 0", "run forward0 1", "start h.at1 1")
     begins = "start h.at1 0", "wait h.at1 0", "run forward1 0", "start h.at1 1", "wait h.at1 1", "run forward1 1"
     early = "start h.at1 0", "start h.at1 1", "wait h.at1 0", "run forward1 0", "wait h.at1 1", "run forward1 1"
@@ -269,5 +269,5 @@ def test_a_stage_holds_the_parts_that_its_schedule_has_under_way():
         (func,) = (op for op in module.ops if isinstance(op, FuncOp))
         first, second = (op.mesh for op in module.ops if isinstance(op, MeshOp))
         assert peak_memory(func, first, stage=0).bytes == whole + part
-        # Of the last parts one is left, beside the sum and what is added to it.
+        # After the last parts, one part is alive, with the sum and its addend.
         assert peak_memory(func, second, stage=1).bytes == max(arrived + number, part + 2 * number)

@@ -1,4 +1,4 @@
-"""One cost: the search, the choice of methods, buckets, shares and the simulator agree on a collective's seconds."""
+"""The search, the choice of methods, buckets, shares and the simulator use the same seconds of a collective."""
 
 import itertools
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ METHODS: tuple[Algorithm, ...] = ("padded", "grouped_broadcast", "hierarchical")
 
 
 def curve(name: str, slowest: float) -> Iterator[tuple[str, float, float]]:
-    """Times nowhere near those of the links, which cross those of other methods."""
+    """Yield times far from the linear costs of links; the curves of different methods cross."""
     for size, seconds in ((64.0, 1.0), (1024.0, 1.5), (65536.0, 40.0)):
         yield name, size, seconds * slowest ** (-1.0 if size > 64 else 1.0)
 
 
 def link(axes: str) -> Link:
-    """A link with a curve of its own for each collective and method."""
+    """Return a link with a separate curve for each collective and method."""
     names = [*SENT, *(f"{kind}:{method}" for kind in SENT for method in METHODS)]
     points = (point for at, name in enumerate(names) for point in curve(name, 1.01 + 0.1 * at + 0.01 * len(axes)))
     return Link(axes, 1e-5, 1e-9, points=tuple(points))
@@ -60,7 +60,7 @@ CHANGES = [
 
 
 def collective(source: str, target: str, width: int, method: str = "auto") -> CollectiveOp:
-    """The collective that `select-collectives` makes of a change of a value of 8 times `width` elements."""
+    """Return the collective that `select-collectives` makes for a resharding of a value of 8 times `width` elements."""
     kind, at = f"tensor<8x{width}xf32>", "#spmd.sharding<@mesh, "
     module = parse(
         f"""
@@ -92,7 +92,7 @@ def test_search_choice_and_simulator_agree(source: str, target: str, width: int)
     assert chosen.method in (*methods, "padded")
 
 
-def test_every_kind_and_method_is_chosen_somewhere():
+def test_every_kind_and_method_is_covered():
     pairs = itertools.product(CHANGES, (2, 16, 64, 2048))
     chosen = [communication_of(collective(*change, width), MESH) for change, width in pairs]
     methods = {(each.kind.value, each.method) for each in chosen}
@@ -100,7 +100,7 @@ def test_every_kind_and_method_is_chosen_somewhere():
     assert {method for _, method in methods} == {"flat", *METHODS}
 
 
-def test_shares_are_found_with_the_same_seconds():
+def test_balancing_of_shares_uses_the_same_seconds():
     source, target = '[{"gpu"}, {}]', "[{}, {}]"
     op = collective(source, target, 16)
     step = op.step(sharding_of(op.operand), MESH)
@@ -117,7 +117,7 @@ def test_a_bucket_is_priced_as_it_is_filled(kind: CollectiveKind, axes: tuple[st
     assert CLUSTER.collective_seconds(kind, axes, size) / size == pytest.approx(9 / 8 * time.least_per_byte)
 
 
-def test_in_buckets_the_cheapest_method_is_that_of_a_full_one():
+def test_the_method_in_a_bucket_is_the_cheapest_for_a_full_bucket():
     source, target = CHANGES[5]
     op = collective(source, target, 16)
     step, size = op.step(sharding_of(op.operand), MESH), float(value_bytes(op.operand))

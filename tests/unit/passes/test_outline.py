@@ -1,4 +1,4 @@
-"""An outline takes as long as the simulation of the step that it is of, on its cluster and on others."""
+"""An outline predicts the same seconds as the simulation of its step, on its cluster and on others."""
 
 import pytest
 from _outline import outline_of, outline_seconds
@@ -17,13 +17,13 @@ PASSES = "partition-stages{stages=2},search-strategy,program{mode=pipeline parts
 
 
 def parsed(text: str) -> ModuleOp:
-    """A module on devices of one kind."""
+    """Parse a module on devices of one kind."""
     device = '#cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 1.0e-6>'
     return parse(device + text, context())
 
 
 def planned() -> ModuleOp:
-    """Two stages of two ranks with a matrix product and its gradient each."""
+    """Return two stages of two ranks, each with a matrix product and its gradient."""
     module = parsed("""
     spmd.mesh @mesh = <["pipe"=2, "gpu"=2]>
     spmd.cluster @four on @mesh devices [#cpu] placement [0, 0, 0, 0]
@@ -48,7 +48,7 @@ def other(launch: float, alpha: float, beta: float) -> Cluster:
 
 
 @pytest.mark.parametrize("cluster", [None, other(0.0, 1e-3, 1e-9), other(1e-4, 0.0, 1e-6), other(1e-3, 1e-6, 1e-8)])
-def test_it_takes_as_long_as_the_simulation(cluster: Cluster | None):
+def test_an_outline_takes_as_long_as_the_simulation(cluster: Cluster | None):
     module = planned()
     (func,) = step_functions(module)
     whole = cluster or cluster_of_module(module)
@@ -61,7 +61,7 @@ def test_it_takes_as_long_as_the_simulation(cluster: Cluster | None):
     assert outline_seconds(outline, whole) == pytest.approx(simulated, rel=1e-9)
 
 
-def test_parts_of_a_loop_are_one_stretch():
+def test_iterations_of_a_loop_share_a_stretch():
     module = planned()
     (func,) = step_functions(module)
     for stage in outline_of(module, func).stages:
@@ -69,7 +69,7 @@ def test_parts_of_a_loop_are_one_stretch():
         assert len(runs) > len(stage.stretches)
 
 
-def test_what_runs_beside_other_work_is_refused():
+def test_work_that_overlaps_other_work_is_refused():
     module = parsed("""
     spmd.mesh @mesh = <["gpu"=2]>
     spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-5, beta = 1.0e-8>]

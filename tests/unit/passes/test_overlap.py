@@ -1,4 +1,4 @@
-"""Overlap on whole models: the numbers stay, the number of collectives falls, and time and memory are as promised."""
+"""Overlap on whole models: equal results, fewer collectives, less time, and bounded memory."""
 
 import random
 from collections import Counter
@@ -49,7 +49,7 @@ def imported(model: str, cluster: Cluster) -> ModuleOp:
 
 
 def planned(model: str, cluster: Cluster, preset: str) -> ModuleOp:
-    """Return a shipped model's step with collectives chosen, under a preset's pin."""
+    """Return a shipped model's step with collectives, pinned to a preset."""
     module = imported(model, cluster)
     run_pipeline(Context(), module, f"prepare,add-pins{{pins={preset}}},search-strategy{{algorithm=fixed}},communicate")
     return module
@@ -68,7 +68,7 @@ def step_of(module: ModuleOp) -> FuncOp:
 
 
 def communications(module: ModuleOp) -> Counter[str]:
-    """Return how many collectives of each kind there are, a bucket counting once."""
+    """Return the number of collectives of each kind; a bucket counts once."""
     counts: Counter[str] = Counter()
     for op in step_of(module).body.block.ops:
         if isinstance(op, StartOp):
@@ -80,13 +80,13 @@ def communications(module: ModuleOp) -> Counter[str]:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
-def test_numbers_stay(preset: str, options: str):
+def test_results_stay_equal(preset: str, options: str):
     before = planned("mlp-tiny", split_cluster(parse_mesh("dp=2,tp=2")), preset)
     check_pass(before, overlapped(before, options), "overlap")
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_numbers_stay_under_any_strategy(seed: int):
+def test_results_stay_equal_under_any_strategy(seed: int):
     mesh = parse_mesh("dp=2,tp=2")
     before = imported("mlp-tiny", split_cluster(mesh))
     choose_at_random(before, mesh, seed)
@@ -102,10 +102,10 @@ def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
             op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, choose.choice(signatures(op.rule(), mesh)))
 
 
-def test_data_parallel_gradients_travel_in_a_handful_of_buckets():
+def test_data_parallel_gradients_are_reduced_in_few_buckets():
     before = planned("gpt2-tiny", find_cluster("local-4"), "dp")
     assert communications(before)["all_reduce"] == 38
-    # The count of labels; the loss with all gradients.
+    # One for the count of labels, one for the loss with all gradients.
     assert communications(overlapped(before))["all_reduce"] == 2
     # There are 118 KB of gradients; the token embedding alone has 13 KB.
     assert 3 <= communications(overlapped(before, "{bucket_mb=0.06}"))["all_reduce"] <= 6
@@ -119,16 +119,16 @@ def test_the_predicted_time_falls_and_memory_stays(preset: str):
     slow, fast = (predict(step_of(module), cluster) for module in (before, after))
     assert fast.seconds < slow.seconds
     assert fast.exposed_seconds < slow.exposed_seconds
-    # What forward still has is not gathered again.
+    # Values that forward still holds are not gathered again.
     assert fast.collective_bytes.keys() == slow.collective_bytes.keys()
     assert all(sent <= slow.collective_bytes[kind] * (1 + 1e-9) for kind, sent in fast.collective_bytes.items())
     most, now = (peak_memory(step_of(module), cluster.mesh).bytes for module in (before, after))
-    # Two buckets of gathered blocks, of which the largest has the token embedding.
+    # Two buckets of gathered blocks; the larger has the token embedding.
     assert now <= most + 2 * 0.06 * MIB
 
 
 def reductions_in_flight(module: ModuleOp) -> int:
-    """Return how many reduce-scatters are under way at once, at most."""
+    """Return the largest number of reduce-scatters in flight."""
     pending, most = set[Operation](), 0
     for op in step_of(module).body.block.ops:
         if isinstance(op, StartOp) and op.collective is CollectiveKind.REDUCE_SCATTER:
@@ -140,13 +140,13 @@ def reductions_in_flight(module: ModuleOp) -> int:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_no_more_reductions_are_in_flight_than_asked(most: int):
+def test_reductions_in_flight_are_limited(most: int):
     before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3")
     assert reductions_in_flight(overlapped(before, "{bucket_mb=0.001}")) > most
     assert reductions_in_flight(overlapped(before, f"{{bucket_mb=0.001 in_flight={most}}}")) == most
 
 
-def test_where_memory_is_short_less_is_under_way():
+def test_less_is_in_flight_if_memory_is_short():
     before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3")
     cluster = cluster_of_module(before)
 

@@ -1,4 +1,4 @@
-"""Seconds of computation, of communication, and of both at once."""
+"""Seconds of computation, communication, and their overlap."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ def report(*lines: str) -> dict[tuple[str, str], Overlap]:
     return dict(overlaps(simulation, 0))
 
 
-def test_what_is_started_early_is_hidden():
+def test_a_collective_that_starts_early_is_hidden():
     found = report(START, RELU, "%b = spmd.wait %t : tensor<500xf32>")
     assert set(found) == {("forward", "dp"), ("forward", "all"), ("all", "dp"), ("all", "all")}
     assert all(each == Overlap(4.0, 3.0, 3.0) for each in found.values())
     assert (found["all", "all"].exposed, found["all", "all"].ratio) == (0.0, 1.0)
 
 
-def test_what_is_waited_for_at_once_is_exposed():
+def test_a_collective_with_an_immediate_wait_is_exposed():
     now = '%s = spmd.all_reduce [{"dp"}] %p out_sharding = <@mesh, [{}]> : tensor<500xf32>'
     found = report(now, RELU)["all", "all"]
     assert (found.compute, found.communication, found.exposed) == pytest.approx((4.0, 3.0, 3.0))
     assert found.ratio == 0.0
 
 
-def test_phases_are_told_apart():
+def test_phases_are_reported_separately():
     backward = START.replace(" : tensor", " {train.backward} : tensor")
     found = report(backward, RELU, "%b = spmd.wait %t {train.backward} : tensor<500xf32>")
     assert found["backward", "dp"] == Overlap(0.0, 3.0, 3.0)
     assert found["all", "all"].compute == 4.0
 
 
-def test_traffic_of_a_phase_may_be_beside_the_computation_of_all():
+def test_traffic_of_a_phase_may_overlap_computation_of_any_phase():
     computed = {"forward": [(0.0, 2.0)], "backward": [(2.0, 8.0)]}
     found = overlap_of(computed, [("forward", "dp", (1.0, 6.0)), ("backward", "tp", (5.0, 10.0))])
     assert found["forward", "dp"] == Overlap(2.0, 5.0, 5.0)

@@ -1,4 +1,4 @@
-"""Stages hold of the parts of a batch those that the schedule has in flight: as counted, and as programs free them."""
+"""Stages hold only the parts in flight of the schedule, in the memory count and in the emitted programs."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ HELD = {
 
 @cache
 def compiled(schedule: str) -> tuple[ModuleOp, str]:
-    """GPT-2 in three stages, the last of which has a layer of its own besides the head: the step and its program."""
+    """Return GPT-2 in three stages and its program; the last stage has a layer and the head."""
     mesh = Mesh.of(gpu=STAGES)
     program = f"program{{mode=pipeline parts={PARTS} schedule={schedule}}}"
     passes = f'prepare,partition-stages{{stages={STAGES} begins="0,3,4"}},search-strategy,{program},finish'
@@ -36,14 +36,14 @@ def compiled(schedule: str) -> tuple[ModuleOp, str]:
 
 
 def most_held(module: ModuleOp, stage: int) -> int:
-    """Of how many parts a stage holds the same activation at once, of that of which it holds most."""
+    """Return the largest number of parts whose copies of one activation a stage holds at once."""
     (func,) = step_functions(module)
     mesh = next(view.mesh for view, _ in step_views(module) if view.stage == stage)
     use = memory_use(func, mesh, stage)
     fragments = {op.label.data: op for op in func.body.block.ops if isinstance(op, FragmentOp)}
     forward = fragments.pop(f"forward{stage}")
     used = {value for op in fragments.values() for value in op.captured}
-    # A result that is only summed begins the sum in its first part's memory.
+    # A result that is only summed starts the sum in the memory of its first part.
     yielded = zip(forward.terminator.args, forward.outs, strict=True)
     made = {result for op in forward.body.block.ops for result in op.results}
     made -= {value for value, out in yielded if out not in used}
@@ -57,7 +57,7 @@ def most_held(module: ModuleOp, stage: int) -> int:
 
 
 def most_alive(program: str, stage: int) -> int:
-    """From how many runs of forward a stage's program has a variable at once."""
+    """Return the largest number of forward runs whose variables are alive at once in the program of a stage."""
     (step,) = (
         node for node in ast.parse(program).body if isinstance(node, ast.FunctionDef) and node.name == f"step{stage}"
     )

@@ -1,4 +1,4 @@
-"""Pins in the IR are what the pins ask for, survive its text, and are obeyed by whatever searches next."""
+"""Pins in the IR equal the given pins, survive the text form, and are obeyed by later searches."""
 
 from functools import cache
 from pathlib import Path
@@ -49,7 +49,7 @@ def cluster() -> Cluster:
 
 @cache
 def imported() -> ModuleOp:
-    """A step on two axes; not to be changed."""
+    """Return a step on two axes; it is shared and must not be changed."""
     module = import_training_step(training_step("gpt2-tiny"))
     add_cluster(module, cluster())
     run_pipeline(Context(), module, "prepare")
@@ -57,7 +57,7 @@ def imported() -> ModuleOp:
 
 
 def after(module: ModuleOp, pipeline: str) -> ModuleOp:
-    """A copy of a module after some passes."""
+    """Return a copy of a module after some passes."""
     made = module.clone()
     run_pipeline(Context(), made, pipeline)
     return made
@@ -65,7 +65,7 @@ def after(module: ModuleOp, pipeline: str) -> ModuleOp:
 
 @pytest.mark.parametrize("name", PINS_OF)
 @pytest.mark.parametrize("stages", ["", 'partition-stages{stages=2 ranks="4,4"}'])
-def test_what_is_read_from_the_ir_is_what_the_pins_ask_for(name: str, stages: str):
+def test_constraints_read_from_the_ir_equal_the_pins(name: str, stages: str):
     pins = load_pins(PINS_OF[name])
     module = after(imported(), stages)
     asked = [apply_pins(pins, view) for view, _ in step_views(module)]
@@ -84,14 +84,14 @@ def test_searching_from_the_text_finds_the_same_strategy(name: str):
 
 
 @pytest.mark.parametrize("name", PINS_OF)
-def test_stages_that_are_made_later_are_pinned_as_if_they_were_there_before(name: str):
+def test_pins_before_and_after_the_partition_into_stages_are_equal(name: str):
     stages, pins = 'partition-stages{stages=2 ranks="4,4"}', load_pins(PINS_OF[name])
     before, later = imported().clone(), after(imported(), stages)
     add_pins(before, pins)
     run_pipeline(Context(), before, stages)
     add_pins(later, pins)
     for func in (*step_functions(before), *step_functions(later)):
-        # The one attribute of a function that stands elsewhere among the others.
+        # The order of this attribute among the others of the function may differ.
         del func.attributes[PINS]
     assert module_text(before) == module_text(later)
 
@@ -107,14 +107,14 @@ def test_pins_are_removed_without_a_trace():
     assert module_text(module) == text
 
 
-def test_the_name_of_a_file_is_the_same_on_every_machine(tmp_path: Path):
+def test_the_place_of_a_pin_has_the_file_name_without_its_folder(tmp_path: Path):
     path = tmp_path / "my pins.toml"
     path.write_text("# mine\n" + NESTED)
     assert [pin.place for pin in load_pins(path)] == [f"my pins.toml:{line}" for line in (3, 6, 9, 12)]
     assert load_pins(path) == load_pins(NESTED)
 
 
-def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search():
+def test_pins_are_obeyed_by_every_search_of_a_fixed_point():
     mixed = find_cluster("mixed-4")
     module = import_training_step(training_step("mlp-tiny"))
     add_cluster(module, mixed)
@@ -134,7 +134,7 @@ def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search()
     assert PINS in func.attributes
 
 
-def test_options_that_are_none_are_refused_by_name():
+def test_invalid_options_are_refused_by_name():
     with pytest.raises(PlanError, match="algorithm=fastest, expected 'auto' or 'anneal' or 'eliminate' or"):
         PlanOptions("fastest")  # pyright: ignore[reportArgumentType]
 

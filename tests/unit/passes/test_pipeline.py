@@ -1,4 +1,4 @@
-"""Pipelines run in order, are timed and verified, and a pass that fails is named with its op."""
+"""Pipelines run in order with timing and verification, and an error names the failing pass and op."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ func.func @f(%x: i32) -> i32 {
 
 @dataclass(frozen=True)
 class OnAdditions(ModulePass):
-    """Does `action` to every addition."""
+    """A pass that applies `action` to every addition."""
 
     action: Callable[[Operation], None]
     name = "on-additions"
@@ -41,7 +41,7 @@ class OnAdditions(ModulePass):
 
 
 def run(action: Callable[[Operation], None]) -> PassError:
-    """Return the error of a pipeline in which `action` goes wrong."""
+    """Return the error of a pipeline whose `action` fails."""
     ctx = context()
     with pytest.raises(PassError) as caught:
         run_passes(ctx, parse_module(ctx, ADD), [OnAdditions(action)])
@@ -49,7 +49,7 @@ def run(action: Callable[[Operation], None]) -> PassError:
 
 
 def move_up(op: Operation) -> None:
-    """Put the return of the function before the value it returns."""
+    """Move the return of the function before the value it returns."""
     block = op.parent
     assert block is not None
     assert block.last_op is not None
@@ -132,7 +132,7 @@ def test_a_pipeline_inside_a_pass_keeps_the_op():
     assert isinstance(caught.value.op, AddiOp)
 
 
-def test_ir_that_does_not_verify_is_the_fault_of_its_pass():
+def test_a_pass_that_leaves_invalid_ir_is_named():
     def spoil(op: Operation) -> None:
         op.properties["overflowFlags"] = IntegerAttr(1, i32)
 
@@ -165,7 +165,7 @@ def test_verification_can_be_left_out():
         ('"arith.addi"() : () -> ()', "arith.addi"),
     ],
 )
-def test_the_innermost_op_is_blamed(text: str, blamed: str):
+def test_the_innermost_invalid_op_is_named(text: str, blamed: str):
     fault = first_fault(parse_module(context(), text))
     assert fault is not None
     assert fault.op.name == blamed
@@ -175,7 +175,7 @@ def test_the_innermost_op_is_blamed(text: str, blamed: str):
     "text",
     [
         ADD,
-        # Blocks may stand in any order, a loop's value comes from below, a module orders nothing.
+        # Blocks may have any order, a loop value is defined below its use, and a module has no order.
         """
         func.func @f(%c: i1) {
           cf.br ^a
@@ -194,7 +194,7 @@ def test_valid_ir_has_no_fault(text: str):
     assert first_fault(parse_module(context(), text)) is None
 
 
-def test_uses_inside_regions_are_looked_at_too():
+def test_uses_inside_regions_are_checked():
     text = """
         func.func @f(%c: i1) {
           scf.if %c { "test.op"(%y) : (i32) -> () }
@@ -207,7 +207,7 @@ def test_uses_inside_regions_are_looked_at_too():
     assert fault.op.name == "test.op"
 
 
-def test_ops_with_a_symbol_are_called_by_it():
+def test_ops_with_a_symbol_are_described_by_it():
     module = parse_module(context(), "func.func private @f() -> ()")
     assert describe(next(iter(module.body.block.ops))) == "'func.func' op @f"
 
@@ -222,6 +222,6 @@ def test_ops_with_a_symbol_are_called_by_it():
         ('loc(callsite("a" at "b.py":1:2))', "'test.op' op %y from \"a\" called from b.py:1:2"),
     ],
 )
-def test_ops_are_called_as_in_the_model(location: str, described: str):
+def test_ops_are_described_by_their_place_in_the_model(location: str, described: str):
     module = parse_module(context(), f'%y = "test.op"() : () -> i32 {location}')
     assert describe(next(iter(module.body.block.ops))) == described

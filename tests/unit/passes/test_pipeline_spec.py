@@ -1,4 +1,4 @@
-"""The text of a pipeline becomes passes, or an error that points at what is wrong."""
+"""The text of a pipeline becomes passes, or an error that points at the wrong part."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -58,7 +58,7 @@ def missing_library() -> type[ModulePass]:
         (r'repeat{pipeline="repeat{pipeline=\"search\"}"}', (Repeat('repeat{pipeline="search"}'),)),
     ],
 )
-def test_pipelines_are_read(text: str, passes: tuple[ModulePass, ...]):
+def test_pipelines_are_parsed(text: str, passes: tuple[ModulePass, ...]):
     assert parse_pipeline(text, PASSES) == passes
 
 
@@ -73,13 +73,13 @@ def test_pipelines_are_read(text: str, passes: tuple[ModulePass, ...]):
         ((Repeat(str(Pipeline.of(Repeat('x="\\"\n\t{}'), Search("greedy")))),), None),
     ],
 )
-def test_the_text_of_a_pipeline_is_read_as_the_same_passes(passes: tuple[ModulePass, ...], text: str | None):
+def test_the_printed_pipeline_reads_back(passes: tuple[ModulePass, ...], text: str | None):
     made = str(Pipeline(passes))
     assert Pipeline.parse(made, PASSES) == Pipeline(passes)
     assert text is None or made == text
 
 
-def test_pipelines_are_made_of_passes_and_of_pipelines():
+def test_pipelines_are_built_from_passes_and_pipelines():
     inner = Pipeline.of(Search(), [Repeat("search")])
     assert list(Pipeline.of(Search(budget=2), inner, [])) == [Search(budget=2), Search(), Repeat("search")]
 
@@ -122,7 +122,7 @@ SEARCH_OPTIONS = (
         ("search{budget=}", "}", "unknown argument value", ""),
     ],
 )
-def test_errors_point_at_what_is_wrong(text: str, wrong: str, message: str, hint: str):
+def test_errors_point_at_the_wrong_part(text: str, wrong: str, message: str, hint: str):
     with pytest.raises(PipelineError) as caught:
         parse_pipeline(text, PASSES)
     error = caught.value
@@ -173,7 +173,7 @@ def test_a_named_pipeline_is_its_passes(name: str, passes: str):
         ("program{mode=parts}", "mode", "takes whole | accumulate | duplex | pipeline | none", "parts: int = 1"),
     ],
 )
-def test_errors_of_named_pipelines_point_at_what_is_wrong(text: str, wrong: str, message: str, hint: str):
+def test_errors_of_named_pipelines_point_at_the_wrong_part(text: str, wrong: str, message: str, hint: str):
     with pytest.raises(PipelineError) as caught:
         parse_pipeline(text)
     assert message in caught.value.message

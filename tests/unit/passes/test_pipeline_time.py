@@ -1,4 +1,4 @@
-"""The predicted time of a pipeline: what its stages compute, and what they wait for."""
+"""The predicted time of a pipeline: computation and waits of its stages."""
 
 import pytest
 from ir_files import context, parse
@@ -14,7 +14,7 @@ PASSES = "partition-stages{stages=2},search-strategy,program{mode=pipeline parts
 
 
 def timelines(alpha: str, beta: str) -> list[Timeline]:
-    """Two stages of a matrix product each, four parts of 16 rows."""
+    """Predict two stages with a matrix product each, and four parts of 16 rows."""
     text = f"""
     #cpu = #spmd.device<"cpu", flops = {{float32 = 1.0e9}}, bandwidth = 1.0e12, memory = 1.0e9, launch = 0.0>
     #link = #spmd.link<"gpu", alpha = {alpha}, beta = {beta}>
@@ -40,7 +40,7 @@ def test_the_second_stage_begins_after_the_first_part():
     assert first.seconds == pytest.approx(first.compute_seconds)
 
 
-def test_a_slow_link_is_waited_for():
+def test_stages_wait_for_a_slow_link():
     first, second = timelines("0.0", "1.0e-6")
     part = 16 * 64 * 4 * 1e-6
     assert second.seconds > 4 * part
@@ -53,7 +53,7 @@ def test_every_transfer_has_the_latency_of_its_link():
     assert second.seconds == pytest.approx(2.0, rel=0.01)
 
 
-def test_eager_hides_what_1f1b_waits_for():
+def test_eager_1f1b_hides_the_waits_of_1f1b():
     mesh = Mesh.of(gpu=3)
     device = Device("cpu", (("float32", 1e9),), 1e10, 1e10, 0.0)
     cluster = Cluster("three", mesh, (device,), (0, 0, 0), (Link("gpu", 2e-3, 1e-9),))

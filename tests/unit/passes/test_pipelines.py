@@ -1,4 +1,4 @@
-"""Schedules of pipelines: the published orders, and that every one of them comes to its end."""
+"""Schedules of pipelines: the published orders, and absence of deadlocks."""
 
 import itertools
 
@@ -22,7 +22,7 @@ POLICIES: tuple[Policy, ...] = ("gpipe", "1f1b", "eager-1f1b", "zero-bubble")
 
 
 def pipeline(stages: int, skips: frozenset[tuple[int, int]] = frozenset()) -> tuple[list[Work], list[Delivery]]:
-    """Stages in a row, with skips from an earlier to a later stage besides, and their gradients back."""
+    """Return successive stages, with skips from earlier to later stages, and gradients sent back."""
     works = [Work(f"{kind}{stage}", stage, kind) for stage in range(stages) for kind in FragmentKind]
     edges = [*itertools.pairwise(range(stages)), *sorted(skips)]
     deliveries: list[Delivery] = []
@@ -36,10 +36,10 @@ def pipeline(stages: int, skips: frozenset[tuple[int, int]] = frozenset()) -> tu
 
 def simulate(program: list[list[Slot]], seconds: dict[FragmentKind, float], latency: float) -> float:
     """
-    When the last run is over; AssertionError where a stage waits for ever.
+    Return the time at which the last run ends; raise AssertionError if a stage waits for ever.
 
-    What a pair of stages sends goes through one channel, which hands messages over in the order in which both ends
-    start them.
+    A pair of stages shares one channel, whose messages are delivered in the order of their starts, which must be the
+    same at both ends.
     """
     clocks, at = [0.0] * len(program), [0] * len(program)
     sent: dict[tuple[str, int], float] = {}
@@ -86,7 +86,7 @@ def _is_sender(slot: Slot, stage: int) -> bool:
 
 
 def text(policy: Policy, stage: int, stages: int, parts: int) -> str:
-    """The runs of a stage but for gradients of weights: `F0 F1 B0`."""
+    """Return the runs of a stage except gradients of weights, as `F0 F1 B0`."""
     runs = order_of_runs(policy, stage, PipelineShape(stages, parts))
     return " ".join(f"{run.kind[0].upper()}{run.part}" for run in runs if run.kind is not FragmentKind.WEIGHTS)
 
@@ -106,7 +106,7 @@ def test_gpipe_runs_all_forwards_first():
     assert text("gpipe", 0, 2, 3) == "F0 F1 F2 B0 B1 B2"
 
 
-def test_gradients_of_weights_come_at_once_but_under_eager():
+def test_gradients_of_weights_run_at_once_except_with_eager_1f1b():
     forward, backward, weights = FragmentKind.FORWARD, FragmentKind.BACKWARD, FragmentKind.WEIGHTS
     shape = PipelineShape(2, 4)
     eager, plain = (order_of_runs(policy, 0, shape) for policy in ("eager-1f1b", "1f1b"))
@@ -114,7 +114,7 @@ def test_gradients_of_weights_come_at_once_but_under_eager():
     assert plain[2:5] == [WorkRun(backward, 0), WorkRun(weights, 0), WorkRun(forward, 2)]
 
 
-def test_a_transfer_starts_after_its_source_and_one_run_ahead_of_its_use():
+def test_a_transfer_starts_after_its_source_and_one_run_before_its_use():
     works, deliveries = pipeline(2)
     first, second = schedule(works, deliveries, PipelineShape(2, 2), "1f1b")
     run, start, wait = (lambda label, part, action=action: Slot(action, label, part) for action in Action)
@@ -126,7 +126,7 @@ def test_a_transfer_starts_after_its_source_and_one_run_ahead_of_its_use():
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(1, 5), st.integers(1, 9), st.sampled_from(POLICIES))
-def test_every_schedule_comes_to_its_end(data: st.DataObject, stages: int, parts: int, policy: Policy):
+def test_every_schedule_ends(data: st.DataObject, stages: int, parts: int, policy: Policy):
     pairs = [(a, b) for a in range(stages) for b in range(a + 2, stages)]
     skips = data.draw(st.frozensets(st.sampled_from(pairs))) if pairs else frozenset[tuple[int, int]]()
     program = schedule(*pipeline(stages, skips), PipelineShape(stages, parts), policy)
@@ -136,7 +136,7 @@ def test_every_schedule_comes_to_its_end(data: st.DataObject, stages: int, parts
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_without_communication_eager_is_as_fast_and_with_it_faster(stages: int):
+def test_eager_1f1b_is_as_fast_as_1f1b_and_faster_with_communication(stages: int):
     seconds = {FragmentKind.FORWARD: 1.0, FragmentKind.BACKWARD: 1.0, FragmentKind.WEIGHTS: 1.0}
 
     def time(policy: Policy, latency: float) -> float:

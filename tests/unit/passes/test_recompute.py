@@ -1,4 +1,4 @@
-"""What is kept for backward and what is computed again: the cut against all choices, and what is left alone."""
+"""Values kept for backward and recomputed values: the minimum cut compared with all choices, and excluded ops."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from shardwright.passes.step.step_view import StepView, cluster_of_module, step_
 
 @dataclass(frozen=True)
 class Graph:
-    """Ops, each with one result of the same number."""
+    """Ops; each has one result, with the number of the op."""
 
     ops: list[ForwardOp]
     values: list[ForwardValue]
 
     def choices(self) -> list[tuple[float, float]]:
-        """The seconds and bytes of every choice of what is kept that leaves backward with what it needs."""
+        """Return the seconds and bytes of every set of kept values that suffices for backward."""
         numbers = range(len(self.ops))
         found: list[tuple[float, float]] = []
         for kept in map(set, chain.from_iterable(combinations(numbers, n) for n in range(len(self.ops) + 1))):
@@ -63,7 +63,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         operands = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set[int]()
         is_fixed = draw(st.booleans()) and draw(st.booleans())
         seconds = inf if is_fixed else draw(st.sampled_from([0.0, 1.0, 2.0, 5.0]))
-        # A view, which takes no time, is not what is kept; what can neither be kept nor run again would be no choice.
+        # A view takes no time and is never kept; a value must be allowed to be kept or to be recomputed.
         size = inf if seconds == 0.0 else draw(st.sampled_from(SIZES if is_fixed else (*SIZES, inf)))
         ops.append(ForwardOp(seconds, tuple(sorted(operands)), (number,)))
         values.append(ForwardValue(size, draw(st.booleans())))
@@ -77,14 +77,14 @@ def test_no_choice_is_better_in_both_seconds_and_bytes(graph: Graph, part: float
     known = graph.choices()
     first = choose(graph.ops, graph.values, 1.0)
     assert any(abs(found.seconds - s) < 1e-9 and abs(found.bytes - b) < 1e-9 for s, b in known)
-    # Where everything may be kept, nothing is run again that need not be.
+    # If everything may be kept, only the necessary ops are recomputed.
     assert first.seconds == pytest.approx(min(s for s, _ in known))
     assert found == first or not any(s <= found.seconds + 1e-9 and b < found.bytes - 1e-9 for s, b in known)
     assert found.bytes <= max(part * first.bytes, min(b for _, b in known)) + 1e-9
 
 
 def deep() -> ModuleOp:
-    """Six equal layers, on four devices."""
+    """Return a step of six equal layers on four devices."""
     config = GPT2Config(layers=6, width=32, heads=4, vocabulary=101, positions=24)
     module = import_training_step(gpt2_step(config, batch=8, length=16))
     add_cluster(module, find_cluster("local-4"))
@@ -97,7 +97,7 @@ def view_of(module: ModuleOp) -> StepView:
     return StepView(func, cluster_of_module(module).mesh)
 
 
-def test_the_less_is_kept_the_more_is_computed_again():
+def test_keeping_less_recomputes_more():
     module = deep()
     found = Activations(view_of(module), cluster_of_module(module))
     chosen = [choose(found.ops, found.values, part) for part in (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)]
@@ -109,7 +109,7 @@ def test_the_less_is_kept_the_more_is_computed_again():
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.0])
-def test_what_goes_from_layer_to_layer_is_kept_and_equal_layers_are_equal(keep: float):
+def test_values_between_layers_are_kept_and_equal_layers_decide_equally(keep: float):
     module = deep()
     segments = Activations(view_of(module), cluster_of_module(module)).segment_of
     RecomputePass(keep).apply(Context(), module)
@@ -131,14 +131,14 @@ def test_what_goes_from_layer_to_layer_is_kept_and_equal_layers_are_equal(keep: 
     assert all(each == inner[0] for each in inner)
 
 
-def test_nothing_is_computed_again_where_all_is_kept_and_nothing_marked():
+def test_nothing_is_recomputed_without_a_limit_or_marks():
     module = deep()
     before = str(module)
     RecomputePass().apply(Context(), module)
     assert str(module) == before
 
 
-def test_what_would_draw_other_numbers_is_kept():
+def test_ops_that_would_draw_other_numbers_are_not_recomputed():
     text = """
     func.func @step(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4x4xf32> {train.param = "w"},
         %seed: tensor<i64> {train.seed}) -> (tensor<f32> {train.loss}, tensor<8x4xf32>) {

@@ -1,4 +1,4 @@
-"""`train.reduce_dtype`: presets, strategies and whole plans reduce gradients in the dtype that a step says."""
+"""`train.reduce_dtype`: presets, strategies and whole plans reduce gradients in the dtype of the step."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ def gradients(func: FuncOp) -> Iterator[SSAValue]:
 
 
 def reduced_values(gradient: SSAValue) -> tuple[list[SSAValue], bool]:
-    """What collectives reduce on the way of a gradient to its update, and whether it is cast on it."""
+    """Return the values that collectives reduce between a gradient and its update, and whether there is a cast."""
     found: list[SSAValue] = []
     value, is_widened = gradient, False
     while isinstance(value, OpResult):
@@ -63,14 +63,14 @@ def reduced_values(gradient: SSAValue) -> tuple[list[SSAValue], bool]:
 
 
 def reduced_dtypes(module: ModuleOp) -> set[str]:
-    """In which dtypes the gradients are reduced that are cast on their way to an update."""
+    """Return the dtypes of reductions of the gradients that are cast before their update."""
     (func,) = step_functions(module)
     walked = map(reduced_values, gradients(func))
     return {dtype_of(value) for found, is_widened in walked if is_widened for value in found}
 
 
 @pytest.mark.parametrize(("pins", "dtype"), covering(["dp", "zero1", "zero3", None], ["float32", "bfloat16"]))
-def test_gradients_are_reduced_in_the_dtype(pins: str | None, dtype: ReduceDtype):
+def test_gradients_are_reduced_in_the_given_dtype(pins: str | None, dtype: ReduceDtype):
     assert reduced_dtypes(planned(pins, dtype)) == {dtype}
 
 
@@ -80,12 +80,12 @@ def test_by_default_the_search_reduces_narrow_values_and_presets_wide_ones():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_whole_plans_obey(dtype: ReduceDtype):
+def test_whole_plans_reduce_in_the_given_dtype(dtype: ReduceDtype):
     module = planned(None, dtype, algorithm="auto")
     assert reduced_dtypes(module) == {dtype}
 
 
-def test_no_narrow_gradient_is_refused():
+def test_a_step_without_narrow_gradients_is_refused():
     plain = replace(recipe_steps.gpt2(), reduce_dtype="float32")
     with pytest.raises(OpFailure, match="none is cast to a wider dtype; leave it out"):
         imported(CheckCase(lambda: plain, parse_mesh("2")))

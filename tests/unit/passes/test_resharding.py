@@ -1,4 +1,4 @@
-"""Resharding: the table of costs is that of the paths, which are the shortest there are."""
+"""Resharding: the table of costs equals the costs of the paths, and the paths are shortest."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ MESH = Mesh.of(node=2, gpu=2)
 
 
 def costs_with(fixed: float, per_byte: float) -> ReshardCosts:
-    """Costs on two nodes of two devices, where an all-to-all in a node takes these seconds."""
+    """Return costs on two nodes of two devices, with these costs of an all-to-all inside a node."""
     device = Device("cpu", (("float32", 1e9),), memory_bandwidth=1e9, memory=1e9)
     links = (Link("node", 1e-5, 1e-8), Link("gpu", 1e-6, 1e-9, (("all_to_all", fixed, per_byte),)))
     return ReshardCosts(Cluster("test", MESH, (device,), (0, 0, 0, 0), links))
@@ -45,12 +45,12 @@ ALL = (*EVEN, *UNEVEN)
 
 
 def seconds(costs: ReshardCosts, source: Sharding, target: Sharding, element_bytes: int) -> float:
-    """The time of the path from one sharding to the other."""
+    """Return the seconds of the path from one sharding to the other."""
     size = math.prod(SHAPE) * element_bytes
     return sum(costs.step_seconds(step, size) for step in costs.path(SHAPE, element_bytes, source, target))
 
 
-def test_even_shardings_are_all_there_are():
+def test_even_shardings_are_complete():
     assert len(set(even_shardings(2, MESH))) == 4**2
     assert len(set(even_shardings(2, MESH, partial=False))) == 3**2
     assert even_shardings(2, MESH)[0].is_replicated
@@ -70,11 +70,11 @@ UNEVEN_TWICE = tuple(
         ],
     )
 )
-"""Over no shares of devices that are the same for both dims."""
+"""Shardings whose dims have offsets from different shares of the devices."""
 
 
 @pytest.mark.parametrize("source", [*ALL, *UNEVEN_TWICE], ids=str)
-def test_a_path_leads_there_step_by_step(source: Sharding):
+def test_a_path_consists_of_valid_steps(source: Sharding):
     for target in (*ALL, *UNEVEN_TWICE):
         at = source
         for step in COSTS.path(SHAPE, 4, source, target):
@@ -120,8 +120,8 @@ def test_no_other_path_is_much_shorter(element_bytes: int, pricing: Pricing):
 
 
 @pytest.mark.parametrize("slower", [1.05, 1.2])
-def test_an_all_reduce_is_two_collectives_where_that_saves_a_tenth(slower: float):
-    """What is measured of it differs by chance from what is measured of the two."""
+def test_an_all_reduce_becomes_two_collectives_if_that_saves_a_tenth(slower: float):
+    """Measurements of an all-reduce and of its two halves differ by noise."""
     halves = (("all_gather", 1e-6, 1e-9), ("reduce_scatter", 1e-6, 1e-9))
     link = Link("gpu", 1e-6, 1e-9, (*halves, ("all_reduce", slower * 2e-6, slower * 1e-9)))
     cluster = Cluster("measured", Mesh.of(gpu=4), COSTS.cluster.devices, (0,) * 4, (link,))
@@ -130,7 +130,7 @@ def test_an_all_reduce_is_two_collectives_where_that_saves_a_tenth(slower: float
     assert len(steps) == (1 if slower < 1.1 else 2)
 
 
-def test_what_is_there_costs_nothing_and_every_change_something():
+def test_only_the_same_sharding_costs_nothing():
     table = COSTS.matrix(SHAPE, 4, ALL, ALL)
     assert (np.diagonal(table) == 0).all()
     assert (table[~np.eye(len(ALL), dtype=bool)] > 0).all()
@@ -146,7 +146,7 @@ def test_between_slow_nodes_a_large_sum_is_scattered_first():
     ]
 
 
-def test_no_way_is_an_error():
+def test_an_impossible_change_is_an_error():
     scalar = Sharding.replicated(0)
     maximum = parse_sharding('[], unreduced={"gpu" max}')
     assert COSTS.path((), 4, maximum, scalar)
@@ -155,7 +155,7 @@ def test_no_way_is_an_error():
     assert COSTS.matrix((), 4, [scalar], [maximum])[0, 0] == math.inf
 
 
-def test_all_pairs_are_asked_for_often_and_solved_once():
+def test_single_pairs_equal_the_table_of_all_pairs():
     first = COSTS.matrix(SHAPE, 4, EVEN, EVEN)
     for source, target in itertools.islice(itertools.product(EVEN, EVEN), 20):
         assert COSTS.matrix(SHAPE, 4, [source], [target])[0, 0] == first[EVEN.index(source), EVEN.index(target)]
@@ -167,7 +167,7 @@ WEIGHTS = Pricing(weights=((("gpu",), 0.25), ((), 3.0)), weight=0.5)
 @pytest.mark.parametrize(
     "pricing", [WEIGHTS, replace(WEIGHTS, bucketed=True), replace(WEIGHTS, latency_free=True)], ids=str
 )
-def test_what_a_change_costs_is_the_weighted_sum_of_its_streams(pricing: Pricing):
+def test_the_cost_of_a_change_is_the_weighted_sum_of_its_streams(pricing: Pricing):
     costs = ReshardCosts(COSTS.cluster, pricing)
     table = costs.matrix(SHAPE, 1000, ALL, ALL)
     for (i, source), (j, target) in itertools.product(enumerate(ALL), repeat=2):
@@ -178,7 +178,7 @@ def test_what_a_change_costs_is_the_weighted_sum_of_its_streams(pricing: Pricing
         )
 
 
-def test_free_of_latency_is_less_than_in_buckets_which_is_less_than_alone():
+def test_latency_free_prices_are_below_bucketed_ones_and_these_below_single_ones():
     bound, shared, alone = (
         ReshardCosts(COSTS.cluster, pricing).matrix(SHAPE, 10, EVEN, EVEN)
         for pricing in (Pricing(latency_free=True), Pricing(bucketed=True), Pricing())
@@ -188,7 +188,7 @@ def test_free_of_latency_is_less_than_in_buckets_which_is_less_than_alone():
         assert (less < more).any()
 
 
-def test_bytes_are_dearer_in_a_bucket_by_an_eighth():
+def test_bytes_in_a_bucket_cost_an_eighth_more():
     step = find_step(CollectiveKind.ALL_REDUCE, parse_sharding('[{}], unreduced={"gpu"}'), Sharding.replicated(1), MESH)
     assert step is not None
     bound, shared = (
@@ -199,15 +199,15 @@ def test_bytes_are_dearer_in_a_bucket_by_an_eighth():
     assert shared == pytest.approx(9 / 8 * bound)
 
 
-def test_prices_are_of_one_sort():
+def test_kinds_of_prices_exclude_each_other():
     with pytest.raises(ValueError, match="exclude each other"):
         Pricing(bucketed=True, latency_free=True)
 
 
 @pytest.mark.parametrize("side", [4, 8])
-def test_a_2_5_d_product_sends_each_matrix_once(side: int):
-    # C = A B on a cube, with an axis for each of the three factors. Each matrix is kept once, in p = side^3 parts; the
-    # product takes n^2 / side^2 of each, so that a device gets (side - 1) / side of that, three times (AutoDDL 4.1).
+def test_a_2_5_d_product_communicates_each_matrix_once(side: int):
+    # C = A B on a cube, with an axis for each of the three factors. Each matrix is stored once, in p = side^3 parts.
+    # A device needs n^2 / side^2 of each and receives (side - 1) / side of that, three times (AutoDDL 4.1).
     size, beta = 1024, 1e-9
     mesh = Mesh.of(i=side, j=side, k=side)
     device = Device("gpu", (("float32", 1e12),), memory_bandwidth=1e12, memory=1e11)

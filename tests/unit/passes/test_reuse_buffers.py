@@ -1,4 +1,4 @@
-"""What `reuse-buffers` writes is what memory is counted by, before and after it, and what the program does."""
+"""The memory count before and after `reuse-buffers`, and the emitted program, follow its decisions."""
 
 import re
 from collections.abc import Hashable, Sequence
@@ -28,12 +28,12 @@ PIPELINES = {
 
 
 def golden(name: str) -> ModuleOp:
-    """The module of a program that is kept."""
+    """Return the module of a golden program."""
     return parse((GOLDEN / f"{name}.mlir").read_text(), context())
 
 
 def lowered(pipeline: str) -> ModuleOp:
-    """A step of GPT-2 that no pass has decided the memory of."""
+    """Return a step of GPT-2 without decisions of `reuse-buffers`."""
     step = gpt2_step(CONFIG, batch=4, length=8)
     module = compile_step(step, split_cluster(parse_mesh("dp=2")), PlanOptions(pipeline=PIPELINES[pipeline])).module
     for op in module.walk():
@@ -42,14 +42,14 @@ def lowered(pipeline: str) -> ModuleOp:
 
 
 def held(module: ModuleOp) -> Sequence[tuple[Hashable, int, int]]:
-    """What the ranks of each stage hold: each value with memory of its own, from event to event."""
+    """Return the buffers of each stage: value, first event and last event."""
     (func,) = step_functions(module)
     uses = [memory_use(func, mesh, stage) for stage, mesh in stage_meshes(module, func)]
     return [(each.value, each.first, each.last) for use in uses for each in use.buffers]
 
 
 @pytest.mark.parametrize("name", [*sorted(each.stem for each in GOLDEN.glob("*.mlir")), *PIPELINES])
-def test_a_program_holds_as_much_before_as_after(name: str):
+def test_the_memory_count_is_equal_before_and_after(name: str):
     module = lowered(name) if name in PIPELINES else golden(name)
     assert not any(REUSES in op.attributes for op in module.walk())
     before = held(module)
@@ -59,7 +59,7 @@ def test_a_program_holds_as_much_before_as_after(name: str):
 
 
 def with_memory_of_its_own(module: ModuleOp, name: str) -> ModuleOp:
-    """The same, but that the results of one op have memory of their own."""
+    """Change a module so that the results of one op get new buffers."""
     (op,) = (op for op in module.walk() if any(result.name_hint == name for result in op.results))
     reused = reused_by_result(op)
     assert reused is not None
@@ -70,7 +70,7 @@ def with_memory_of_its_own(module: ModuleOp, name: str) -> ModuleOp:
 
 
 def decided(module: ModuleOp) -> ModuleOp:
-    """The same after `reuse-buffers`."""
+    """Run `reuse-buffers` and return the module."""
     run_pipeline(context(), module, "reuse-buffers")
     return module
 
@@ -88,7 +88,7 @@ func.func @step(%x: tensor<8xf32> {train.batch = "x", spmd.sharding = #spmd.shar
 """
 
 
-def test_memory_and_program_follow_what_is_written_on_a_sum():
+def test_memory_and_program_follow_the_decision_on_a_sum():
     taken, own = (decided(parse(SUM, context())) for _ in range(2))
     with_memory_of_its_own(own, "b")
     assert len(held(own)) == len(held(taken)) + 1
@@ -96,7 +96,7 @@ def test_memory_and_program_follow_what_is_written_on_a_sum():
     assert "aten.add.Tensor(a, x)" in emit(own)
 
 
-def test_memory_and_program_follow_what_is_written_on_a_fragment():
+def test_memory_and_program_follow_the_decision_on_a_fragment():
     taken, own = (decided(golden("stages")) for _ in range(2))
     with_memory_of_its_own(own, "g.v")
     assert len(held(own)) == len(held(taken)) + 1
@@ -104,7 +104,7 @@ def test_memory_and_program_follow_what_is_written_on_a_fragment():
     assert [each and each.group(1) for each in returned] == [None, ".clone()"]
 
 
-def test_an_update_that_does_not_say_it_is_not_emitted():
+def test_an_update_without_a_decision_is_not_emitted():
     module = decided(golden("updates"))
     update = next(op for op in module.walk() if op.name == "train.adamw")
     del update.attributes[REUSES]

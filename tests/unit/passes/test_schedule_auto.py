@@ -26,7 +26,7 @@ LINKS = {"free": (0.0, 0.0), "usual": (2e-3, 1e-9), "slow": (2e-3, 1e-7)}
 
 @pytest.fixture(scope="module")
 def planned() -> Mapping[str, ModuleOp]:
-    """GPT-2 in three stages before it is scheduled, by links."""
+    """Return GPT-2 in three stages before it is scheduled, by kind of link."""
     mesh = Mesh.of(gpu=STAGES)
     device = Device("cpu", (("float32", 1e9),), 1e10, 1e10, 0.0)
     cluster = Cluster("three", mesh, (device,), (0,) * STAGES, (Link("gpu", *LINKS["free"]),))
@@ -36,7 +36,7 @@ def planned() -> Mapping[str, ModuleOp]:
     found: dict[str, ModuleOp] = {}
     for name, link in LINKS.items():
         found[name] = module.clone()
-        # Stages have one rank each, so that only links between them matter.
+        # Each stage has one rank, so that only links between stages matter.
         whole = next(op for op in found[name].ops if isinstance(op, ClusterOp))
         new = ClusterOp(Cluster("three", mesh, (device,), (0,) * STAGES, (Link("gpu", *link),)))
         found[name].body.block.insert_op_after(new, whole)
@@ -76,19 +76,19 @@ def test_auto_is_as_fast_as_any_fixed_order_in_the_simulator(link: str, planned:
     assert seconds(scheduled(planned[link], "auto")) <= min(fixed)
 
 
-def test_auto_hides_what_every_fixed_order_waits_for(planned: Mapping[str, ModuleOp]):
+def test_auto_hides_waits_of_every_fixed_order(planned: Mapping[str, ModuleOp]):
     fixed = [seconds(scheduled(planned["usual"], policy)) for policy in policies(PipelineShape(STAGES, PARTS))]
     assert seconds(scheduled(planned["usual"], "auto")) < 0.9 * min(fixed)
 
 
-def test_auto_keeps_to_the_parts_that_it_may_have_in_flight(planned: Mapping[str, ModuleOp]):
+def test_auto_respects_the_limit_of_parts_in_flight(planned: Mapping[str, ModuleOp]):
     free = most_in_flight(scheduled(planned["usual"], "auto"))
     assert max(free) > STAGES
     for parts in (2, STAGES):
         assert max(most_in_flight(scheduled(planned["usual"], "auto", in_flight=parts))) <= parts
 
 
-def test_auto_keeps_to_its_bytes_and_uses_them(planned: Mapping[str, ModuleOp]):
+def test_auto_respects_its_memory_limit_and_uses_it(planned: Mapping[str, ModuleOp]):
     frugal, free = (scheduled(planned["usual"], name) for name in ("1f1b", "auto"))
     limit = max(peaks(frugal))
     assert max(peaks(free)) > limit, "or there is nothing to keep to"
@@ -97,7 +97,7 @@ def test_auto_keeps_to_its_bytes_and_uses_them(planned: Mapping[str, ModuleOp]):
     assert seconds(free) <= seconds(within) <= seconds(frugal)
 
 
-def test_as_little_as_can_be_is_taken_where_nothing_fits(planned: Mapping[str, ModuleOp]):
+def test_auto_takes_the_least_memory_if_nothing_fits(planned: Mapping[str, ModuleOp]):
     assert max(peaks(scheduled(planned["usual"], "auto", limit=1))) <= max(peaks(scheduled(planned["usual"], "1f1b")))
 
 

@@ -1,4 +1,4 @@
-"""How long pipelines take and what they hold: closed forms of the fixed orders, and list scheduling beside them."""
+"""Time and memory of pipelines: closed forms of the fixed orders, and list scheduling compared with them."""
 
 import itertools
 from math import inf
@@ -36,8 +36,8 @@ def best_listed(times: PipelineTimes, holding: Holding) -> ListSchedule:
 
 
 @pytest.mark.parametrize("kinds", SECONDS)
-def test_bubbles_are_those_of_the_closed_forms(kinds: str):
-    """The gradient of what forward works on goes back at once, so weights' gradients are in no bubble but ZB-H1's."""
+def test_bubbles_equal_the_closed_forms(kinds: str):
+    """Gradients of inputs are sent back at once, so gradients of weights fill bubbles only in ZB-H1."""
     seconds = SECONDS[kinds]
     bubble = seconds[FORWARD] + seconds[BACKWARD]
     for shape in SHAPES:
@@ -51,7 +51,7 @@ def test_bubbles_are_those_of_the_closed_forms(kinds: str):
             assert found == pytest.approx(work + (shape.stages - 1) * each), (shape, policy)
 
 
-def test_parts_in_flight_are_those_of_the_closed_forms():
+def test_parts_in_flight_equal_the_closed_forms():
     for shape in SHAPES:
         works, deliveries, n, total = works_of(shape), deliveries_of(shape), shape.stages, shape.parts * shape.chunks
         for policy in policies(shape):
@@ -60,7 +60,7 @@ def test_parts_in_flight_are_those_of_the_closed_forms():
             held = {
                 "gpipe": [total] * n,
                 "1f1b": [n - stage for stage in range(n)],
-                # The first stage has no gradients of weights that come after the next forward.
+                # The first stage has no gradients of weights after the next forward.
                 "eager-1f1b": [2 * (n - stage) - (stage == 0) for stage in range(n)],
                 "zero-bubble": [n] * n,
                 "interleaved-1f1b": [2 * (n - stage - 1) + (shape.chunks - 1) * n + 1 for stage in range(n)],
@@ -82,7 +82,7 @@ def test_interleaved_has_a_bubble_of_a_chunk_instead_of_a_stage():
 
 @pytest.mark.parametrize(("chunks", "count", "most"), [(1, 100, 1.0), (2, 20, 1.01)])
 def test_list_scheduling_is_never_slower_than_the_best_fixed_order(chunks: int, count: int, most: float):
-    """Of several chunks it may be by little: the fixed orders are candidates beside it."""
+    """With several chunks it may be slightly slower, so the fixed orders remain candidates."""
     draw = Random(0)
     for _ in range(count):
         shape = PipelineShape(draw.choice((2, 3, 4)), draw.choice((4, 6, 8)), chunks)
@@ -95,8 +95,8 @@ def test_list_scheduling_is_never_slower_than_the_best_fixed_order(chunks: int, 
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_with_room_list_scheduling_waits_for_the_first_part_alone(stages: int):
-    """Each stage works without a break once the first part has come to it: no order can be faster."""
+def test_without_a_memory_limit_list_scheduling_waits_only_for_the_first_part(stages: int):
+    """Each stage works without a break after its first part arrives: no order can be faster."""
     shape, crossing = PipelineShape(stages, 12), 0.2
     times = timed(shape, SECONDS["usual"], crossing)
     listed = best_listed(times, Holding({}, [inf] * stages, parts=2 * stages))
@@ -104,7 +104,7 @@ def test_with_room_list_scheduling_waits_for_the_first_part_alone(stages: int):
     assert listed.seconds == pytest.approx(work + (stages - 1) * (SECONDS["usual"][FORWARD] + crossing))
 
 
-def test_list_scheduling_keeps_to_what_stages_may_hold():
+def test_list_scheduling_respects_the_memory_of_stages():
     draw = Random(1)
     for _ in range(12):
         shape = PipelineShape(draw.choice((2, 3, 4)), 6, draw.choice((1, 2)))
@@ -118,7 +118,7 @@ def test_list_scheduling_keeps_to_what_stages_may_hold():
                 assert in_flight(mine, times.works) <= parts
 
 
-def test_every_run_is_there_once_in_an_order_that_ends():
+def test_every_run_is_scheduled_once_without_a_deadlock():
     draw = Random(2)
     for chunks, urgency in itertools.product((1, 2), URGENCIES):
         shape = PipelineShape(3, 5, chunks)
@@ -129,7 +129,7 @@ def test_every_run_is_there_once_in_an_order_that_ends():
         estimate(with_transfers(listed.runs, times.deliveries, listed.receive), times)
 
 
-def test_stages_that_wait_for_one_another_are_told():
+def test_stages_that_wait_for_each_other_are_an_error():
     shape = PipelineShape(2, 1)
     times = timed(shape, SECONDS["alike"])
     slots = fixed("1f1b", times, shape)

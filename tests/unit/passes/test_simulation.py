@@ -1,4 +1,4 @@
-"""The simulation of a step: who waits for whom, what shares a port, and that classes of ranks stand for their ranks."""
+"""The simulation of a step: waits, shared ports, and equality of classes with their ranks."""
 
 import itertools
 from dataclasses import replace
@@ -45,13 +45,13 @@ def simulated(text: str, *, interference: Interference = Interference(), every_r
 
 
 def started(token: str, value: str, left: str = "") -> str:
-    """Return the start of an all-reduce of `value`, which leaves it partial over `left`."""
+    """Return the start of an all-reduce of `value` whose result is partial over `left`."""
     kept = f", unreduced={{{left}}}" if left else ""
     return f'%{token} = spmd.start "all_reduce" {value} out_shardings = [#spmd.sharding<@mesh, [{{}}]{kept}>]'
 
 
 def overlapped(lines: str) -> str:
-    """Return a function of `%x`, whole, `%p`, partial over dp, and `%q`, partial over both axes."""
+    """Return a function of `%x`, replicated, `%p`, partial over dp, and `%q`, partial over both axes."""
     partial = "spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={%s}>"
     p, q = partial % '"dp"', partial % '"dp", "tp"'
     types = ", ".join((f"%p: tensor<500xf32> {{{p}}}", f"%q: tensor<500xf32> {{{q}}}", "%x: tensor<500xf32>"))
@@ -64,26 +64,26 @@ BESIDE = overlapped(
 
 
 @pytest.mark.parametrize("every_rank", [False, True])
-def test_what_runs_at_once_takes_longer_by_the_factors_of_interference(every_rank: bool):
+def test_overlapping_work_takes_longer_by_the_factors_of_interference(every_rank: bool):
     found = simulated(BESIDE, interference=Interference(compute=2.0, communication=1.5), every_rank=every_rank)
-    # The all-reduce takes 3 s, so 4.5 s beside the relu, of which 2.25 s are done by then: 1.75 s are left.
+    # The all-reduce of 3 s takes 4.5 s with the relu, which has done 2.25 s by then: 1.75 s are left.
     assert found.execution.traffic[0].end == pytest.approx(4.5)
     assert found.seconds == pytest.approx(6.25)
     assert simulated(BESIDE, every_rank=every_rank).seconds == pytest.approx(4.0)
 
 
-def test_a_start_keeps_the_compute_stream_for_what_it_was_measured_to_take():
+def test_a_start_occupies_the_compute_stream_for_its_measured_time():
     points = 'points = {"all_reduce:start" = [(2000.0, 1.0)]}'
     text = BESIDE.replace('"dp", alpha = 1.0, beta = 1.0e-3', f'"dp", alpha = 1.0, beta = 1.0e-3, {points}')
     found = simulated(text, interference=Interference(compute=2.0))
-    # Of the 3 s of the all-reduce 1 s is the start; beside the other 2 s the relu does 1 s of its 4.
+    # The start takes 1 s of the 3 s of the all-reduce; during the other 2 s the relu does 1 s of its 4.
     assert found.execution.traffic[0].end == pytest.approx(3.0)
     assert found.seconds == pytest.approx(6.0)
-    # Waited for at once, it takes what it took.
+    # With an immediate wait, the collective takes the same time as before.
     assert simulated(text.replace("%y = aten.relu %x " + RELU, "")).seconds == pytest.approx(3.0)
 
 
-def test_what_computes_alone_is_not_disturbed():
+def test_computation_without_overlap_is_not_slowed_down():
     after = overlapped(
         f"{started('t', '%p')} : tensor<500xf32> %z = spmd.wait %t : tensor<500xf32> %y = aten.relu %x {RELU}"
     )
@@ -91,7 +91,7 @@ def test_what_computes_alone_is_not_disturbed():
 
 
 @pytest.mark.parametrize("every_rank", [False, True])
-def test_collectives_that_meet_at_a_port_share_it_once_latency_has_passed(every_rank: bool):
+def test_collectives_share_a_port_after_their_latency(every_rank: bool):
     found = simulated(
         overlapped(
             f"{started('s', '%p')} : tensor<500xf32> {started('t', '%q')} : tensor<500xf32>"
@@ -99,8 +99,8 @@ def test_collectives_that_meet_at_a_port_share_it_once_latency_has_passed(every_
         ),
         every_rank=every_rank,
     )
-    # Over dp: 1 s of latency, then 2 s of bytes. Over both: 2 s, then 3 s. From 2 s on each flows at half speed: what
-    # is left of the first, 1 s, is over at 4 s, when the second has 2 s left.
+    # Over dp: 1 s of latency, then 2 s of bytes. Over both: 2 s, then 3 s. From 2 s on both flow at half speed: the
+    # remaining 1 s of the first ends at 4 s, when the second has 2 s left.
     ends = {run.channel.name: run.end for run in found.execution.traffic}
     assert ends == {"dp": pytest.approx(4.0), "dp tp": pytest.approx(6.0)}
     assert found.seconds == pytest.approx(6.0)
@@ -120,7 +120,7 @@ def test_collectives_of_devices_with_one_nic_share_it(every_rank: bool):
     alone = {run.channel.name: run.traffic for run in found.execution.traffic}
     ends = {run.channel.name: run.end for run in found.execution.traffic}
     first, last = sorted(alone, key=lambda name: ends[name])
-    # Bytes of both flow at half speed from the later latency until the first is over.
+    # Both flow at half speed from the end of the later latency until the first ends.
     both = max(each.latency for each in alone.values())
     left = alone[first].seconds - both
     assert ends[first] == pytest.approx(both + 2 * left)
@@ -131,7 +131,7 @@ def test_ports_are_shared_fairly():
     assert fair_rates([{"a": 1.0}, {"b": 1.0}]) == [1.0, 1.0]
     assert fair_rates([{"a": 1.0}, {"a": 1.0}]) == [0.5, 0.5]
     assert fair_rates([{"a": 0.25}, {"a": 0.5}]) == [1.0, 1.0]
-    # The first two share a port; what the second leaves of the other port is the third's.
+    # The first two share a port; the third gets the remaining rate of the other port.
     assert fair_rates([{"a": 1.0}, {"a": 1.0, "b": 1.0}, {"b": 0.8}]) == pytest.approx([0.5, 0.5, 0.625])
 
 
@@ -148,10 +148,10 @@ func.func @f(%x: tensor<500xf32> {spmd.sharding = #rows}) {
 """
 
 
-def test_a_collective_waits_for_the_last_and_takes_what_the_largest_part_takes():
+def test_a_collective_waits_for_the_last_rank_and_takes_the_time_of_the_largest_part():
     found = simulated(UNEVEN)
     slow, fast = found.classes
-    # 400 floats take the slow one 3.2 s, 100 the fast one 0.2 s; parts of 1,600 bytes are gathered in 1 s + 1.6 s.
+    # The slow device takes 3.2 s for 400 floats, the fast one 0.2 s for 100; the gather of 1,600 bytes takes 2.6 s.
     assert (slow.ranks, fast.ranks) == ((0,), (1,))
     assert [found.compute_seconds(each.number) for each in found.classes] == pytest.approx([3.2, 0.2])
     assert found.seconds == pytest.approx(5.8)
@@ -166,9 +166,9 @@ def test_a_collective_waits_for_the_last_and_takes_what_the_largest_part_takes()
 LATE = Interference(delays=((1.0, 0.5), (4.0, 2.0)))
 
 
-def test_ranks_go_on_later_than_what_they_waited_for_by_what_they_computed():
+def test_ranks_resume_after_a_wait_with_a_delay_by_their_computed_seconds():
     found = simulated(UNEVEN, interference=LATE)
-    # The gather is over at 5.8 s. Having computed 3.2 s the slow one goes on 1.6 s later, the fast one, 0.2 s, 0.1 s.
+    # The gather ends at 5.8 s. The slow device, after 3.2 s of computing, resumes 1.6 s later, the fast one 0.1 s.
     waits = [sum(found.waited(each.number).values()) for each in found.classes]
     assert waits == pytest.approx([4.2, 5.7])
     assert found.seconds == pytest.approx(7.4)
@@ -181,9 +181,9 @@ def test_a_step_ends_when_its_last_rank_is_done():
     assert simulated(overlapped(lines), interference=LATE).seconds == pytest.approx(6.0)
 
 
-def test_what_is_there_already_is_not_waited_for():
+def test_a_finished_collective_is_not_waited_for():
     late = simulated(BESIDE, interference=LATE)
-    # The all-reduce of 3 s is over before the relu of 4 s: only the end of the step is late.
+    # The all-reduce of 3 s ends before the relu of 4 s: only the end of the step is delayed.
     assert late.waited(0) == {}
     assert late.seconds == pytest.approx(6.0)
 
@@ -200,14 +200,14 @@ func.func @f(%x: tensor<10x50xf32> {spmd.sharding = #columns}) {
 )
 
 
-def test_parts_along_an_inner_dim_are_put_together():
-    # 1 s of latency and 1 s for the 1,000 bytes that each sends; then 2,000 bytes are read and written in 4 s.
+def test_a_gather_along_an_inner_dim_pays_for_a_copy():
+    # 1 s of latency and 1 s for 1,000 sent bytes; then 2,000 bytes are read and written in 4 s.
     assert simulated(GATHERED).seconds == pytest.approx(6.0)
     rows = GATHERED.replace('[{}, {"tp"}]', '[{"tp"}, {}]')
     assert simulated(rows).seconds == pytest.approx(2.0)
 
 
-def test_small_values_of_a_bucket_are_put_in_one_message():
+def test_small_values_of_a_bucket_are_copied_into_one_message():
     partial = '{spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={"dp"}>}'
     whole = "#spmd.sharding<@mesh, [{}]>"
     text = f"""
@@ -216,23 +216,23 @@ def test_small_values_of_a_bucket_are_put_in_one_message():
       %a, %b = spmd.wait %t : tensor<500xf32>, tensor<500xf32>
       func.return
     }}"""
-    # 4,000 bytes are read and written in 8 s; then 1 s, and 4 s for the 4,000 bytes that each sends.
+    # 4,000 bytes are read and written in 8 s; then 1 s of latency, and 4 s for 4,000 sent bytes.
     assert simulated(SQUARE + text).seconds == pytest.approx(13.0)
 
 
-def test_ranks_are_alike_if_their_neighbours_are():
+def test_ranks_are_of_one_class_if_their_neighbours_are():
     pairs = [("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1, 3))]
     assert refined("aaaa", pairs) == ((0, 1, 2, 3),)
     assert refined("bbaa", pairs) == ((0, 1), (2, 3))
 
 
-def test_ranks_are_unlike_if_their_partners_along_an_axis_are():
-    """Rank 1 waits for rank 0 along tp, and rank 2 waits for it along dp."""
+def test_ranks_are_of_different_classes_if_their_partners_along_an_axis_are():
+    """Rank 1 waits for rank 0 along tp, and rank 2 waits for rank 0 along dp."""
     pairs = [("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1, 3))]
     assert refined("baaa", pairs) == ((0,), (1,), (2,), (3,))
 
 
-def test_a_wait_for_what_others_never_start_is_refused():
+def test_a_wait_for_a_transfer_that_never_starts_is_refused():
     module = road().clone()
     (func,) = step_functions(module)
     first, *others = cast("ArrayAttr[ArrayAttr[SlotAttr]]", func.attributes[SCHEDULE])
@@ -259,7 +259,7 @@ CASES: dict[str, dict[str, float]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_classes_stand_for_their_ranks(case: str):
+def test_classes_equal_their_ranks(case: str):
     (one,) = simulate_module(road(), numbers(**CASES[case]))
     (every,) = simulate_module(road(), numbers(**CASES[case]), every_rank=True)
     assert one.seconds == pytest.approx(every.seconds, rel=1e-12)
@@ -273,7 +273,7 @@ def test_classes_stand_for_their_ranks(case: str):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_takes_no_less_than_its_critical_path_undisturbed_and_no_more_than_all_in_a_row(case: str):
+def test_the_time_of_a_step_is_between_its_critical_path_and_the_sum_of_its_work(case: str):
     (found,) = simulate_module(road(), numbers(**CASES[case]))
     path = critical_path(found)
     assert sum(piece.end - piece.start for piece in path) == pytest.approx(found.seconds)
@@ -291,7 +291,7 @@ def test_a_step_takes_no_less_than_its_critical_path_undisturbed_and_no_more_tha
     assert found.seconds <= row * (1 + 1e-9)
 
 
-def test_every_op_runs_within_its_span_and_memory_is_what_check_memory_says():
+def test_every_op_runs_within_its_span_and_memory_equals_check_memory():
     (found,) = simulate_module(road(), numbers(**CASES["interference"]))
     held = HeldBytes(found)
     for each in found.classes:

@@ -1,4 +1,4 @@
-"""A mixture of experts that drops no token computes the same however many lists its tokens are sorted in."""
+"""A mixture of experts that drops no token has the same results for any number of lists of sorted tokens."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 
 ROWS = 8
-"""Of the batch of the model."""
+"""The rows in the model's batch."""
 
 LISTS: dict[str, tuple[dict[str, int], dict[str, Any], int]] = {
     "one device": ({"gpu": 1}, {}, 1),
@@ -33,12 +33,12 @@ LISTS: dict[str, tuple[dict[str, int], dict[str, Any], int]] = {
 
 
 def lists_of(module: ModuleOp) -> set[int]:
-    """How many lists the grouped products of a step have."""
+    """Return the numbers of lists in the grouped products of a step."""
     return {shape_of(op.args[0])[0] for op in module.walk() if isinstance(op, AtenOp) and "grouped" in op.name}
 
 
 @pytest.mark.parametrize("name", names_of(LISTS, lambda name: name not in ("one device", "three devices")))
-def test_a_device_has_one_list_where_rows_are_shared_evenly(name: str):
+def test_a_device_has_one_list_if_rows_are_split_evenly(name: str):
     axes, given, lists = LISTS[name]
     mesh = Mesh.of(**axes)
     case = replace(CheckCase("mixtral-tiny", mesh, None, torch.float64, "sgd", 2, split_cluster(mesh)), **given)

@@ -1,4 +1,4 @@
-"""`split-backward` leaves nothing behind where it decides against splitting."""
+"""`split-backward` leaves no ops behind if it decides against a split."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from shardwright.passes.split_backward import SplitBackwardPass
 STEP = Path(__file__).parents[2] / "filecheck" / "passes" / "split-backward" / "by-cost.mlir"
 
 
-def test_an_op_that_stays_one_is_the_only_user_of_its_operands():
+def test_an_op_that_is_not_split_is_the_only_user_of_its_operands():
     module = parse_module(context(), STEP.read_text(), str(STEP))
     SplitBackwardPass().apply(context(), module)
     (backward,) = (op for op in module.walk() if op.name == "aten.native_layer_norm_backward")

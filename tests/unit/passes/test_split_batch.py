@@ -1,4 +1,4 @@
-"""Programs whose batch is split over time compute, in the interpreter, what one device does on the whole batch."""
+"""Programs with a batch split over time have, in the interpreter, the results of one device on the whole batch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What decides the cuts of `partition-stages`: the devices of each stage, and what crosses."""
+"""The costs behind the cuts of `partition-stages`: devices of each stage, and values that cross."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ DEVICES = """
 
 
 def layers_of_stages(options: str, placement: str, widths: list[int], beta: str = "0.0") -> list[int]:
-    """How many of some layers, of which each multiplies matrices of `widths`, each stage gets."""
+    """Return the number of layers of each stage, for layers that multiply matrices of `widths`."""
     kinds = placement.split(",")
     arguments = ", ".join(
         f'%w{i}: tensor<{a}x{b}xf32> {{train.param = "l{i}"}}' for i, (a, b) in enumerate(itertools.pairwise(widths))
@@ -60,7 +60,7 @@ def test_amp_counts_the_mean_device():
     assert layers_of_stages("stages=2 cost=amp micro-batches=64", "0, 1", [64] * 7) == [3, 3]
 
 
-def test_a_dear_edge_is_not_cut():
+def test_an_expensive_edge_is_not_cut():
     widths = [64, 64, 64, 512, 64, 64, 64]
     assert layers_of_stages("stages=2", "0, 0", widths)[0] == 3
     assert layers_of_stages("stages=2", "0, 0", widths, beta="1.0")[0] != 3
@@ -76,7 +76,7 @@ def test_amp_reads_a_profile(tmp_path: Path):
     ("given", "message"),
     [({"forward_s": [1.0]}, "has 1 layers, the step 6: layer.0, layer.1"), ({}, r'expected {"forward_s"')],
 )
-def test_a_profile_that_does_not_fit(tmp_path: Path, given: object, message: str):
+def test_a_profile_that_does_not_fit_is_refused(tmp_path: Path, given: object, message: str):
     file = tmp_path / "costs.json"
     file.write_text(json.dumps(given))
     with pytest.raises(Exception, match=message):

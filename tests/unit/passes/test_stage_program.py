@@ -1,4 +1,4 @@
-"""One reading of a scheduled step: what is proved, counted, simulated and emitted is in the order of one program."""
+"""The proof of order, the memory count, the simulator and the emitter follow the same program of a scheduled step."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ from shardwright.passes.step.step_view import step_functions
 
 STEP = (Path(__file__).parents[1] / "lowering" / "golden" / "stages.mlir").read_text()
 GATHER = '  %all = spmd.all_gather [{}, {"gpu"}] %w out_sharding = <@stage1, [{}, {}]> : tensor<3x3xf32>\n'
-"""Of a weight of the second stage: it depends on nothing in the loop, and nothing in the loop on it."""
+"""A gather of a weight of the second stage, independent of its loop."""
 
 LINKS = 'links [#spmd.link<"gpu", alpha = 1.0, beta = 1.0e-3>]'
 CLUSTERS = f"""
@@ -36,24 +36,24 @@ spmd.cluster @c1 on @stage1 devices [#cpu] placement [0, 0] {LINKS}
 
 PLACES = {"before": "  %x.part, %h =", "after": "  %loss.sum ="}
 EXPECTED = {"before": ["tied", "all", "h", "g"], "after": ["tied", "h", "g", "all"]}
-"""What the second stage communicates first, by name, in order; the sums at its end are left out."""
+"""The order of communication of the second stage, by name, without the sums at its end."""
 
 
 THREE = on_mesh(find_cluster("local-4"), Mesh.of(gpu=3))
 
 
 def module(text: str) -> ModuleOp:
-    """A step with clusters for its stages."""
+    """Parse a step and add clusters for its stages."""
     return parse(text.replace("func.func", CLUSTERS + "func.func", 1), context())
 
 
 def module_with(place: str) -> ModuleOp:
-    """The golden pipeline with a gather before or after the loop."""
+    """Return the golden pipeline with a gather before or after the loop."""
     return module(STEP.replace(PLACES[place], GATHER + PLACES[place]))
 
 
 def names(ops: list[object]) -> list[str]:
-    """What the ops are called, each once, of those that EXPECTED is about."""
+    """Return the names of the ops that are in EXPECTED, each once."""
     found = [op.label.data if isinstance(op, TransferOp) else op.results[0].name_hint
              for op in ops if isinstance(op, TransferOp | CollectiveOp)]  # fmt: skip
     return [name for name in dict.fromkeys(found) if name in EXPECTED["before"]]
@@ -67,7 +67,7 @@ def test_the_proof_of_order_follows_the_program(place: str):
     assert names([each.what.op for each in events if each.half is Half.ISSUE]) == EXPECTED[place]
 
 
-def test_ranks_that_communicate_alike_are_one_class():
+def test_ranks_with_equal_communication_are_one_class():
     step = parse(
         """
         spmd.mesh @mesh = <["node"=128, "gpu"=8]>
@@ -84,7 +84,7 @@ def test_ranks_that_communicate_alike_are_one_class():
     assert [each.half for each in found.events] == [Half.ISSUE, Half.WAIT]
 
 
-def test_ranks_of_a_stage_with_other_transfers_are_classes_apart():
+def test_ranks_of_a_stage_with_different_transfers_are_different_classes():
     step = module(STEP)
     (func,) = step_functions(step)
     assert "1 to [0]" in STEP, "the loss is sent by one rank of the second stage"
@@ -121,12 +121,12 @@ RUN = '#pipe.slot<run "forward0" 0>, '
 
 
 def deadlocked() -> ModuleOp:
-    """The first stage waits for a gradient before it sends what that is made of."""
+    """Return a step whose first stage waits for a gradient before it sends the value that the gradient depends on."""
     assert STEP.count(WAIT) == STEP.count(RUN) == 1
     return module(STEP.replace(WAIT, "").replace(RUN, WAIT + RUN))
 
 
-def test_an_order_that_blocks_is_seen_by_the_proof_the_simulator_and_the_interpreter():
+def test_a_deadlock_is_detected_by_the_proof_the_simulator_and_the_interpreter():
     step = deadlocked()
     with pytest.raises(PassError, match="deadlock"):
         run_pipeline(context(), step, "check-order")
@@ -141,11 +141,11 @@ def test_an_order_that_blocks_is_seen_by_the_proof_the_simulator_and_the_interpr
 
 EXP = next(line + "\n" for line in STEP.splitlines() if line.startswith("  %e = aten.exp"))
 READ = "  %u = aten.exp %e" + EXP.partition("%tied")[2]
-"""What the loop of the second stage needs, made once; and an op that reads it."""
+"""An op that reads %e, a value computed once that the loop of the second stage needs."""
 
 
 @pytest.mark.parametrize("reader", ["    %m = aten.mm", "    %t = aten.t"])
-def test_what_the_loop_needs_cannot_stand_after_it(reader: str):
+def test_a_value_that_the_loop_needs_must_precede_it(reader: str):
     text = STEP.replace(EXP, "").replace("%h.at1, %e {", "%h.at1, %tied {").replace(reader, READ + reader)
     module(text.replace("  %y, %loss =", EXP + "  %y, %loss =")).verify()
     if reader.strip().startswith("%t"):

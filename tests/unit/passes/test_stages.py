@@ -15,7 +15,7 @@ BACK = str(Pipeline.parse("program,finish"))
 
 
 def agrees(ranks: int, pipeline: str, step: str = "gpt2-tiny") -> None:
-    """Check a pipeline of passes on some ranks against eager PyTorch."""
+    """Compare a pipeline of passes on some ranks with eager PyTorch."""
     result = check_interpreted(
         CheckCase(step, Mesh.of(gpu=ranks), dtype=torch.float64, steps=2, pipeline=f"prepare,{pipeline}")
     )
@@ -59,7 +59,7 @@ def test_scheduled_stages_train(schedule: str, ranks: str):
     )
 
 
-def test_stages_have_ratios_of_their_own():
+def test_stages_have_separate_ratios():
     kinds = [Device(f"{rate}", (("float64", rate),), 5 * rate, 1e10, 1e-7) for rate in (1e9, 3e9)]
     mesh = Mesh.of(gpu=3)
     cluster = Cluster("mixed", mesh, tuple(kinds), (0, 1, 0), (Link("gpu", 1e-7, 1e-12),))

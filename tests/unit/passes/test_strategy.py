@@ -1,4 +1,4 @@
-"""search-strategy: elimination finds what trying everything finds, and its cost is that of the IR it writes."""
+"""search-strategy: elimination finds the optimum of exhaustive search, and reports the cost of the written IR."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from shardwright.passes.step.step_view import StepView, cluster_of_module, step_
 
 
 def written_cost(module: ModuleOp) -> float:
-    """The seconds of the strategy in the IR: of its ops, and of what lies between homes, copies and demands."""
+    """Return the seconds of the strategy in the IR: of its ops, and of resharding between homes, copies and uses."""
     (func,) = step_functions(module)
     cluster = cluster_of_module(module)
     view, costs = StepView(func, cluster.mesh), ReshardCosts(cluster)
@@ -69,7 +69,7 @@ latencies = st.sampled_from((1e-9, 1e-6, 1e-3))
 
 @settings(max_examples=30)
 @given(steps(), slowness, latencies)
-def test_elimination_finds_what_trying_everything_finds(step: str, rate: float, alpha: float):
+def test_elimination_finds_the_optimum_of_exhaustive_search(step: str, rate: float, alpha: float):
     text = head(rate, alpha) + step
     found, best = report(searched(text)), report(searched(text, "algorithm=exhaustive"))
     assert found["cost"] == pytest.approx(best["cost"], rel=1e-12)
@@ -78,7 +78,7 @@ def test_elimination_finds_what_trying_everything_finds(step: str, rate: float, 
 
 @settings(max_examples=30)
 @given(steps(most=6), slowness, latencies, st.sampled_from((1, 2)))
-def test_the_cost_is_that_of_what_is_written(step: str, rate: float, alpha: float, nodes: int):
+def test_the_reported_cost_equals_the_cost_of_the_written_ir(step: str, rate: float, alpha: float, nodes: int):
     module = searched(head(rate, alpha, nodes=nodes) + step)
     assert report(module)["cost"] == pytest.approx(written_cost(module), rel=1e-9)
 
@@ -98,7 +98,7 @@ def test_a_second_run_decides_the_same(step: str, rate: float, nodes: int):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("alpha", [1e-7, 1e-5, 1e-3])
-def test_layers_cost_what_is_written(nodes: int, alpha: float):
+def test_the_reported_cost_of_layers_equals_the_cost_of_the_written_ir(nodes: int, alpha: float):
     module = searched(head(1e9, alpha, nodes=nodes) + LAYERS)
     found = report(module)
     assert found["cost"] == pytest.approx(written_cost(module), rel=1e-9)
@@ -117,12 +117,12 @@ def test_less_memory_costs_more_time():
     assert float(tight["lower_bound"]) <= float(tight["cost"])
 
 
-def test_memory_that_is_there_changes_nothing():
+def test_a_sufficient_memory_limit_changes_nothing():
     text = head(1e9) + LAYERS
     free = report(searched(text))
     assert report(searched(text, f"memory={free['peak_bytes']}")) == free
 
 
-def test_what_cannot_fit_says_by_how_much():
+def test_an_insufficient_memory_limit_is_refused_with_the_missing_bytes():
     with pytest.raises(PassError, match=r"no strategy fits: the arguments of the step alone .* need .* too much; use"):
         searched(head(1e9) + LAYERS, "memory=1000")

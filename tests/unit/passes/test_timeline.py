@@ -1,4 +1,4 @@
-"""The predicted timeline: which stream each op takes, and when it may start."""
+"""The predicted timeline: the stream and the start of each op."""
 
 import pytest
 from ir_files import context, parse
@@ -42,7 +42,7 @@ def test_compute_takes_its_roofline_time():
 
 
 @pytest.mark.parametrize(("method", "seconds"), [("flat", 3.0), ("padded", 5.0), ("grouped_broadcast", 7.0)])
-def test_a_collective_takes_what_was_measured_of_its_method(method: str, seconds: float):
+def test_a_collective_takes_the_measured_time_of_its_method(method: str, seconds: float):
     points = {"all_gather": 3.0, "all_gather:padded": 5.0, "all_gather:grouped_broadcast": 7.0}
     given = ", ".join(f'"{name}" = [(2000.0, {each})]' for name, each in points.items())
     tp = '#spmd.link<"tp", alpha = 1.0, beta = 1.0e-3'
@@ -54,7 +54,7 @@ def test_a_collective_takes_what_was_measured_of_its_method(method: str, seconds
     assert predict(func, cluster_of_module(module)).seconds == pytest.approx(seconds)
 
 
-def test_a_collective_holds_up_both_streams():
+def test_a_collective_blocks_both_streams():
     found = timeline(f'%a = spmd.all_reduce [{{"dp"}}] %p {SUM}', f"%b = aten.relu %a {RELU}")
     assert found.communication_seconds == found.exposed_seconds == pytest.approx(3.0)
     assert found.seconds == pytest.approx(7.0)
@@ -68,12 +68,12 @@ def test_a_started_collective_is_hidden_behind_compute():
     assert found.exposed_seconds == pytest.approx(0.0)
 
 
-def test_a_wait_holds_up_compute():
+def test_a_wait_blocks_compute():
     found = timeline(start("t"), "%a = spmd.wait %t : tensor<500xf32>", f"%b = aten.relu %x {RELU}")
     assert found.seconds == pytest.approx(7.0)
 
 
-def test_collectives_over_the_same_axes_queue_and_over_others_do_not():
+def test_only_collectives_over_the_same_axes_queue():
     waits = ["%a = spmd.wait %s : tensor<500xf32>", "%b = spmd.wait %t : tensor<500xf32>"]
     same = timeline(start("s"), start("t"), *waits)
     first = start("s", sharding='[{}], unreduced={"tp"}')
@@ -83,7 +83,7 @@ def test_collectives_over_the_same_axes_queue_and_over_others_do_not():
     assert {event.stream for event in other.events} == {"dp", "tp"}
 
 
-def test_what_is_not_decided_yet_is_refused():
+def test_undecided_ops_are_refused():
     with pytest.raises(OpFailure, match="run search-strategy"):
         timeline("%a = aten.relu %x : (tensor<500xf32>) -> tensor<500xf32>")
     with pytest.raises(OpFailure, match="run select-collectives"):
@@ -109,7 +109,7 @@ def test_a_fragment_runs_once_for_every_part_and_sums_over_time_send_nothing():
         context(),
     )
     found = predict(next(op for op in module.ops if isinstance(op, FuncOp)), cluster_of_module(module))
-    # A part has 125 floats: relu moves 1,000 bytes, the sum 504; three sums of numbers move 12 bytes each.
+    # A part has 125 floats: relu moves 1,000 bytes, the sum 504; the three scalar sums move 12 bytes each.
     assert found.seconds == pytest.approx(4 * (1.0 + 0.504) + 3 * 0.012)
     assert found.communication_seconds == 0.0
     assert found.collective_bytes == {}

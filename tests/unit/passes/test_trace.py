@@ -1,4 +1,4 @@
-"""The trace of a simulated step, against the Trace Event Format that Perfetto and Chrome read."""
+"""The trace of a simulated step follows the Trace Event Format of Perfetto and Chrome."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.analysis.simulation.trace import trace
 
-# Phase -> the fields that an event of it must have, beside pid, tid, ts, ph and name.
+# Phase -> the fields that its events must have in addition to pid, tid, ts, ph and name.
 FIELDS = {
     "M": {"args": dict},
     "X": {"dur": float, "cat": str, "args": dict},
@@ -26,13 +26,13 @@ METADATA = {f"{what}_{field}": field for what in ("process", "thread") for field
 
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
-    """The simulation of the road."""
+    """Return the simulation of the example `road`."""
     return simulate_module(road())[0]
 
 
 @pytest.fixture(scope="module")
 def events(simulation: Simulation) -> list[dict[str, Any]]:
-    """The events of its trace, as a reader of the file has them."""
+    """Return the events of its trace, as read from a file."""
     return json.loads(json.dumps(trace(simulation), allow_nan=False))["traceEvents"]
 
 
@@ -60,7 +60,7 @@ def test_time_goes_forward_and_slices_of_a_thread_do_not_overlap(events: list[di
             threads[event["pid"], event["tid"]].append(event)
     for slices in threads.values():
         for before, after in itertools.pairwise(slices):
-            # As Perfetto counts: in whole nanoseconds, each by itself.
+            # Perfetto rounds each time to whole nanoseconds.
             for whole in (int, round):
                 begun, lasted, then = (whole(1e3 * time) for time in (before["ts"], before["dur"], after["ts"]))
                 assert begun + lasted <= then
@@ -81,7 +81,7 @@ def test_every_thread_has_a_name_and_every_arrow_two_ends(events: list[dict[str,
     assert any(start["pid"] == end["pid"] for start, end in arrows), "starts lead to what waited for them"
 
 
-def test_slices_are_called_what_the_author_of_the_model_would(events: list[dict[str, Any]]):
+def test_slices_have_names_and_lines_of_the_model(events: list[dict[str, Any]]):
     slices = {e["name"]: e for e in events if e["ph"] == "X"}
     product = slices["0  aten.addmm"]
     assert product["cat"] == "forward"
@@ -91,7 +91,7 @@ def test_slices_are_called_what_the_author_of_the_model_would(events: list[dict[
     assert {"forward", "backward", "update", "exposed", "transfer"} <= {e["cat"] for e in events if e["ph"] == "X"}
 
 
-def test_the_counter_shows_the_memory_that_is_held(events: list[dict[str, Any]], simulation: Simulation):
+def test_the_counter_shows_the_memory_in_use(events: list[dict[str, Any]], simulation: Simulation):
     held = HeldBytes(simulation)
     for each in simulation.classes:
         counts = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == each.number]

@@ -1,4 +1,4 @@
-"""The simulated time of transfers: never below the bound, as planned where NICs alone count, in the IR's order."""
+"""The simulated time of transfers is between the bound and the plan, and follows the order in the IR."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ DEVICE = Device("gpu", (("float32", 1e12),), 1e12, 1e12, 0.0)
 
 
 def cluster(hosts: int, gpus: int, nics: int = 1, latency: float = 0.0) -> Cluster:
-    """Hosts with fast insides and slow NICs."""
+    """Return hosts with fast inner links and slow NICs."""
     levels = (Level("inside", 0.0, 1e15), Level("nic", latency, BANDWIDTH))
     topology = Topology(levels, (Host(gpus, "inside", "nic", nics, hosts),))
     return Cluster("test", Mesh.of(node=hosts, gpu=gpus), (DEVICE,), (0,) * hosts * gpus, (), topology=topology)
 
 
 def sites(of: Cluster) -> Sites:
-    """The hosts and NICs of a cluster's topology."""
+    """Return the hosts and NICs of a cluster's topology."""
     assert of.topology is not None
     seats = [of.topology.seat(rank) for rank in range(of.mesh.device_count)]
     return Sites({r: seat.host for r, seat in enumerate(seats)}, {r: 8 * s.host + s.nic for r, s in enumerate(seats)})
@@ -45,7 +45,7 @@ def sites(of: Cluster) -> Sites:
 
 @st.composite
 def wanted(draw: st.DrawFn) -> list[WantedSlice]:
-    """Slices that ranks of two hosts hold and those of two others want; four ranks to a host."""
+    """Draw slices that ranks of two hosts hold and ranks of two other hosts need, with four ranks per host."""
     found: list[WantedSlice] = []
     for number in range(draw(st.integers(1, 6))):
         holders = draw(st.sets(st.integers(0, 7), min_size=1))
@@ -58,13 +58,13 @@ def wanted(draw: st.DrawFn) -> list[WantedSlice]:
 
 @settings(max_examples=50, deadline=None)
 @given(wanted(), st.sampled_from([1, 2, 4]), st.sampled_from(["best", "naive", "greedy", "randomized"]))
-def test_never_below_the_bound_and_no_longer_than_planned(given_units: list[WantedSlice], nics: int, order: Order):
+def test_the_time_is_between_the_bound_and_the_plan(given_units: list[WantedSlice], nics: int, order: Order):
     of = cluster(4, 4, nics)
     where = sites(of)
     tasks = plan(given_units, where, order=order)
     seconds = task_seconds(tasks, 4, Routes(of)) * BANDWIDTH / 4
     assert seconds >= least_nic_time(given_units, where) * (1 - 1e-9)
-    # Chunks of one byte would make both equal; a slice that is handed on as one leaves the chain's hosts one by one.
+    # Chunks of one byte would make both equal; a slice forwarded in one piece passes the hosts of a chain one by one.
     handed_on = sum(task.elements for task in tasks if len({where.hosts[rank] for rank in task.receivers}) > 1)
     assert seconds <= nic_time(tasks, where) + handed_on + 1e-3
     by_slice, lists = listed_by_slice(tasks, where.nic)
@@ -72,7 +72,7 @@ def test_never_below_the_bound_and_no_longer_than_planned(given_units: list[Want
 
 
 def test_a_chain_takes_as_long_as_the_paper_says():
-    """T = t + (A - 1) t / K: the first of A hosts begins at once, each other one chunk after the one before it."""
+    """T = t + (A - 1) t / K: the first of A hosts begins at once, and each other one chunk after its predecessor."""
     of, size = cluster(5, 2, latency=LATENCY), 100 * 2**20
     task = Task(0, ((0, size),), 0, (2, 3, 4, 5, 6, 7, 8, 9))
     t = size / BANDWIDTH
@@ -99,7 +99,7 @@ func.func @step(%x: tensor<1024x1024x8xf32> {pipe.stage = 0 : i64,
 
 
 def case_4(order: Order) -> ModuleOp:
-    """The fourth case of the paper's Table 2, planned."""
+    """Return the plan of the fourth case of the paper's Table 2."""
     module, whole = parse_module(full_context(), CASE_4, "case4"), cluster(4, 4)
     stages = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
     clusters = [whole, *(subcluster(whole, mesh, range(8 * stage, 8 * stage + 8)) for stage, mesh in enumerate(stages))]
@@ -111,7 +111,7 @@ def case_4(order: Order) -> ModuleOp:
 
 
 @pytest.mark.parametrize(("order", "ratio"), [("greedy", 1.875), ("best", 1.0), ("dfs", 1.0), ("exact", 1.0)])
-def test_the_simulator_sees_the_order(order: Order, ratio: float):
+def test_the_simulator_follows_the_order(order: Order, ratio: float):
     module = parse_module(full_context(), module_text(case_4(order)), "case4")
     (transfer,) = (op for op in module.walk() if isinstance(op, TransferOp))
     assert transfer.order is not None

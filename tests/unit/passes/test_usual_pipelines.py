@@ -1,4 +1,4 @@
-"""What the usual pipelines make prints alike however it was made, and can be stripped and searched again."""
+"""Modules after the usual pipelines print and read back equally, and can be stripped and searched again."""
 
 from collections import Counter
 from pathlib import Path
@@ -29,7 +29,7 @@ PIPELINES = {
 
 
 def begun(pipeline: str = "prepare") -> ModuleOp:
-    """The step with a cluster, after the passes of `pipeline`."""
+    """Return the step with a cluster, after the passes of `pipeline`."""
     module = load_module(str(STEP))
     add_cluster(module, parse_cluster(shipped_clusters()["local-4"]))
     run_pipeline(context(), module, pipeline)
@@ -37,7 +37,7 @@ def begun(pipeline: str = "prepare") -> ModuleOp:
 
 
 def ops_of(module: ModuleOp) -> Counter[str]:
-    """How many compute ops of each name there are, those of updates left out, which may be joined."""
+    """Count compute ops by name, except updates, which may be joined."""
     return Counter(op.name for op in module.walk() if isinstance(op, ComputeOp) and not is_update(op))
 
 

@@ -1,4 +1,4 @@
-"""Every attention kernel against the definition and against autograd, empty shards included."""
+"""Every attention kernel equals its definition and autograd, also on empty shards."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_empty_shards_give_typed_empty_results(device: str, batch: int, heads: i
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_row_that_sees_nothing_is_zero(device: str) -> None:
+def test_a_fully_masked_row_is_zero(device: str) -> None:
     (query, key, value, grad_out), _ = inputs(device, torch.float32, 8, 8, 8, masked=False)
     mask = torch.zeros(8, 8, device=device)
     mask[3] = -torch.inf
@@ -102,7 +102,7 @@ def test_a_row_that_sees_nothing_is_zero(device: str) -> None:
         assert all(grad.isfinite().all() for grad in grads)
 
 
-def test_the_first_key_anchors_the_causal_triangle() -> None:
+def test_the_causal_mask_starts_at_the_first_key() -> None:
     (query, key, value, _), _ = inputs("cpu", torch.float64, 3, 6, 4, masked=False)
     expected = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     for module in (attention_ops, kernels):
@@ -128,7 +128,7 @@ CAPABILITIES = {"V100": (7, 0), "T4": (7, 5), "A100": (8, 0), "A10": (8, 6), "H1
         ("H100", torch.float64, 64, 16, False, False, "_PLAIN"),
     ],
 )
-def test_the_kernel_is_one_that_the_gpu_has(
+def test_the_kernel_is_supported_by_the_gpu(
     gpu: str,
     dtype: torch.dtype,
     width: int,
@@ -147,7 +147,7 @@ def test_the_kernel_is_one_that_the_gpu_has(
 
 
 @pytest.mark.parametrize("kernel", ["_FLASH", "_EFFICIENT"])
-def test_operands_are_as_the_kernel_takes_them(kernel: str) -> None:
+def test_operands_have_the_layout_of_the_kernel(kernel: str) -> None:
     (query, key, value, _), _ = inputs("cpu", torch.float32, 8, 8, 16, masked=False, heads=6)
     turned = query.transpose(-2, -1).contiguous().transpose(-2, -1)
     made = getattr(kernels, kernel).inputs(turned, key, value, None, False, None)
@@ -157,7 +157,7 @@ def test_operands_are_as_the_kernel_takes_them(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1, 20), (8, 20), (2, 1, 8, 1), (2, 6, 8, 16)])
-def test_a_mask_is_aligned_and_takes_no_memory_along_what_it_is_broadcast(shape: tuple[int, ...]) -> None:
+def test_a_mask_is_aligned_and_broadcast_without_memory(shape: tuple[int, ...]) -> None:
     keys = max(shape[-1], 16)
     query, key, mask = torch.empty(2, 6, 8, 16), torch.empty(2, 6, keys, 16), torch.randn(shape)
     found = kernels._aligned_mask(kernels._Inputs(query, key, key, mask, False, None))

@@ -1,4 +1,4 @@
-"""Checkpoints of one rank: what is on the disk is taken as it was written, or another one is."""
+"""Checkpoints of one rank: a checkpoint is loaded as it was written, or an older one is loaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def signed(manifest: dict[str, Any]) -> str:
 
 
 def _field(**changed: Any) -> Callable[[Path], object]:
-    """A manifest with other fields, and the digest that it has with them."""
+    """Change fields of a manifest and update its digest."""
 
     def change(path: Path) -> None:
         path.write_text(signed({**json.loads(path.read_text()), **changed}))
@@ -47,7 +47,7 @@ def _replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 def _file(name: str, content: bytes) -> Callable[[Path], object]:
-    """Another file of the checkpoint, and a manifest that says so."""
+    """Replace a file of the checkpoint and update the manifest."""
 
     def change(path: Path) -> None:
         path.with_name(name).write_bytes(content)
@@ -59,7 +59,6 @@ def _file(name: str, content: bytes) -> Callable[[Path], object]:
 
 
 def _elsewhere(path: Path) -> None:
-    """Tensors in a file that is not the checkpoint's."""
     content = path.with_name(".metadata").read_bytes()
     _file(".metadata", content.replace(b"__0_0.distcp", b"/x/x0.distcp"))(path)
 
@@ -97,11 +96,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata": (_file(".metadata", b"cos\nsystem\n."), ".metadata refers to os.system, which no checkpoint"),
     "extra": (_file("extra.pt", b"PK"), "extra.pt cannot be read: "),
 }
-"""By what is wrong with the manifest: how it is made, and what is said."""
+"""By fault of the manifest: the function that makes it, and the message."""
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_manifest_is_told_and_the_checkpoint_before_it_is_taken(
+def test_an_invalid_manifest_is_reported_and_the_previous_checkpoint_is_loaded(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     save(tmp_path, 3)
@@ -114,7 +113,7 @@ def test_what_is_no_manifest_is_told_and_the_checkpoint_before_it_is_taken(
     assert re.search(f"step-00000004: .*{told}.*; falling back to the previous checkpoint", line), line
 
 
-def test_links_among_checkpoints_are_deleted_and_what_they_lead_to_stays(tmp_path: Path):
+def test_links_among_checkpoints_are_deleted_but_not_their_targets(tmp_path: Path):
     elsewhere = save(tmp_path / "disk", 1)
     link = tmp_path / "runs"
     link.symlink_to(tmp_path / "disk")
@@ -132,13 +131,13 @@ def test_links_among_checkpoints_are_deleted_and_what_they_lead_to_stays(tmp_pat
     assert checkpoints(tmp_path / "disk") == ["step-00000002"]
 
 
-def test_what_could_not_be_read_is_not_written(tmp_path: Path):
+def test_a_value_that_could_not_be_read_back_is_not_written(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"manifest.json: rates.0. is nan, expected a number"):
         write(tmp_path, {}, Notes(1, 0, (float("nan"),)), {"extra.pt": packed(None)}, 2, ALONE)
     assert checkpoints(tmp_path) == []
 
 
-def test_a_disk_that_takes_no_more_is_named(tmp_path: Path):
+def test_a_full_disk_is_reported(tmp_path: Path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))

@@ -1,4 +1,4 @@
-"""What Inductor makes of a function that computes, and what becomes of one that it cannot compile."""
+"""Functions compiled by Inductor, and functions that it cannot compile."""
 
 import logging
 import weakref
@@ -32,7 +32,7 @@ def update(comm: object, given: list[torch.Tensor]) -> tuple[torch.Tensor, torch
     return total, aten.relu.default(aten.neg.default(y))
 
 
-def test_a_compiled_function_writes_where_it_is_told_to_and_holds_on_to_nothing():
+def test_a_compiled_function_writes_in_place_and_keeps_no_references():
     function, again = ComputeFunction(update), ComputeFunction(update)
     for each in (function, function, again):
         total, x = torch.ones(3, 4), torch.randn(3, 4)
@@ -61,12 +61,12 @@ def test_numbers_are_constants():
         torch.testing.assert_close(function(None, [part, x])[0], 1 - x[part : part + 1].exp())
 
 
-def test_what_has_nothing_to_fuse_is_called_as_it_is():
+def test_a_function_without_fusion_is_not_compiled():
     graph = TracedGraph.of(lambda given: (given[0].t() @ given[1], given[1].view(-1)), [torch.ones(4, 4)] * 2)
     assert not graph.is_worth_compiling
 
 
-def test_what_depends_on_values_is_called_as_it_is(caplog: pytest.LogCaptureFixture):
+def test_a_function_that_depends_on_values_is_not_compiled(caplog: pytest.LogCaptureFixture):
     def picked(comm: object, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return (aten.nonzero.default(given[0]), given[0] + 1)
 
@@ -85,7 +85,7 @@ def no_compiler() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_without_a_compiler_the_error_says_what_to_do():
+def test_without_a_compiler_the_error_gives_advice():
     match = r"needs a C\+\+ compiler.*install g\+\+ or clang\+\+.*CXX; leave out compile=True"
     with pytest.raises(PlanError, match=match):
         verify_usable(CPU)
@@ -99,7 +99,7 @@ def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch):
         verify_usable(torch.device("cuda", 0))
 
 
-def test_what_inductor_fails_on_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
+def test_a_failure_of_inductor_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch):
     def fails(*_: object) -> None:
         raise RuntimeError("no lowering")
 

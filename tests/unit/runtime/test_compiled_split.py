@@ -1,4 +1,4 @@
-"""The computation between collectives as functions of its own: their text, and that programs do the same with them."""
+"""Functions for the computation between collectives: their text, and equal results of programs."""
 
 import ast
 import textwrap
@@ -18,7 +18,7 @@ def split(body: str, head: str = "def step(comm, x, w, h):") -> str:
 
 
 def functions(text: str) -> dict[str, str]:
-    """The functions of a program, each with its text."""
+    """Return the text of each function of a program."""
     return {each.name: ast.unparse(each) for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)}
 
 
@@ -26,7 +26,7 @@ def normal(text: str) -> str:
     return ast.unparse(ast.parse(textwrap.dedent(text)))
 
 
-def test_a_run_between_collectives_is_a_function():
+def test_statements_between_collectives_become_a_function():
     text = split(
         """
         x = comm.all_gather(x, dim=0, axes=("dp",))
@@ -64,12 +64,12 @@ def test_a_run_between_collectives_is_a_function():
     )
 
 
-def test_what_is_made_and_deleted_within_is_no_result():
+def test_a_value_made_and_deleted_within_is_not_a_result():
     text = split("a = aten.exp.default(x)\nb = aten.neg.default(a)\ndel a\nreturn b")
     assert "return (b,)" in functions(text)["step_compute_1"]
 
 
-def test_an_element_of_a_list_is_a_parameter_and_its_list_is_let_go():
+def test_an_element_of_a_list_is_a_parameter_and_the_list_is_freed():
     text = split("a = aten.exp.default(h[2][1])\nb = aten.add.Tensor(a, h[0])\ndel h\nreturn a, b")
     made, step = functions(text).values()
     assert "[h_2_1, h_0] = given" in made
@@ -77,13 +77,13 @@ def test_an_element_of_a_list_is_a_parameter_and_its_list_is_let_go():
     assert "given = [h[2][1], h[0]]\n    del h\n" in step
 
 
-def test_the_parameter_for_an_element_has_a_name_of_its_own():
+def test_the_parameter_for_an_element_has_a_unique_name():
     made, _ = functions(split("h_0 = aten.exp.default(h[0])\ny = aten.mul.Tensor(h[0], h_0)\nreturn y")).values()
     assert "[h_0_] = given" in made
     assert "y = aten.mul.Tensor(h_0_, h_0)" in made
 
 
-def test_what_is_written_over_is_handed_over():
+def test_an_overwritten_value_is_a_parameter_and_a_result():
     text = split("x = aten.add_.Tensor(x, w)\ny = aten.mul.Tensor(x, w)\nreturn x, y")
     assert "given = [x, w]\n    del x\n    x, y = step_compute_1" in functions(text)["step"]
 
@@ -105,7 +105,7 @@ def test_other_statements_stay_where_they_are(statement: str):
     assert ast.unparse(ast.parse(statement)) in functions(text)["step"]
 
 
-def test_a_single_op_is_no_function():
+def test_a_single_op_does_not_become_a_function():
     assert list(functions(split("a = aten.exp.default(x)\ndel x\nreturn a"))) == ["step"]
 
 

@@ -1,7 +1,7 @@
 """
-Random tensors by place: parts are slices of the whole, bits are those of the definition, and they look random.
+Random tensors by position: parts are slices of the whole, bits follow the definition, and statistics look random.
 
-Seeds are fixed, so a statistic is what it is: its limits are those that a good generator misses once in a million.
+Seeds are fixed, so the statistics are deterministic; a good generator exceeds their limits once in a million.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def drawn(name: str, module: Any = fast, **more: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [(4, 3, 7), (5, 8), (9,), (), (6, 1), (3, 0), (0, 4)], ids=str)
 @pytest.mark.parametrize("name", DRAWS)
-def test_the_fast_one_draws_what_the_plain_one_draws(name: str, size: tuple[int, ...]):
+def test_the_fast_generator_equals_the_plain_one(name: str, size: tuple[int, ...]):
     tolerance = 1e-12 if name in ("normal", "exponential") else 0.0
     expected = drawn(name, random_ops, size=size)
     torch.testing.assert_close(drawn(name, size=size), expected, rtol=tolerance, atol=tolerance)
@@ -81,7 +81,7 @@ def test_the_mask_under_any_sharding_is_a_slice_of_the_mask_of_one_device(data: 
         assert torch.equal(out, whole[part])
 
 
-def test_a_mask_is_what_the_definition_says():
+def test_a_mask_follows_the_definition():
     whole, stream = (3, 4, 5), Stream.of(int(SEED), 2)
     _, kept = fast.random_dropout(torch.ones(whole), SEED, 0.25, stream=2)
     for place in torch.cartesian_prod(*map(torch.arange, whole)).tolist():
@@ -96,7 +96,7 @@ def test_dropout_of_nothing_and_of_all(p: float, kept: float):
     assert torch.equal(mask, torch.full((40,), bool(kept)))
 
 
-def test_a_tensor_of_probabilities_draws_what_numbers_draw():
+def test_a_tensor_of_probabilities_equals_single_probabilities():
     chances = torch.tensor([0.0, 0.2, 0.9, 1.0]).repeat(50)
     both = drawn("mask", p=chances, size=chances.shape)
     for chance in chances[:4]:
@@ -104,14 +104,14 @@ def test_a_tensor_of_probabilities_draws_what_numbers_draw():
         assert torch.equal(both[chances == chance], alone[chances == chance])
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch):
+def test_results_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch):
     whole = drawn("mask", size=(50, 40))
     monkeypatch.setitem(fast._CHUNK, "cpu", 64)
     assert torch.equal(drawn("mask", size=(50, 40)), whole)
 
 
 @pytest.mark.parametrize("name", [name for name in DRAWS if name != "always"])
-def test_independent_draws_are_the_same_for_the_same_part_alone(name: str):
+def test_independent_draws_are_equal_only_for_the_same_part(name: str):
     def part(start: Sequence[int], module: Any = fast) -> torch.Tensor:
         return drawn(name, module, size=(40, 30), start=start, whole=(80, 60), independent=True)
 
@@ -122,7 +122,7 @@ def test_independent_draws_are_the_same_for_the_same_part_alone(name: str):
 
 
 def chi_square(observed: torch.Tensor, expected: float) -> float:
-    """The statistic, in its deviations from its mean."""
+    """Return the chi-square statistic in standard deviations from its mean."""
     freedom = observed.numel() - 1
     statistic = ((observed.double() - expected) ** 2 / expected).sum().item()
     return (statistic - freedom) / (2 * freedom) ** 0.5
@@ -137,14 +137,14 @@ def chi_square(observed: torch.Tensor, expected: float) -> float:
         ("exponential", lambda x: -torch.expm1(-2 * x)),
     ],
 )
-def test_values_are_spread_as_they_should_be(name: str, to_unit: Callable[[torch.Tensor], torch.Tensor]):
+def test_values_have_the_expected_distribution(name: str, to_unit: Callable[[torch.Tensor], torch.Tensor]):
     unit = to_unit(drawn(name, size=(500, 400)))
     assert 0 <= unit.min()
     assert unit.max() <= 1
     assert abs(chi_square(torch.histc(unit.double(), 256, 0, 1), unit.numel() / 256)) < SIGMAS
 
 
-def test_integers_are_spread_evenly():
+def test_integers_are_uniform():
     values = drawn("integers", size=(500, 430))
     assert (values.min(), values.max()) == (-3, 39)
     assert abs(chi_square(torch.bincount(values.flatten() + 3), 5000)) < SIGMAS
@@ -153,7 +153,7 @@ def test_integers_are_spread_evenly():
 @pytest.mark.parametrize("width", [1, 2, 7, 64])
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_neighbours_in_a_mask_are_independent(width: int, p: float):
-    """Every pattern of eight in a row, over the ends of rows of `width` too, comes as often as it should."""
+    """Every pattern of eight successive bits, also across rows of `width`, has its expected frequency."""
     mask = drawn("mask", p=p, size=(25_000 * 8, width))[: 25_000 * 8 // width // 8 * 8].reshape(-1, 8).long()
     patterns = torch.bincount((mask << torch.arange(8)).sum(1), minlength=256)
     ones = torch.tensor([i.bit_count() for i in range(256)])
@@ -164,7 +164,7 @@ def test_neighbours_in_a_mask_are_independent(width: int, p: float):
 
 
 def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
-    """In deviations of that of independent numbers."""
+    """Return the correlation in standard deviations of the correlation of independent numbers."""
     pair = torch.stack([one.flatten().double(), other.flatten().double()])
     return torch.corrcoef(pair)[0, 1].item() * one.numel() ** 0.5
 
@@ -190,7 +190,7 @@ def test_dims_streams_and_steps_are_not_correlated():
 
 @pytest.mark.parametrize("independent", [False, True])
 def test_a_table_of_streams_gives_the_numbers_of_its_seed(independent: bool):
-    """Also after a hundred streams, and where the next step has another seed."""
+    """This includes more than a hundred streams, and steps with different seeds."""
     table = SeedTable(torch.device("cpu"))
     for step in range(3):
         seed = step_seed(5, step)
@@ -201,7 +201,7 @@ def test_a_table_of_streams_gives_the_numbers_of_its_seed(independent: bool):
             assert torch.equal(found, fast.random_uniform(None, torch.tensor(seed), 0.0, 1.0, **options))
 
 
-def test_a_table_stays_where_it_is():
+def test_a_table_keeps_its_memory():
     table = SeedTable(torch.device("cpu"))
     table.begin(1)
     places = [table.of(stream)[0].data_ptr() for stream in range(100)]

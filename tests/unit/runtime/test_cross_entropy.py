@@ -1,4 +1,4 @@
-"""The pieces of a cross-entropy, against their definitions and against torch's."""
+"""The pieces of a cross-entropy equal their definitions and torch's cross-entropy."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ LABELS = torch.tensor([0, 6, -100, 3, 3, 2])
 
 
 def scores(dtype: torch.dtype, rows: int = 6, classes: int = 7) -> torch.Tensor:
-    """Scores of which some are too large to be exponentiated."""
+    """Return scores, some too large to be exponentiated."""
     drawn = torch.randn(rows, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (30 * drawn + 500).to(dtype)
 
@@ -33,9 +33,7 @@ def test_the_pieces_make_torch_s_loss_and_gradient(module, dtype: torch.dtype):
 
 @pytest.mark.parametrize("part", [(0, 3, 7), (3, 4, 7), (4, 7, 7)])
 @pytest.mark.parametrize("block", [1, 5, 1 << 20])
-def test_parts_and_blocks_do_what_the_definition_says(
-    part: tuple[int, int, int], block: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_parts_and_blocks_equal_the_definition(part: tuple[int, int, int], block: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "_BLOCK", block)
     plain = scores(torch.float64)
     logsumexp, some = plain.logsumexp(1), plain[:, part[0] : part[1]].t().contiguous().t()
@@ -49,7 +47,7 @@ def test_parts_and_blocks_do_what_the_definition_says(
         assert found.is_contiguous()
 
 
-def test_no_rows_give_nothing():
+def test_no_rows_give_empty_results():
     none = torch.empty(0, 5)
     assert kernels.sum_exp(none, torch.empty(0)).shape == (0,)
     labels = torch.empty(0, dtype=torch.int64)

@@ -1,6 +1,6 @@
 """
-What the product does on CUDA beside programs: with stand-ins for `torch.cuda`. What programs do is in
-`test_simulated_cuda.py`; docs/gpus.md lists both.
+Branches for CUDA outside of programs, run with stand-ins for `torch.cuda`. `test_simulated_cuda.py` tests programs;
+docs/gpus.md lists both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CUDA = torch.device("cuda", 0)
 
 
 class OnCuda(torch.Tensor):
-    """A tensor that says it were on a GPU."""
+    """A tensor that claims to be on a GPU."""
 
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -44,7 +44,7 @@ class OnCuda(torch.Tensor):
 
 
 class Waits:
-    """Counts what waits for the device."""
+    """A counter of waits for the device."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ def loss(value: float) -> torch.Tensor:
     return torch.tensor(value).as_subclass(OnCuda)
 
 
-def test_a_loss_on_a_gpu_is_looked_at_one_step_later():
+def test_a_loss_on_a_gpu_is_checked_one_step_later():
     finite = FiniteLosses(cast(Any, SimpleNamespace(plans=())))
     finite._source = lambda batch: "it was given numbers that are not finite"
     finite.see(1, loss(float("nan")), (torch.ones(2),))
@@ -68,7 +68,7 @@ def test_a_loss_on_a_gpu_is_looked_at_one_step_later():
         finite.see(2, loss(1.0), (torch.ones(2),))
 
 
-def test_a_step_on_a_gpu_says_that_the_device_is_at_work(monkeypatch: pytest.MonkeyPatch):
+def test_a_step_on_a_gpu_reports_activity_of_the_device(monkeypatch: pytest.MonkeyPatch):
     model = nn.Linear(4, 3)
     batch = torch.randn(8, 4), torch.randint(3, (8,))
     step = sw.parallelize(model, nn.functional.cross_entropy, partial(torch.optim.SGD, lr=0.1), batch)
@@ -92,7 +92,7 @@ def test_clocks_wait_for_the_device(monkeypatch: pytest.MonkeyPatch):
     assert waits.count == 2
 
 
-def test_products_are_counted_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
+def test_products_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
     waits = Waits(monkeypatch)
     meter = object.__new__(InterferenceMeter)
     meter._x, meter._comm = torch.ones(2, 2), cast(Communicator, SimpleNamespace(device=CUDA))
@@ -107,7 +107,7 @@ def test_a_gpu_has_a_name_and_memory(monkeypatch: pytest.MonkeyPatch):
     assert memory_bytes(CUDA) == 85 << 30
 
 
-def test_random_numbers_of_the_gpu_are_kept(monkeypatch: pytest.MonkeyPatch):
+def test_random_state_of_the_gpu_is_kept(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices, enabled: asked.append(devices))
     parallelize._random_numbers_kept(CUDA)
@@ -115,7 +115,7 @@ def test_random_numbers_of_the_gpu_are_kept(monkeypatch: pytest.MonkeyPatch):
     assert asked == [[CUDA], []]
 
 
-def test_random_numbers_of_the_gpu_are_kept_while_a_shape_is_planned(monkeypatch: pytest.MonkeyPatch):
+def test_random_state_of_the_gpu_is_kept_while_a_shape_is_planned(monkeypatch: pytest.MonkeyPatch):
     kept: list[list[torch.device]] = []
 
     @contextmanager
@@ -143,7 +143,7 @@ def test_a_single_process_has_the_current_gpu(monkeypatch: pytest.MonkeyPatch):
     assert (rank_devices.usual_backend(CUDA), rank_devices.usual_backend(rank_devices.CPU)) == ("nccl", "gloo")
 
 
-def test_errors_of_nccl_are_those_of_lost_peers():
+def test_errors_of_nccl_are_recognised_as_lost_peers():
     lost = "NCCL error: remote process exited or there was a network error; connection closed by peer"
     assert faults.is_lost_peer(RuntimeError(lost))
     assert not faults.is_lost_peer(RuntimeError("NCCL error: invalid usage"))
@@ -166,7 +166,7 @@ CASE = re.compile(r"`(\w+\.py)(?:: (\w+))?`")
 
 
 def functions_with_branches(file: Path) -> set[str]:
-    """The functions and constants of a file that name CUDA or NCCL."""
+    """Return the functions and constants of a file that name CUDA or NCCL."""
     found: set[str] = set()
 
     def visit(node: ast.AST, inside: tuple[str, ...]) -> None:
@@ -185,19 +185,19 @@ def functions_with_branches(file: Path) -> set[str]:
 
 @cache
 def rows() -> dict[tuple[str, str], str]:
-    """The rows of the table in docs/gpus.md, with what executes them."""
+    """Return the rows of the table in docs/gpus.md, with the tests that execute them."""
     text = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
     return {(file, function): executed for file, function, executed in FUNCTION.findall(text)}
 
 
-def test_the_table_lists_all_that_is_for_cuda():
+def test_the_table_lists_all_functions_with_cuda_branches():
     files = [file for folder in ("api", "lowering", "runtime", "tools") for file in (ROOT / folder).rglob("*.py")]
     found = {(str(file.relative_to(ROOT)), name) for file in files for name in functions_with_branches(file)}
     assert set(rows()) == found
 
 
 @pytest.mark.parametrize("row", rows())
-def test_what_executes_a_branch_is_there(row: tuple[str, str]):
+def test_tests_that_execute_a_branch_exist(row: tuple[str, str]):
     cases = CASE.findall(rows()[row])
     assert cases
     for file, case in cases:

@@ -1,4 +1,4 @@
-"""How ranks begin: where what started them is gone, they end."""
+"""Ranks end at their start if their launcher is gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize(("rank", "told"), [(0, 1), (1, 0)])
-def test_ranks_of_a_launcher_that_is_gone_end_and_the_first_tells_it(
+def test_ranks_of_a_lost_launcher_end_and_the_first_reports_it(
     rank: int, told: int, closed_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     place(monkeypatch, closed_port, rank)
@@ -34,7 +34,7 @@ def test_ranks_of_a_launcher_that_is_gone_end_and_the_first_tells_it(
     assert capsys.readouterr().err.count(message) == told
 
 
-def test_ranks_go_on_where_it_listens(monkeypatch: pytest.MonkeyPatch):
+def test_ranks_continue_if_the_launcher_listens(monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         place(monkeypatch, listening.getsockname()[1], 0)
         verify_launcher("net", SECONDS)

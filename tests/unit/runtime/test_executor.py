@@ -1,4 +1,4 @@
-"""An executor of one rank: what it holds and what it refuses."""
+"""An executor of one rank: its values and its errors."""
 
 import math
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ def test_a_step_updates_and_counts():
     assert torch.equal(made.local(made.plan.inputs[0]), torch.full((3,), 1 - 2.0 - 4.0))
 
 
-def test_a_rate_may_be_a_tensor_and_is_taken_by_value():
+def test_a_learning_rate_may_be_a_tensor_and_is_copied():
     rate = torch.tensor(1.0)
     rates: tuple[Any, ...] = (1.0, 1, rate, rate.double(), np.float32(1), [1.0], (rate,))
     for lr in rates:
@@ -92,7 +92,7 @@ WRONG_RATES = (
 
 
 @pytest.mark.parametrize("lr", WRONG_RATES, ids=repr)
-def test_a_rate_that_is_none_is_refused_and_nothing_changes(lr: Any):
+def test_an_invalid_learning_rate_is_refused_and_nothing_changes(lr: Any):
     made = ready()
     with pytest.raises(
         PlanError, match=r"^the learning rate is .*, expected a finite number from 0, or a tensor without"
@@ -102,7 +102,7 @@ def test_a_rate_that_is_none_is_refused_and_nothing_changes(lr: Any):
     assert made.steps == 0
 
 
-def test_every_step_has_a_seed_of_its_own():
+def test_every_step_has_its_own_seed():
     inputs = (rt.Value(role="seed", dtype="int64"), rt.Value(role="batch", name="x", shape=(4, 3)))
     seeds: list[int] = []
 
@@ -126,7 +126,7 @@ def test_the_state_dict_has_single_device_names():
     assert torch.equal(state["offset"], torch.arange(3.0))
 
 
-def test_a_program_that_only_returns_its_loss():
+def test_a_program_may_return_only_its_loss():
     stage = rt.Stage(plan(outputs=(rt.Result(role="loss"),)), lambda *_: torch.ones(()))
     made = Executor([stage], ready().comm)
     made.initialize(Scale)
@@ -148,24 +148,24 @@ def test_a_program_that_only_returns_its_loss():
         ),
     ],
 )
-def test_a_batch_that_does_not_fit(batch: Mapping[str, Any], message: str):
+def test_a_batch_that_does_not_fit_is_refused(batch: Mapping[str, Any], message: str):
     with pytest.raises(PlanError, match=message):
         ready().step(batch)
 
 
-def test_a_step_before_the_weights():
+def test_a_step_before_initialize_is_refused():
     with pytest.raises(PlanError, match=r"param 'weight' .* has no value yet: call initialize\(\)"):
         executor().step({"x": torch.ones(4, 3)})
 
 
-def test_a_model_that_is_not_the_planned_one():
+def test_another_model_than_the_planned_one_is_refused():
     with pytest.raises(PlanError, match=r"buffer 'offset' \(3xfloat32\), which the model lacks"):
         executor().initialize(lambda: nn.LayerNorm(3, bias=False))
     with pytest.raises(PlanError, match=r"the model's has shape \(4,\): plan the step again"):
         executor().initialize(lambda: nn.LayerNorm(4))
 
 
-def test_a_plan_without_a_learning_rate():
+def test_a_plan_without_an_optimizer_is_refused():
     made = executor(plan(optimizer=None))
     made.initialize(Scale)
     with pytest.raises(PlanError, match="names no optimizer"):
@@ -185,7 +185,7 @@ def test_the_hash_depends_on_text_and_plan():
     assert plan_hash("a", [plan()]) in hashes
 
 
-def test_groups_for_gathering():
+def test_process_groups_include_those_for_gathering():
     mesh = rt.Mesh.of(a=2, b=2)
     value = rt.Value(role="param", shape=(8, 8), sharding='[{"a"}, {}], unreduced={"b" max}')
     assert plan(mesh=mesh, inputs=(value,), outputs=(), groups=(("a", "b"),)).process_groups() == (
@@ -195,7 +195,7 @@ def test_groups_for_gathering():
     )
 
 
-def test_values_know_their_parts():
+def test_values_have_local_shapes_and_slices():
     value = rt.Value(role="param", shape=(7, 2), sharding='[{"a"}, {}]')
     mesh = rt.Mesh.of(a=2)
     assert [value.local_shape(mesh, rank) for rank in (0, 1)] == [(3, 2), (4, 2)]
@@ -210,12 +210,12 @@ def test_values_know_their_parts():
         ("math:nothing", "nothing"),
     ],
 )
-def test_a_model_that_cannot_be_found(spec: str | None, message: str):
+def test_a_step_that_cannot_be_found_is_refused(spec: str | None, message: str):
     with pytest.raises(PlanError, match=message):
         load_step(spec)
 
 
-def test_shipped_models_by_name():
+def test_shipped_models_are_loaded_by_name():
     assert load_step("mlp-tiny").batch[0].shape == (8, 12)
 
 

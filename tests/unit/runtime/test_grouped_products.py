@@ -1,4 +1,4 @@
-"""Products of grouped rows: the runtime's kernels beside the importer's definitions, on wholes and on parts."""
+"""Products of grouped rows: the runtime's kernels equal the importer's definitions, on full values and on parts."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from shardwright.runtime import grouped_products
 
 ROWS, GROUPS = 9, 4
 ENDS = ([2, 2, 7, 9], [0, 4, 9, 9], [1, 2, 3, 6], [9, 9, 9, 9])
-"""Where groups end: empty ones among them, and rows beyond the last."""
+"""Ends of groups: some groups are empty, and some rows are beyond the last group."""
 
 
 def operands(
@@ -30,7 +30,7 @@ def test_parts_of_rows_and_groups_add_up_to_the_whole(
 ):
     if one_kernel:
         monkeypatch.setattr(grouped_products, "_is_one_kernel", lambda *_: True)
-    # Torch's kernel takes no float64, and rows of multiples of 16 bytes.
+    # Torch's kernel does not take float64, and needs rows of multiples of 16 bytes.
     rows, matrices, grad = operands(torch.float32, 8, 16) if one_kernel else operands()
     at = torch.tensor(ends)
     whole = grouped_ops.grouped_mm(rows, matrices, at)
@@ -52,7 +52,7 @@ def test_parts_of_rows_and_groups_add_up_to_the_whole(
             torch.testing.assert_close(one, other)
 
 
-def test_the_op_of_torch_has_the_gradients_of_its_definition():
+def test_gradients_of_torchs_op_equal_its_definition():
     rows, matrices, grad = operands()
     at = torch.tensor(ENDS[0])
     leaves = rows.requires_grad_(), matrices.requires_grad_()
@@ -63,14 +63,14 @@ def test_the_op_of_torch_has_the_gradients_of_its_definition():
     torch.library.opcheck(grouped_mm_op, (rows, matrices, at), test_utils=("test_schema", "test_faketensor"))
 
 
-def test_autocast_makes_the_products_in_its_dtype():
+def test_autocast_computes_the_products_in_its_dtype():
     rows, matrices, _ = operands()
     with torch.autocast("cpu", torch.bfloat16):
         assert grouped_mm(rows, matrices, torch.tensor(ENDS[0])).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("lists", [[0], [0, 1, 2], []])
-def test_several_lists_are_each_sorted_by_itself(lists: list[int]):
+def test_each_of_several_lists_is_sorted_separately(lists: list[int]):
     generator = torch.Generator().manual_seed(0)
     shapes = (len(lists), ROWS, 4), (GROUPS, 4, 5), (len(lists), ROWS, 5)
     rows, matrices, grad = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
@@ -96,7 +96,7 @@ def test_several_lists_are_each_sorted_by_itself(lists: list[int]):
 
 @pytest.mark.parametrize("one_kernel", [False, True])
 @pytest.mark.parametrize("mask", [(True, False), (False, True)])
-def test_either_gradient_alone_is_that_of_both(
+def test_a_single_gradient_equals_the_one_computed_with_both(
     mask: tuple[bool, bool], one_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if one_kernel:

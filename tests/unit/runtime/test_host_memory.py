@@ -1,4 +1,4 @@
-"""Memory that a step frees is there for the next."""
+"""The next step reuses the memory that a step frees."""
 
 import platform
 import subprocess
@@ -27,12 +27,12 @@ print(faults() - before)
 
 
 def faults(how: str) -> int:
-    """The pages that the second of two equal steps had to ask the system for."""
+    """Return the number of page faults of the second of two equal steps."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to")
-def test_the_second_step_works_in_the_memory_of_the_first():
+def test_the_second_step_reuses_the_memory_of_the_first():
     assert faults("keep") < 100
     assert faults("leave") > 10_000

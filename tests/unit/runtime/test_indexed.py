@@ -1,4 +1,4 @@
-"""Ops on a part of what they look up: the runtime's functions against their definitions on the whole."""
+"""Lookups in a part of a dim: the runtime's functions equal their definitions on the full dim."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from shardwright.lowering.fused import indexed_ops
 from shardwright.runtime import indexed
 
 PARTS = ((0, 3, 7), (3, 4, 7), (4, 7, 7), (0, 7, 7))
-"""Start, stop and size: three parts of unequal sizes, and all."""
+"""Start, stop and size: three parts of unequal sizes, and the full dim."""
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -17,7 +17,7 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def places(*shape: int, low: int = 0) -> torch.Tensor:
-    """Indices of a dim of 7."""
+    """Return indices of a dim of 7."""
     return torch.randint(low, 7, shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -25,7 +25,7 @@ LABELS = torch.tensor([0, 6, 3, 2, 3, -100])
 
 
 class Held(NamedTuple):
-    """A tensor of which a part holds some: 7 along `dim` altogether."""
+    """A tensor that is split along `dim`, whose size is 7."""
 
     whole: torch.Tensor
     dim: int
@@ -67,7 +67,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_part_does_what_its_definition_says(name: str, part: tuple[int, int, int]):
+def test_a_part_equals_its_definition(name: str, part: tuple[int, int, int]):
     for case in CASES[name]:
         arguments = [each.part(part) if isinstance(each, Held) else each for each in case]
         before = [each.clone() for each in arguments if isinstance(each, torch.Tensor)]
@@ -82,6 +82,6 @@ def test_every_function_is_compared():
 
 
 @pytest.mark.parametrize("index", [-1, 7])
-def test_an_index_that_no_part_holds_is_an_error(index: int):
+def test_an_index_out_of_range_is_an_error(index: int):
     with pytest.raises(RuntimeError, match="an index is not in the range of 0 to 6"):
         indexed.embedding_part(numbers(3, 2), torch.tensor([0, index]), part=(0, 3, 7))

@@ -1,4 +1,4 @@
-"""Weights made piece by piece are bit for bit those of one device, and the whole model never exists."""
+"""Weights made piece by piece are bitwise equal to one device, and the whole model never exists."""
 
 import warnings
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from shardwright.runtime.recording import named_tensors, record
 
 
 class Everything(nn.Module):
-    """Every way that models make their weights."""
+    """A model that initialises its weights in every way that models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Everything(nn.Module):
 
 
 class Deep(nn.Module):
-    """Twelve equal layers, made again by `apply`."""
+    """Twelve equal layers, initialised again by `apply`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Deep(nn.Module):
 
 
 class Replaced(nn.Module):
-    """A parameter whose tensor is exchanged, one computed from another, and a dropped one."""
+    """A parameter whose tensor is replaced, one computed from another, and one that is dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def whole(build: Callable[[], nn.Module], seed: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("build", [Everything, Deep, Replaced])
 @pytest.mark.parametrize("seed", [0, 7])
-def test_same_bits_as_one_device(build: Callable[[], nn.Module], seed: int):
+def test_weights_are_bitwise_equal_to_one_device(build: Callable[[], nn.Module], seed: int):
     expected = whole(build, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -96,7 +96,7 @@ def test_same_bits_as_one_device(build: Callable[[], nn.Module], seed: int):
         assert found[name].dtype == tensor.dtype
 
 
-def test_the_random_numbers_after_are_those_of_one_device():
+def test_later_random_numbers_equal_one_device():
     whole(Everything, 3)
     expected = torch.rand(4)
     initialize(Everything, 3, lambda _, tensor: tensor)
@@ -108,22 +108,22 @@ def test_tied_weights_are_one_tensor():
     assert found["head.weight"] is found["token.weight"]
 
 
-def test_only_what_is_wanted_is_kept():
+def test_only_the_requested_weights_are_kept():
     found = initialize(Everything, 0, lambda name, tensor: tensor if name == "norm.weight" else None)
     assert found.keys() == {"norm.weight"}
 
 
-def test_a_kept_slice_does_not_hold_the_whole():
+def test_a_kept_slice_does_not_keep_the_full_tensor():
     found = initialize(Deep, 0, lambda _, tensor: tensor[:2])
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in found.values())
 
 
-def test_one_weight_at_a_time():
+def test_only_one_full_weight_exists_at_a_time():
     largest = max(tensor.nbytes for tensor in whole(Deep, 0).values())
     assert record(Deep).replay(lambda _, tensor: tensor[:1]).peak_bytes == largest
 
 
-def test_calls_that_nothing_depends_on_are_left_out():
+def test_unused_calls_are_left_out():
     called: list[int] = []
 
     class Wasteful(nn.Module):
@@ -138,7 +138,7 @@ def test_calls_that_nothing_depends_on_are_left_out():
     assert (peak, called) == (64, [1])
 
 
-def test_a_module_is_sliced():
+def test_weights_of_a_module_are_sliced():
     model = nn.Linear(4, 6)
     found = initialize(model, 0, lambda _, tensor: tensor[:3])
     assert torch.equal(found["weight"], model.weight[:3])
@@ -163,14 +163,14 @@ class Seeds(nn.Module):
     ("build", "reason"),
     [(ReadsNumbers, "_local_scalar_dense"), (Seeds, "sets the state of torch's random generator")],
 )
-def test_falls_back_to_the_whole_model_and_says_why(build: Callable[[], nn.Module], reason: str):
+def test_initialize_falls_back_to_the_whole_model_with_a_warning(build: Callable[[], nn.Module], reason: str):
     expected = whole(build, 0)
     with pytest.warns(RuntimeWarning, match=reason):
         found = initialize(build, 0, lambda _, tensor: tensor)
     assert torch.equal(found["weight"], expected["weight"])
 
 
-def test_an_error_of_the_model_is_its_own():
+def test_an_error_of_the_model_is_raised_unchanged():
     def build() -> nn.Module:
         raise LookupError("no such configuration")
 

@@ -1,11 +1,11 @@
-"""What programs of equal layers call: lists by layer and back, and entries of a plan."""
+"""Functions for programs of equal layers: lists by layer and back, and entries of a plan."""
 
 import torch
 
 from shardwright import runtime as rt
 
 
-def test_by_layer_and_in_order():
+def test_by_layer_and_in_order_are_inverse():
     given = [torch.tensor(i) for i in range(12)]
     weights, states = rt.by_layer(given, 3, (0, 1, 1, 0))
     assert [[int(x) for x in layer] for layer in weights] == [[0, 3], [4, 7], [8, 11]]
@@ -14,13 +14,13 @@ def test_by_layer_and_in_order():
     assert [int(x) for x in rt.in_order((weights, states), (0, 1, 1, 0))] == [0, 1, 2, 3, 4, 50, *range(6, 12)]
 
 
-def test_values_as_lists():
+def test_values_are_split_and_grouped_into_lists():
     values = tuple(map(torch.tensor, range(4)))
     assert rt.split(values, 1, 3) == [[0], [1, 2, 3]]
     assert rt.grouped(values, (1, 0, 1, 0)) == [[1, 3], [0, 2]]
 
 
-def test_entries_of_a_plan():
+def test_per_layer_expands_entries_of_a_plan():
     forms = (
         rt.Value(role="param", name="h.{}.up.weight", shape=(2, 3), sharding='[{"dp"}, {}]'),
         rt.Value(role="state", name="h.{}.up.weight", state="exp_avg", shape=(2, 3)),

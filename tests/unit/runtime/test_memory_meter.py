@@ -1,10 +1,10 @@
-"""Memory by the tensor: what is made counts once, until nothing looks at it."""
+"""A memory meter counts each allocation once, until its last view is deleted."""
 
 import torch
 from _memory_meter import MemoryMeter
 
 
-def test_memory_counts_from_the_op_that_makes_it_until_its_last_view_goes():
+def test_memory_counts_from_its_allocation_until_its_last_view_is_deleted():
     held = torch.zeros(256)
     with MemoryMeter([held]) as meter:
         assert meter.bytes == 1024

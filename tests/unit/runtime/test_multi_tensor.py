@@ -1,4 +1,4 @@
-"""One call on several tensors gives what an op on each does, for every op that has such a form."""
+"""One call on several tensors equals an op on each, for every op with a multi-tensor form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors(seed: int) -> list[torch.Tensor]:
 
 
 def ways(form: ForeachForm) -> list[tuple[list[Any], dict[str, Any]]]:
-    """The arguments after the first, in all ways in which the form takes them."""
+    """Return the arguments after the first, in all ways that the form accepts."""
     names = form.arguments[1:]
     lists: list[Any] = [tensors(number) for number, _ in enumerate(names, 1)]
     number = [0.3 if name in form.numbers else given for name, given in zip(names, lists, strict=True)]
@@ -35,7 +35,7 @@ CASES = [(name, given) for name, form in FOREACH.items() for given in ways(form)
 
 
 @pytest.mark.parametrize(("name", "given"), CASES, ids=[name for name, _ in CASES])
-def test_a_function_of_lists_does_what_the_op_does_to_each(name: str, given: tuple[list[Any], dict[str, Any]]) -> None:
+def test_a_multi_tensor_function_equals_the_op_on_each(name: str, given: tuple[list[Any], dict[str, Any]]) -> None:
     form, (others, options) = FOREACH[name], given
     space, _, overload = name.removeprefix("aten.").partition(".")
     op = getattr(getattr(torch.ops.aten, space), overload or "default")
@@ -53,7 +53,7 @@ def test_a_function_of_lists_does_what_the_op_does_to_each(name: str, given: tup
     assert all(one is other for one, other in zip(found, written, strict=True))
 
 
-def test_values_are_copied_into_the_memory_of_the_old_ones() -> None:
+def test_values_are_copied_into_the_memory_of_the_old_values() -> None:
     old, new = tensors(0), tensors(1)
     pointers = [each.data_ptr() for each in old]
     found = foreach_("copy", old, new)
@@ -68,7 +68,7 @@ ADAM = {"betas": [0.8, 0.95], "eps": 1e-6, "weight_decay": 0.3}
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize(("update", "plain"), [(joined_adam_, update_ops.adam), (joined_adamw_, update_ops.adamw)])
-def test_adam_of_several_parameters(update: Any, plain: Any, amsgrad: bool, maximize: bool) -> None:
+def test_adam_of_several_parameters_equals_adam_of_each(update: Any, plain: Any, amsgrad: bool, maximize: bool) -> None:
     given = [tensors(seed) for seed in range(4)]
     settings = {**ADAM, "maximize": maximize, **({"amsgrad": True, "max_exp_avg_sq": tensors(4)} if amsgrad else {})}
     step, lr = torch.tensor(3.0), torch.tensor(0.1, dtype=torch.float64)
@@ -87,7 +87,7 @@ def test_adam_of_several_parameters(update: Any, plain: Any, amsgrad: bool, maxi
     ],
 )
 @pytest.mark.parametrize("step", [1.0, 4.0])
-def test_sgd_of_several_parameters(settings: dict[str, Any], step: float) -> None:
+def test_sgd_of_several_parameters_equals_sgd_of_each(settings: dict[str, Any], step: float) -> None:
     params, grads = tensors(0), tensors(1)
     buffers = [torch.zeros_like(each) if step == 1 else each for each in tensors(2)] if settings else None
     count, lr = torch.tensor(step), torch.tensor(0.1, dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_sgd_of_several_parameters(settings: dict[str, Any], step: float) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_squares_are_summed_in_float32_at_least(dtype: torch.dtype) -> None:
+def test_squares_are_summed_in_at_least_float32(dtype: torch.dtype) -> None:
     given = [each.to(dtype) for each in tensors(0)]
     expected = sum((each.double().square().sum() for each in given), torch.tensor(0.0, dtype=torch.float64))
     for found in (sum_of_squares(given), update_ops.sum_of_squares(given)):

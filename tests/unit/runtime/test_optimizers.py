@@ -1,4 +1,4 @@
-"""Updates in place against `torch.optim`'s single-tensor ones."""
+"""Updates in place equal the single-tensor updates of `torch.optim`."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_a_gradient_is_not_changed():
     assert torch.equal(grad, torch.ones(3))
 
 
-def test_what_is_missing_is_named():
+def test_missing_arguments_are_named():
     with pytest.raises(ValueError, match=r"momentum 0.9 needs a momentum buffer"):
         sgd_(torch.ones(3), torch.ones(3), None, 1, 0.1, momentum=0.9)
     with pytest.raises(ValueError, match=r"dampening 0.5 needs the step"):
@@ -119,7 +119,7 @@ def test_increment_makes_a_new_count():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_nothing_changes_where_a_gradient_is_not_finite(dtype: torch.dtype):
+def test_nothing_changes_if_a_gradient_is_not_finite(dtype: torch.dtype):
     infinite = torch.full((5,), float("inf"), dtype=dtype)
     for found_inf, changes in ((torch.tensor(1.0), False), (torch.tensor(0.0), True)):
         grad = torch.ones(5, dtype=dtype) if changes else infinite

@@ -1,4 +1,4 @@
-"""Which pieces travel together, and that they arrive where they should."""
+"""Pieces that are sent in one message, and their arrival in the right place."""
 
 import pytest
 import torch
@@ -15,20 +15,20 @@ def sizes(found: list[Parcel]) -> list[list[int]]:
     return [[piece.numel() for piece in parcel] for parcel in found]
 
 
-def test_pieces_that_are_small_in_the_mean_travel_together():
+def test_pieces_of_small_mean_size_are_sent_together():
     assert sizes(parcels([TINY, EMPTY, TINY])) == [[15, 15]]
     assert sizes(parcels([TINY, MEDIUM])) == [[15], [30_000]]
     assert parcels([EMPTY]) == []
 
 
-def test_in_a_bucket_the_small_ones_travel_together_and_the_others_alone():
+def test_small_pieces_of_a_bucket_are_sent_together_and_large_ones_separately():
     assert sizes(parcels_of_bucket([TINY, LARGE, MEDIUM, EMPTY])) == [[15, 30_000], [LARGE.numel()]]
     assert sizes(parcels_of_bucket([LARGE])) == [[LARGE.numel()]]
     assert parcels_of_bucket([EMPTY, EMPTY]) == []
 
 
 @pytest.mark.parametrize("sent", [[TINY, EMPTY, MEDIUM], [MEDIUM], [TINY, LARGE]])
-def test_what_is_sent_arrives_in_its_slots(sent: list[torch.Tensor]):
+def test_sent_pieces_arrive_in_their_slots(sent: list[torch.Tensor]):
     slots = [torch.zeros_like(piece) for piece in sent]
     mail = ReceiveBuffers()
     for outgoing, incoming in zip(parcels_of_bucket(sent), parcels_of_bucket(slots), strict=True):

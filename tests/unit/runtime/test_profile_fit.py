@@ -17,7 +17,7 @@ def test_an_exact_line_is_found():
     assert found.worst_error < 1e-9
 
 
-def test_noise_of_large_sizes_leaves_latency_alone():
+def test_noise_at_large_sizes_does_not_change_latency():
     noisy = [(count, seconds * (1.2 if i % 2 else 1 / 1.2)) for i, (count, seconds) in enumerate(line(1e-4, 1e-9))]
     found = fit_line(noisy)
     assert found.alpha == pytest.approx(1e-4, rel=0.2)
@@ -25,7 +25,7 @@ def test_noise_of_large_sizes_leaves_latency_alone():
     assert 0.1 < found.middle_error < 0.3
 
 
-def test_a_spoilt_measurement_hardly_moves_the_line():
+def test_an_outlier_hardly_moves_the_line():
     points = line(1e-4, 1e-9)
     points[4] = (points[4][0], 20 * points[4][1])
     found = fit_line(points)

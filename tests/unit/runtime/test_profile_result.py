@@ -1,4 +1,4 @@
-"""From measured times to a cluster: what is known is found again."""
+"""Measured times become a cluster: known constants are recovered."""
 
 import pytest
 from made_up_journal import ALPHA, BANDWIDTH, BETA, FLOPS, SIZES, made_up_journal
@@ -17,7 +17,7 @@ MESH = Mesh.of(node=2, gpu=2)
 SAMPLES = tuple(each for each in family_samples(("float32",), quick=True) if each.work.bytes < 1e6)
 
 
-def test_the_links_are_those_that_the_times_were_made_of():
+def test_the_constants_of_links_are_recovered():
     cluster = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0] * 4)).cluster
     assert [link.axis for link in cluster.links] == ["node", "gpu", "node-gpu"]
     for link in cluster.links[:2]:
@@ -41,13 +41,13 @@ def test_a_link_is_as_slow_as_its_slowest_neighbours():
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4, 5])
-def test_messages_pass_between_all_neighbours(parts: int):
+def test_pairings_cover_all_neighbours(parts: int):
     pairs = [(part, neighbour(part, parts, pairing)) for pairing in ("", SHIFTED) for part in range(parts)]
     met = {(part, other) for part, other in pairs if other is not None}
     assert met == {(a, b) for a in range(parts) for b in range(parts) if abs(a - b) == 1}
 
 
-def test_one_kind_of_device_and_its_rates():
+def test_equal_devices_are_one_kind_with_fitted_rates():
     profile = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0, 1.1, 1.0, 1.1]))
     (device,) = profile.cluster.devices
     assert device.memory == 1e9
@@ -61,7 +61,7 @@ def test_one_kind_of_device_and_its_rates():
     assert profile.missing == {}
 
 
-def test_ranks_that_are_slower_are_of_another_kind():
+def test_slower_ranks_are_another_kind():
     cluster = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0, 3.0, 1.0, 1.1])).cluster
     assert [device.kind for device in cluster.devices] == ["cpu", "cpu-slower1"]
     assert cluster.placement == (0, 1, 0, 0)
@@ -69,7 +69,7 @@ def test_ranks_that_are_slower_are_of_another_kind():
     assert slow / fast == pytest.approx(3 / 1.03, rel=0.1)
 
 
-def test_what_is_missing_is_in_the_file_and_the_file_is_a_cluster():
+def test_missing_measurements_are_listed_in_a_valid_cluster_file():
     journal = made_up_journal(MESH, SAMPLES, [1.0] * 4)
     journal.seconds = {name: found for name, found in journal.seconds.items() if not name.startswith("broadcast")}
     del journal.seconds[SAMPLES[0].work.key]
@@ -84,7 +84,7 @@ def test_what_is_missing_is_in_the_file_and_the_file_is_a_cluster():
 @pytest.mark.parametrize(
     ("kept", "missing"), [("mm", "no collective along node was measured"), ("all", "no op was measured")]
 )
-def test_too_little_is_refused(kept: str, missing: str):
+def test_too_few_measurements_are_refused(kept: str, missing: str):
     journal = made_up_journal(MESH, SAMPLES, [1.0] * 4)
     journal.seconds = {name: found for name, found in journal.seconds.items() if name.startswith(kept)}
     with pytest.raises(ProfileError, match=missing):
@@ -97,7 +97,7 @@ def test_axes_of_one_rank_are_not_measured():
     assert groups_of(MESH) == (("node",), ("gpu",), ("node", "gpu"))
 
 
-def test_sizes_are_those_that_can_be_split_among_all():
+def test_sizes_can_be_split_among_all_ranks():
     assert sizes_between(64, 5000, 16) == (64, 1024, 5000)
     found = {each.whole for each in exchanges(Mesh.of(gpu=8), "gloo", (64, 1000)) if each.kind == "all_to_all"}
     assert found == {256, 768}
@@ -116,7 +116,7 @@ def test_direct_exchanges_are_for_gloo_alone():
     assert not any(name.endswith(("direct", "padded")) for name in nccl)
 
 
-def test_rounds_in_which_others_worked_count_only_where_there_are_no_better():
+def test_disturbed_rounds_count_only_without_quiet_rounds():
     journal = Journal({}, {"a": [[3.0], [1.0], [2.0], [9.0]], "b": [[5.0], [4.0], [7.0]]})
     assert journal.quiet_rounds("a") == journal.seconds["a"]
     journal.others = {"a": [0.05, 0.0, 0.01, 1.5], "b": [0.9, 0.5]}
@@ -124,7 +124,7 @@ def test_rounds_in_which_others_worked_count_only_where_there_are_no_better():
     assert sorted(journal.quiet_rounds("b")) == [[4.0], [5.0]]
 
 
-def test_times_that_fall_with_the_size_are_noise():
+def test_times_are_made_to_rise_with_the_size():
     points = [(1.0, 2.0), (4.0, 8.0), (16.0, 2.0), (64.0, 16.0)]
     assert [size for size, _ in rising(points)] == [1.0, 4.0, 16.0, 64.0]
     assert [seconds for _, seconds in rising(points)] == pytest.approx([2.0, 4.0, 4.0, 16.0])
@@ -133,18 +133,18 @@ def test_times_that_fall_with_the_size_are_noise():
     assert rising([]) == []
 
 
-def test_one_slow_measurement_does_not_lift_its_neighbours():
+def test_one_slow_measurement_does_not_raise_its_neighbours():
     points = [(1.0, 9.0), (4.0, 2.0), (16.0, 2.0), (64.0, 2.5)]
     assert [seconds for _, seconds in rising(points)] == pytest.approx([2.0, 2.0, 2.0, 2.5])
 
 
-def test_delays_are_the_middle_of_the_rounds_where_there_are_any():
+def test_delays_are_the_median_of_the_rounds():
     journal = made_up_journal(MESH, SAMPLES, [1.0] * MESH.device_count)
     journal.delays = [[(1e-3, -1e-4), (1e-2, 2e-3)], [(1e-3, 1e-4), (1e-2, 3e-3)], [(1e-3, -2e-4), (1e-2, 9e-3)]]
     assert profile_of(journal, SAMPLES, "late").cluster.interference.delays == ((1e-2, 3e-3),)
 
 
-def test_ops_that_were_not_measured_in_a_plan_are_as_much_slower_as_those_of_their_family_that_were():
+def test_ops_without_a_measurement_are_scaled_by_the_slowdown_of_their_family():
     base = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0] * 4)).cluster
     families = sorted({each.work.family for each in SAMPLES})
     inside = tuple(each for each in SAMPLES if each.work.family == families[0])

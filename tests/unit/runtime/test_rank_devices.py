@@ -1,4 +1,4 @@
-"""Every rank has a GPU of its own, or all are on CPUs; and the backend is the one that carries a device's tensors."""
+"""Every rank has its own GPU, or all are on CPUs; and the backend fits the device of the tensors."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ A, B, C, D = "abcd"
 
 
 def host(name: str, *visible: tuple[str, ...]) -> list[VisibleGPUs]:
-    """The ranks of a host, in order."""
+    """Return the visible GPUs of the ranks of a host, in order."""
     return [VisibleGPUs(name, rank, uuids) for rank, uuids in enumerate(visible)]
 
 
@@ -30,7 +30,7 @@ def host(name: str, *visible: tuple[str, ...]) -> list[VisibleGPUs]:
         (host("another order", (B, A), (A, B)), [0, 0]),
     ],
 )
-def test_every_rank_has_a_gpu_of_its_own(visible: list[VisibleGPUs], expected: list[int]):
+def test_every_rank_has_its_own_gpu(visible: list[VisibleGPUs], expected: list[int]):
     assigned = assign_gpus(visible)
     assert assigned == expected
     assert len({each.uuids[index] for each, index in zip(visible, expected, strict=True)}) == len(visible)
@@ -52,7 +52,7 @@ def test_a_job_without_a_gpu_for_every_rank_is_on_cpus(visible: list[VisibleGPUs
 
 
 def as_on(monkeypatch: pytest.MonkeyPatch, count: int, current: int = 0) -> list[torch.device]:
-    """As on a host with so many GPUs; what is made the current device."""
+    """Simulate a host with `count` GPUs; return the list of devices that are made current."""
     chosen: list[torch.device] = []
     cuda = rank_devices.torch.cuda
     monkeypatch.setattr(cuda, "is_available", lambda: count > 0)
@@ -63,7 +63,7 @@ def as_on(monkeypatch: pytest.MonkeyPatch, count: int, current: int = 0) -> list
     return chosen
 
 
-def test_ranks_agree_by_the_store(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_ranks_agree_on_devices_through_the_store(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     chosen = as_on(monkeypatch, 2)
     store = HashStore()
     store.set("gpus/0", '{"host": "h", "local_rank": 0, "uuids": ["gpu 0", "gpu 1"]}')
@@ -77,14 +77,14 @@ def test_ranks_agree_by_the_store(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 
 @pytest.fixture(params=[None, "gloo", "cpu:gloo,cuda:gloo"])
 def group(request: pytest.FixtureRequest) -> Iterator[dist.ProcessGroup]:
-    """A group of one rank, made as scripts do."""
+    """Open a group of one rank, as scripts do."""
     dist.init_process_group(request.param, store=HashStore(), rank=0, world_size=1)
     assert dist.group.WORLD is not None
     yield dist.group.WORLD
     dist.destroy_process_group()
 
 
-def test_the_backend_is_that_of_the_device(group: dist.ProcessGroup):
+def test_the_backend_fits_the_device(group: dist.ProcessGroup):
     assert backend_of(torch.device("cpu"), group) == "gloo"
     assert device_of_group() == torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""Checksums of what ranks hold: every bit counts, and who differs is named."""
+"""Checksums of replicas: every bit counts, and the ranks that differ are named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_checksum_changes_with_any_bit(dtype: torch.dtype, shape: tuple[int, .
     assert (checksum(value) == checksum(other)) == (not value.numel())
 
 
-def test_a_checksum_is_of_the_numbers_whatever_the_strides():
+def test_a_checksum_does_not_depend_on_strides():
     value = torch.arange(12.0).reshape(3, 4)
     assert checksum(value.t()) == checksum(value.t().contiguous())
 
@@ -35,11 +35,11 @@ def test_samples_are_few_and_evenly_spaced():
 @pytest.mark.parametrize(
     ("values", "odd"), [([1, 1, 1], []), ([1, 2, 1], [1]), ([2, 1, 1], [0]), ([1, 2], [1]), ([1, 2, 3, 2], [0, 2])]
 )
-def test_the_ranks_that_differ_are_those_that_are_fewer_or_later(values: list[int], odd: list[int]):
+def test_the_ranks_that_differ_are_the_minority_or_the_later_ones(values: list[int], odd: list[int]):
     assert _minority(values) == odd
 
 
-def test_how_far_two_replicas_are_apart():
+def test_the_relative_difference_of_two_replicas():
     assert _relative([1.0, -2.0], [1.0, -2.0]) == 0
     assert _relative([1.0, -2.0], [1.0, -1.9]) == pytest.approx(0.05)
     assert _relative([float("nan")], [1.0]) == 1.0

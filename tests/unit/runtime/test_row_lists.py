@@ -1,4 +1,4 @@
-"""Rows of lists by their places: the runtime's functions beside the importer's definitions, on wholes and on parts."""
+"""Rows of lists by position: the runtime's functions equal the importer's definitions, on full values and on parts."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ PARTS = ((0, 3, ROWS), (3, 4, ROWS), (4, ROWS, ROWS))
 
 
 def operands(lists: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows, values and places."""
+    """Return rows, values and places."""
     generator = torch.Generator().manual_seed(lists)
     rows, values = (torch.randn(lists, n, WIDTH, generator=generator, dtype=dtype) for n in (ROWS, PLACES))
     return rows, values, torch.randint(ROWS, (lists, PLACES), generator=generator)
@@ -20,7 +20,7 @@ def operands(lists: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("lists", [0, 1, 3])
-def test_each_list_is_looked_up_by_itself(lists: int, dtype: torch.dtype):
+def test_each_list_is_looked_up_separately(lists: int, dtype: torch.dtype):
     rows, values, places = operands(lists)
     rows, values = (3 * rows).to(dtype), (3 * values).to(dtype)
     sums = torch.zeros(lists, ROWS, WIDTH, dtype=dtype)
@@ -48,7 +48,7 @@ def test_parts_of_the_rows_add_up_to_the_whole(lists: int):
         torch.testing.assert_close(found, taken)
 
 
-def test_operands_that_are_not_contiguous_are_left_alone():
+def test_operands_that_are_not_contiguous_are_not_changed():
     rows, values, places = (each.transpose(0, 1).contiguous().transpose(0, 1) for each in operands(3))
     before = rows.clone(), values.clone(), places.clone()
     torch.testing.assert_close(row_lists.take_rows(rows, places), list_ops.take_rows(rows, places))
@@ -57,7 +57,7 @@ def test_operands_that_are_not_contiguous_are_left_alone():
 
 
 @pytest.mark.parametrize("part", [None, (0, 3, ROWS)])
-def test_a_place_that_no_list_has_is_an_error(part: tuple[int, int, int] | None):
+def test_a_place_out_of_range_is_an_error(part: tuple[int, int, int] | None):
     rows, values, places = operands(1)
     places[0, 0] = ROWS
     with pytest.raises((RuntimeError, IndexError)):
@@ -67,7 +67,7 @@ def test_a_place_that_no_list_has_is_an_error(part: tuple[int, int, int] | None)
 
 
 @pytest.mark.parametrize("lists", [1, 3])
-def test_a_part_without_rows_is_given_nothing(lists: int):
+def test_a_part_without_rows_gets_an_empty_result(lists: int):
     _, values, places = operands(lists)
     added = row_lists.add_rows(values, places, ROWS, part=(ROWS, ROWS, ROWS))
     assert added.shape == (lists, 0, values.shape[2])

@@ -1,4 +1,4 @@
-"""Rows of the library's all-gather and reduce-scatter: operands come back, and large ones are not copied."""
+"""Rows of the library's all-gather and reduce-scatter: results are right, and large operands are not copied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.runtime.pieces import Sizes
 from shardwright.runtime.rows import RowLayout, Rows
 
 Operand = tuple[tuple[int, ...], int, Sizes]
-"""Shape of the whole, the dim that is split, and the sizes of its parts."""
+"""Full shape, split dim, and sizes of its parts."""
 
 LARGE: Operand = ((3 * 64, ALONE_FROM_BYTES // 256), 0, (64, 64, 64))
 LARGE_INNER: Operand = ((ALONE_FROM_BYTES // 256, 3 * 64), 1, (64, 64, 64))
@@ -36,20 +36,20 @@ BUCKETS = {
 
 
 def layouts(bucket: Sequence[Operand], ranks: tuple[int, ...]) -> list[RowLayout]:
-    """The layout on each part."""
+    """Return the layout of each part."""
     shapes, dims, sizes = zip(*bucket, strict=True)
     groups = [RankGroup(("x",), ranks, part) for part in range(3)]
     return [RowLayout(group, shapes, dims, sizes, 4) for group in groups]
 
 
 def in_wire_order(ranks: tuple[int, ...], made: Sequence[Sequence[Rows]], index: int) -> list[Rows]:
-    """The call of that index on all ranks, as the library orders them."""
+    """Return the rows of call `index` on all ranks, in the order of the library."""
     return [each[index] for _, each in sorted(zip(ranks, made, strict=True), key=lambda pair: pair[0])]
 
 
 @pytest.mark.parametrize("ranks", [(0, 1, 2), (2, 0, 1)])
 @pytest.mark.parametrize("name", BUCKETS)
-def test_all_get_the_whole(name: str, ranks: tuple[int, ...]):
+def test_all_ranks_gather_the_full_values(name: str, ranks: tuple[int, ...]):
     bucket = BUCKETS[name]
     whole = [torch.rand(shape) for shape, _, _ in bucket]
     parts = [w.split(sizes, dim) for w, (_, dim, sizes) in zip(whole, bucket, strict=True)]
@@ -69,7 +69,7 @@ def test_all_get_the_whole(name: str, ranks: tuple[int, ...]):
 @pytest.mark.parametrize("permuted", [False, True])
 @pytest.mark.parametrize("ranks", [(0, 1, 2), (2, 0, 1)])
 @pytest.mark.parametrize("name", BUCKETS)
-def test_each_gets_its_part(name: str, ranks: tuple[int, ...], permuted: bool):
+def test_each_rank_scatters_its_part(name: str, ranks: tuple[int, ...], permuted: bool):
     bucket = BUCKETS[name]
     whole = [torch.rand(shape) for shape, _, _ in bucket]
     if permuted:

@@ -1,4 +1,4 @@
-"""Samplers: all ranks together see each global batch once, each its own rows."""
+"""Samplers: all ranks together see each global batch once, and each rank sees its own rows."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ MESH = rt.Mesh.of(gpu=4)
 
 
 def batch_plan(*shardings: str) -> rt.Plan:
-    """A plan of a batch of six rows, with one item for each sharding."""
+    """Return a plan for a batch of six rows, with one item for each sharding."""
     items = (rt.Value(role="batch", name=str(i), shape=(6, 3), sharding=each) for i, each in enumerate(shardings))
     return rt.Plan(name="rows", mesh=MESH, inputs=tuple(items), outputs=())
 
@@ -37,7 +37,7 @@ def test_ranks_together_see_every_batch_once(length: int, epoch: int, seed: int 
     assert len(set(together)) == len(together) == length // 6 * 6
 
 
-def test_epochs_have_orders_of_their_own():
+def test_epochs_have_different_orders():
     first, second = ShareSampler(12, 6, range(6)), ShareSampler(12, 6, range(6))
     assert list(first) == list(second)
     second.set_epoch(1)
@@ -45,7 +45,7 @@ def test_epochs_have_orders_of_their_own():
     assert list(ShareSampler(12, 6, range(1, 3), seed=None)) == [[1, 2], [7, 8]]
 
 
-def test_what_is_sampled_is_what_the_step_takes_of_the_global_batch():
+def test_sampled_rows_equal_the_steps_part_of_the_global_batch():
     plan, data = batch_plan(UNEVEN), torch.arange(36.0).view(12, 3)
     for rank in range(4):
         count, rows = batch_rows(plan, rank)
@@ -64,7 +64,7 @@ def test_a_rank_without_rows_takes_an_empty_batch():
     assert part_of_batch(plan.inputs[1], LocalRows(empty), MESH, 2).shape == (0, 3)
 
 
-def test_rows_of_another_number_are_refused():
+def test_another_number_of_rows_is_refused():
     plan = batch_plan(UNEVEN)
     with pytest.raises(PlanError, match=r"expects the rows 3 to 5 of the batch that belong to rank 1, \[2, 3\]"):
         part_of_batch(plan.inputs[0], LocalRows([torch.ones(3, 3)]), MESH, 1)

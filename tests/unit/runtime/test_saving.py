@@ -1,4 +1,4 @@
-"""A program saves and resumes: what it was told on its command line, and what it refuses."""
+"""A program saves and resumes: options of its command line, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE: dict[str, object] = {"save": None, "save_every": None, "keep": None, "resu
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Stage]:
-    """A program of one rank."""
+    """Return a program of one rank."""
     made = compile_step(training_step("mlp-tiny"), split_cluster(Mesh.of(gpu=1)), step_spec="mlp-tiny")
     folder = made.save(tmp_path_factory.mktemp("plan"))
     return [Stage(*each) for each in load_program(folder / "program.py")]
@@ -32,7 +32,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Stage]:
 
 @pytest.fixture
 def ran(stages: list[Stage], capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a run prints of steps, or its error."""
+    """Return a function that runs the program and returns its printed steps, or its error."""
 
     def run(*arguments: str) -> list[str]:
         capsys.readouterr()
@@ -49,7 +49,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_run_that_was_ended_goes_on_as_one_that_was_not(ran: Run, tmp_path: Path):
+def test_a_resumed_run_equals_an_uninterrupted_one(ran: Run, tmp_path: Path):
     folder = str(tmp_path / "run")
     whole = ran("--steps", "7")
     assert ran("--steps", "5", "--save", folder, "--save-every", "2", "--resume") == whole[:5]
@@ -60,7 +60,7 @@ def test_a_run_that_was_ended_goes_on_as_one_that_was_not(ran: Run, tmp_path: Pa
     assert ran("--steps", "7", *again) == ["resumed after step 7; no step is left"]
 
 
-def test_a_run_that_is_started_again_by_torchrun_resumes_by_itself(
+def test_a_run_restarted_by_torchrun_resumes_without_an_option(
     ran: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     arguments = ("--steps", "2", "--save", str(tmp_path))
@@ -81,12 +81,12 @@ def test_a_run_that_is_started_again_by_torchrun_resumes_by_itself(
         ({"save": "runs", "save_every": 0}, "--save-every 0: expected a whole number above 0"),
     ],
 )
-def test_options_that_do_not_fit_together(given: dict[str, object], told: str):
+def test_options_that_do_not_fit_together_are_refused(given: dict[str, object], told: str):
     with pytest.raises(ValueError, match=re.escape(told)):
         SaveOptions.taken_from({**NONE, **given})
 
 
-def test_a_command_line_refuses_them_too(ran: Run, tmp_path: Path):
+def test_the_command_line_refuses_invalid_options(ran: Run, tmp_path: Path):
     assert "--resume needs --save FOLDER" in ran("--resume")[0]
     file = tmp_path / "file"
     file.touch()

@@ -1,6 +1,6 @@
 """
-Programs of every kind on simulated GPUs: no race, no memory let go too early, one order on every communicator, no
-deadlock, and no wait of the CPU. And the check itself: faults that are planted in the runtime are noticed.
+Programs of every kind on simulated GPUs are free of races, early frees, deadlocks and waits of the CPU, and have one
+order on every communicator. The check detects faults that are planted in the runtime.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 @pytest.fixture(autouse=True, scope="module")
 def _guard() -> None:
-    """Without it no fake tensor can be indexed."""
+    """Add the device guard that indexing of fake tensors needs."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++, to build a guard of CUDA devices for a torch without CUDA")
     device.add_device_guard()
 
 
 RARELY = {"dp", "searched", "in phases", "vgg", "two stages, gpipe", "stages with skips"}
-"""Plans that are checked only when asked for: faults are planted in them, or others have the same ops."""
+"""Plans that run only with `--thorough`: the tests of planted faults use them, or other plans have the same ops."""
 
 
 @pytest.mark.parametrize("name", names_of(PLANS, lambda name: name not in RARELY))
@@ -75,7 +75,7 @@ def test_a_program_is_right_on_gpus(name: str):
 
 
 def dropout_stages() -> list[Stage]:
-    """A program that draws random numbers."""
+    """Return a program that draws random numbers."""
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
     batch = (torch.zeros(8, 8), torch.zeros(8, dtype=torch.int64))
     step = TrainingStep(model, nn.functional.cross_entropy, SGD, batch)
@@ -83,8 +83,8 @@ def dropout_stages() -> list[Stage]:
     return [Stage(*each) for each in load_text(made.program, "<program>")]
 
 
-def test_random_numbers_depend_on_nothing_of_the_host(monkeypatch: pytest.MonkeyPatch):
-    # In the first step the streams are met.
+def test_random_numbers_do_not_depend_on_host_values(monkeypatch: pytest.MonkeyPatch):
+    # The first step creates the streams.
     stages = dropout_stages()
     report = check_program(stages, 3)
     assert report.fatal == []
@@ -94,21 +94,21 @@ def test_random_numbers_depend_on_nothing_of_the_host(monkeypatch: pytest.Monkey
     assert any("aten.mul" in each or "aten.add" in each for each in check_program(stages, 3).depends)
 
 
-def test_a_rate_on_the_host_is_noticed(monkeypatch: pytest.MonkeyPatch):
+def test_a_learning_rate_on_the_host_is_detected(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Executor, "_rate", lambda self, value, lr: torch.tensor(lr))
     assert all("_fused_adamw_" in each for each in check_program(program("dp")).depends)
     assert check_program(program("dp")).depends
 
 
-def test_what_stays_from_step_to_step_stays_where_it_is():
-    """But for counts of steps: so the kernels of a step find parameters and states at the same places."""
+def test_parameters_and_states_keep_their_memory_between_steps():
+    """All values except step counts: so the kernels of each step find parameters and states in the same memory."""
     moved = check_program(program("zero3")).moved
     assert len(moved) == 1
     assert moved[0].startswith("step_count")
 
 
 def test_a_full_state_dict_is_in_the_memory_of_the_host():
-    """And a GPU holds one full tensor at a time."""
+    """A GPU holds only one full tensor at a time."""
     stages = program("zero3")
     ranks = stages[0].plan.ranks
     with simulated_rank(0, len(ranks), Trace(0, defaultdict(Counter[str]))):
@@ -136,7 +136,7 @@ def test_every_model_is_right_on_gpus(name: str):
 
 
 def test_stages_need_more_than_one_hardware_queue(monkeypatch: pytest.MonkeyPatch):
-    # What is received early holds up, in one queue, what the other stage waits for.
+    # In one queue, an early receive blocks work that the other stage waits for.
     monkeypatch.setattr(stages_module, "_QUEUES", "ANOTHER_NAME")
     (found,) = check_program(program("two stages, gpipe")).found["queues"]
     assert found.startswith("with 1 hardware queues: rank 0: ")
@@ -146,7 +146,7 @@ def test_stages_need_more_than_one_hardware_queue(monkeypatch: pytest.MonkeyPatc
     assert check_program(program("tp")).fatal == []
 
 
-def test_products_of_groups_wait_for_nobody_in_bfloat16_alone(monkeypatch: pytest.MonkeyPatch):
+def test_grouped_products_avoid_a_wait_only_in_bfloat16(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grouped_products, "_is_one_kernel", lambda *_: False)
     assert any("grouped_products.py" in each for each in check_program(program("experts")).found["sync"])
 
@@ -157,10 +157,10 @@ class Fault:
     A fault to plant in a function of the runtime.
 
     Args:
-        plan: in which it must be noticed.
-        edits: of the text of the function.
-        noticed: as what.
-        steps: that it takes.
+        plan: name of the plan that must reveal it.
+        edits: replacements in the source of the function.
+        noticed: expected kind of fault.
+        steps: number of steps to run.
     """
 
     plan: str
@@ -258,14 +258,14 @@ FAULTS = {
 }
 
 
-# Each takes twenty seconds, as its plan has four ranks.
+# Each case takes twenty seconds, as its plan has four ranks.
 LONG = [name for name, fault in FAULTS.items() if fault.plan == "in phases"]
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.thorough if name in LONG else ()) for name in FAULTS]
 )
-def test_a_fault_of_the_runtime_is_noticed(name: str):
+def test_a_planted_fault_of_the_runtime_is_detected(name: str):
     fault = FAULTS[name]
     with mutated(fault.function, fault.edits):
         assert fault.noticed in check_program(program(fault.plan), fault.steps).found
@@ -281,7 +281,7 @@ def test_large_tensors_of_a_bucket_are_one_launch(name: str, monkeypatch: pytest
 
 
 def changing(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages, which in each step first change what the step before has sent."""
+    """Return stages that begin each step by overwriting the values sent in the previous step."""
     sent: dict[int, list[torch.Tensor]] = {}
 
     def wrapped(stage: Stage) -> Stage:
@@ -304,7 +304,7 @@ def changing(stages: Sequence[Stage]) -> list[Stage]:
     return [wrapped(each) for each in stages]
 
 
-def test_what_was_sent_may_be_changed_in_the_next_step():
+def test_a_sent_value_may_be_overwritten_in_the_next_step():
     stages = program("two stages, gpipe")
     assert check_program(changing(stages)).fatal == []
     with mutated(Channels.finish, {f"{HERE}.wait_stream(stream)": "pass"}):

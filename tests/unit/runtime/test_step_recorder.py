@@ -1,4 +1,4 @@
-"""What a rank records of its steps: when it computes and when what it sends is under way; and files of that."""
+"""The record of a rank's steps: spans of computation and of messages in flight; and its files."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def rank(number: int, *sent: MeasuredTraffic, end: float = 10.0, waits: tuple[tu
     return MeasuredRank(number, None, 0.0, end, computed(phases, end, waits), sent)
 
 
-def test_a_rank_computes_where_it_does_not_wait():
+def test_a_rank_computes_while_it_does_not_wait():
     found = computed([("forward", 0.0), ("backward", 4.0), ("update", 8.0)], 10.0, [(3.0, 5.0), (9.0, 9.5)])
     assert found == {
         "forward": ((0.0, 3.0),),
         "backward": ((5.0, 8.0),),
         "update": ((8.0, 9.0), (9.5, 10.0)),
     }
-    # A phase that is come back to, as in a schedule, goes on.
+    # A phase that occurs again, as in a schedule, has several spans.
     again = computed([("forward", 0.0), ("backward", 1.0), ("forward", 2.0)], 3.0, [])
     assert again["forward"] == ((0.0, 1.0), (2.0, 3.0))
 
 
-def test_traffic_begins_when_the_last_rank_is_there():
+def test_traffic_begins_when_the_last_rank_starts():
     step = aligned([rank(0, traffic("gpu 0,1 0", 1.0, 6.0)), rank(1, traffic("gpu 0,1 0", 5.0, 6.5))])
     assert [(each.traffic[0].start, each.traffic[0].end) for each in step] == [(5.0, 6.0), (5.0, 6.5)]
     assert step[0].overlaps["backward", "gpu"] == Overlap(6.0, 1.0, 1.0)
@@ -65,7 +65,7 @@ def test_a_transfer_ends_where_it_arrives():
     assert step[1].overlaps["all", "all"] == Overlap(7.0, 3.0, 0.0)
 
 
-def test_a_file_holds_what_was_measured():
+def test_a_file_reads_back():
     sent = traffic("a", 1.0, 2.0)
     steps = tuple(aligned([rank(0, sent, end=end), rank(1, end=end - 1)]) for end in (9.0, 12.0, 10.0))
     made = MeasuredSteps("net", steps)
@@ -103,7 +103,7 @@ def test_a_changed_file_is_refused(field: str, value: object):
 
 
 class Work:
-    """Work of another thread, which is over when that says so."""
+    """Work that ends when another thread sets `over`."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -140,7 +140,7 @@ def test_work_that_is_over_before_its_wait_is_hidden():
         "backward",
     )
     assert sent.bytes == 16
-    # Gloo's handle of what is received may be waited for once only.
+    # Gloo's handle of a receive may be waited for only once.
     assert work.waited == 1
     assert sent.end is not None
     assert sent.end - sent.start >= 0.05
@@ -159,11 +159,11 @@ def test_work_that_is_waited_for_is_exposed(now: bool):
         pending.wait()
     overlap = made.steps[0].overlaps["forward", "gpu"]
     assert overlap.communication >= 0.19
-    # How much depends on how soon this thread goes on to wait.
+    # The exposed time depends on how soon this thread begins to wait.
     assert 0 < overlap.exposed <= overlap.communication
 
 
-def test_an_error_reaches_whoever_waits():
+def test_an_error_reaches_the_waiting_thread():
     made = recorder()
 
     class Broken(Work):
@@ -177,7 +177,7 @@ def test_an_error_reaches_whoever_waits():
 
 
 def test_no_thread_is_left_at_the_end():
-    """One that still runs when the process ends aborts it."""
+    """A thread that still runs at the end of the process would abort it."""
     made = recorder()
 
     class Slow(Work):
@@ -190,7 +190,7 @@ def test_no_thread_is_left_at_the_end():
     assert not any("recorder" in each.name for each in threading.enumerate())
 
 
-def test_what_is_no_step_is_not_recorded():
+def test_work_outside_of_a_step_is_not_recorded():
     made, work = recorder(), Work()
     work.over.set()
     request = Request("all_reduce", (ONE,), ("gpu",))
@@ -201,7 +201,7 @@ def test_what_is_no_step_is_not_recorded():
 
 
 class Device:
-    """Stands in for `torch.cuda`: streams have clocks of their own, in milliseconds."""
+    """A stand-in for `torch.cuda` whose streams have separate clocks, in milliseconds."""
 
     def __init__(self) -> None:
         self.main = self.current = self.Stream(None)
@@ -241,14 +241,14 @@ class Device:
         return On()
 
 
-def test_on_gpus_events_are_recorded_and_the_host_waits_at_the_ends_only(monkeypatch: pytest.MonkeyPatch):
+def test_on_gpus_events_are_recorded_and_the_host_waits_only_at_the_ends(monkeypatch: pytest.MonkeyPatch):
     device = Device()
     for name in ("Stream", "Event", "current_stream", "synchronize", "stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(device, name))
     made = StepRecorder(torch.device("cuda", 0), 0, [(0, 1)])
 
     class Kernel:
-        """Of NCCL, over at 30 ms."""
+        """A kernel of NCCL that ends at 30 ms."""
 
         def wait(self) -> None:
             device.current.at = max(device.current.at, 30.0)
@@ -257,7 +257,7 @@ def test_on_gpus_events_are_recorded_and_the_host_waits_at_the_ends_only(monkeyp
     with made.recording(), made.step():
         device.main.at = 10.0
         pending = made.collective(request, (0, 1), lambda: Pending([Kernel()], lambda: [ONE]), now=False)
-        # Whoever follows it does not hold up the main stream.
+        # The thread that follows the kernel does not delay the main stream.
         assert (device.main.at, device.synchronized) == (10.0, 1)
         device.main.at = 25.0
         pending.wait()
@@ -268,10 +268,10 @@ def test_on_gpus_events_are_recorded_and_the_host_waits_at_the_ends_only(monkeyp
     assert seconds == pytest.approx((0.035, 0.02, 0.015))
 
 
-def test_ranks_that_measured_other_steps_are_refused():
+def test_different_numbers_of_measured_steps_are_refused():
     with pytest.raises(PlanError, match="the ranks measured 1 or 2 steps"):
         _together("net", [[rank(0)], [rank(1), rank(1)]], [0.0, 0.0])
     found = _together("net", [[rank(0)], [rank(1)]], [0.0, 5.0])
-    # The clock of rank 1 is ahead by 5 s, so its step began before that of rank 0.
+    # The clock of rank 1 is ahead by 5 s, so its step began before rank 0's.
     assert found is not None
     assert [(each.start, each.end) for each in found.steps[0]] == [(5.0, 15.0), (0.0, 10.0)]

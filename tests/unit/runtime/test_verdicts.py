@@ -1,4 +1,4 @@
-"""The message of a verdict is written once, and by another rank where the one that found it dies before it has."""
+"""The message of a verdict is written once; if the finder dies before that, another rank writes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOUND, OTHER = Verdict((1,), "rank 1 is hung"), Verdict((), "rank 2 failed")
 
 
 class Died(Exception):
-    """In the place of SIGKILL."""
+    """A stand-in for SIGKILL."""
 
 
 def ranks(count: int, dead: set[int], patience: float = 30.0) -> list[Verdicts]:
@@ -33,7 +33,7 @@ def together(*calls: Callable[[], Verdict]) -> list[Verdict]:
         return [each.result() for each in [pool.submit(call) for call in calls]]
 
 
-def test_of_two_verdicts_one_stands_and_is_written_before_anybody_ends():
+def test_one_of_two_verdicts_holds_and_is_written_before_any_rank_ends():
     first, second = ranks(2, set())
     written: list[Verdict] = []
 
@@ -46,7 +46,7 @@ def test_of_two_verdicts_one_stands_and_is_written_before_anybody_ends():
     assert first.store.get(VERDICT)
 
 
-def test_a_rank_that_dies_before_it_has_written_is_followed_by_one_other():
+def test_if_the_finder_dies_before_writing_one_other_rank_writes():
     dead: set[int] = set()
     finder, *others = ranks(4, dead)
     written: list[Verdict] = []
@@ -61,7 +61,7 @@ def test_a_rank_that_dies_before_it_has_written_is_followed_by_one_other():
     assert written == [FOUND]
 
 
-def test_the_second_may_die_too():
+def test_if_the_second_writer_dies_too_the_third_writes():
     dead = {0}
     finder, second, third = ranks(3, dead)
     written: list[Verdict] = []
@@ -78,7 +78,7 @@ def test_the_second_may_die_too():
     assert written == [FOUND]
 
 
-def test_a_rank_of_another_machine_that_writes_nothing_is_followed_after_a_while():
+def test_a_silent_finder_on_another_machine_is_replaced_after_a_timeout():
     finder, other = ranks(2, set(), patience=0.1)
     written: list[Verdict] = []
     with pytest.raises(Died):
@@ -87,7 +87,7 @@ def test_a_rank_of_another_machine_that_writes_nothing_is_followed_after_a_while
     assert written == [FOUND]
 
 
-def test_the_rank_that_holds_the_store_ends_last():
+def test_the_rank_with_the_store_ends_last():
     holder, *others = ranks(3, set())
     ended: list[int] = []
 

@@ -29,7 +29,7 @@ from shardwright.passes.search.within_memory import ConstrainedSolution
 from shardwright.passes.step.step_view import step_views
 
 EXACT: tuple[AlgorithmName, ...] = ("eliminate", "exhaustive", "ilp", "astar")
-"""The algorithms that find the optimum of a small problem, and prove it."""
+"""The algorithms that find and prove the optimum of a small problem."""
 
 HEURISTIC: tuple[AlgorithmName, ...] = ("random", "metropolis", "coordinate-descent")
 
@@ -54,7 +54,7 @@ def task_on(module: ModuleOp, limit: float) -> SearchTask:
 
 
 def result(algorithm: AlgorithmName, task: SearchTask, **effort: object) -> ConstrainedSolution:
-    """Return what an algorithm finds."""
+    """Return the result of an algorithm."""
     return find_algorithm(algorithm)(replace(task, effort=Effort(**effort)))  # pyright: ignore[reportArgumentType]
 
 
@@ -80,7 +80,7 @@ def small_tasks() -> list[SearchTask]:
 
 @cache
 def optima() -> list[float]:
-    """Return the least cost of every small task, as elimination finds it."""
+    """Return the least cost of every small task, found by elimination."""
     return [result("eliminate", task).cost for task in small_tasks()]
 
 
@@ -130,7 +130,7 @@ def test_a_larger_budget_is_never_worse(algorithm: AlgorithmName):
 
 @cache
 def step_of_products() -> ModuleOp:
-    """Return a step of three products on four devices, most of whose memory is parameters."""
+    """Return a step of three products on four devices, with mostly parameters in memory."""
     module = import_training_step(mlp_step((32, 64, 64, 16), batch=16))
     run_pipeline(context(), module, "prepare")
     add_cluster(module, find_cluster("local-4"))
@@ -138,12 +138,12 @@ def step_of_products() -> ModuleOp:
 
 
 def free_peak() -> float:
-    """Return the bytes of its optimum where memory is not short."""
+    """Return the peak bytes of its optimum without a memory limit."""
     return result("eliminate", task_on(step_of_products(), PLENTY)).peak_bytes
 
 
 @pytest.mark.parametrize("share", [0.9, 0.4])
-def test_exact_algorithms_agree_within_their_gaps_where_memory_is_short(share: float):
+def test_exact_algorithms_agree_within_their_gaps_if_memory_is_short(share: float):
     free = result("eliminate", task_on(step_of_products(), PLENTY))
     task = task_on(step_of_products(), share * free.peak_bytes)
     priced, program = result("eliminate", task), result("ilp", task)
@@ -151,7 +151,7 @@ def test_exact_algorithms_agree_within_their_gaps_where_memory_is_short(share: f
         assert found.peak_bytes <= task.limit
         assert free.cost < found.cost
         assert found.lower_bound <= min(priced.cost, program.cost) * (1 + 1e-9)
-    # Prices leave a gap, and constraints none.
+    # Prices leave a gap, constraints do not.
     assert program.cost <= priced.cost * (1 + 1e-9)
     assert program.lower_bound == pytest.approx(program.cost, rel=1e-6)
 
@@ -165,7 +165,7 @@ def test_replication_falls_until_the_strategy_fits(algorithm: AlgorithmName):
 
 
 @pytest.mark.parametrize("algorithm", [*HEURISTIC, "ilp"])
-def test_a_strategy_that_does_not_fit_is_refused_with_what_is_missing(algorithm: AlgorithmName):
+def test_a_strategy_that_does_not_fit_is_refused_with_the_missing_bytes(algorithm: AlgorithmName):
     with pytest.raises(PassFailedException, match=r"the arguments of the step alone .* need .* too much"):
         result(algorithm, task_on(step_of_products(), 1000))
     with pytest.raises(PassFailedException, match=r"the tightest found needs .* too much"):

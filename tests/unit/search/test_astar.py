@@ -1,5 +1,5 @@
 """
-`algorithm=astar`: HAP's search has the optimum of elimination whichever parts are off, and generates figure 11.
+`algorithm=astar`: HAP's search finds the optimum of elimination with any part disabled, and generates figure 11.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardwright.passes.shares.prediction import predicted_seconds
 from shardwright.passes.step.step_view import step_views
 
 LOSSLESS = sorted(PARTS - {"once"})
-"""The parts that affect the number of programs only."""
+"""The parts that affect only the number of programs."""
 
 ROWS = """
 [[pin]]
@@ -43,7 +43,7 @@ latencies = st.sampled_from((1e-9, 1e-6, 1e-3))
 
 
 def synthesised(problem: Problem, without: Iterable[str] = (), budget: int | None = None) -> Synthesis:
-    """Return the search for a problem; a node reads its neighbours of lower numbers."""
+    """Return the search for a problem; a node reads its neighbours with lower numbers."""
     pairs = ((min(edge.u, edge.v), max(edge.u, edge.v)) for edge in problem.edges)
     reads = Reads.of_pairs(len(problem.unary), pairs)
     return Synthesis(problem, reads, Graph.of(problem), frozenset(without), budget)
@@ -52,7 +52,7 @@ def synthesised(problem: Problem, without: Iterable[str] = (), budget: int | Non
 @seed(1)
 @settings(max_examples=200, deadline=None)
 @given(steps(), slowness, latencies)
-def test_finds_what_elimination_finds(step: str, rate: float, alpha: float) -> None:
+def test_astar_finds_the_optimum_of_elimination(step: str, rate: float, alpha: float) -> None:
     text = head(rate, alpha) + step
     best, found = report(searched(text)), report(searched(text, "algorithm=astar"))
     assert found["cost"] == pytest.approx(best["cost"], rel=1e-9)
@@ -60,7 +60,7 @@ def test_finds_what_elimination_finds(step: str, rate: float, alpha: float) -> N
 
 
 @pytest.mark.parametrize("part", LOSSLESS)
-def test_finds_it_without_each_part(part: str) -> None:
+def test_astar_finds_the_optimum_without_each_part(part: str) -> None:
     @seed(2)
     @settings(max_examples=15, deadline=None, database=None)
     @given(steps(), slowness, latencies, st.sampled_from((1, 2)))
@@ -92,8 +92,8 @@ def random_problem(number: int, nodes: int = 6, states: int = 4) -> Problem:
     [(), *((part,) for part in LOSSLESS), ("order", "fusion", "bound"), ("ascent", "redundant"), ("bound", "states")],
     ids="-".join,
 )
-def test_equals_trying_everything(without: tuple[str, ...]) -> None:
-    """On 60 problems both find the same optimum, or that there is none."""
+def test_synthesis_equals_brute_force(without: tuple[str, ...]) -> None:
+    """On 60 problems both find the same optimum, or that the problem is infeasible."""
     for number in range(60):
         problem = random_problem(number)
         try:
@@ -109,7 +109,7 @@ def test_equals_trying_everything(without: tuple[str, ...]) -> None:
 
 
 def frustrated_problem(number: int, nodes: int = 12, states: int = 3) -> Problem:
-    """Return a dense problem of random costs, on which the bound of dual ascent is not tight."""
+    """Return a dense problem of random costs, where the bound of dual ascent is not tight."""
     random = np.random.default_rng(number)
     edges = (
         Edge(u, v, random.random((states, states))) for u in range(nodes) for v in range(u) if random.random() < 0.7
@@ -128,8 +128,8 @@ def test_a_spent_budget_leaves_an_honest_gap(number: int) -> None:
     assert cut.lower_bound <= optimum.cost <= cut.cost
 
 
-def test_parts_leave_programs_out() -> None:
-    """On a dense problem each of these parts reduces the number of programs."""
+def test_each_part_reduces_the_number_of_programs() -> None:
+    """Each of these parts reduces the number of programs on a dense problem."""
     problem = frustrated_problem(1, nodes=8)
     taken = {
         without: synthesised(problem, without).run().statistics["taken"]
@@ -228,7 +228,7 @@ def figure_11() -> tuple[StrategyProblem, Reads]:
     return replace(whole, problem=problem, decisions=decisions), reads
 
 
-def test_figure_11() -> None:
+def test_the_search_generates_the_programs_of_figure_11() -> None:
     """When the score is the cost of a program, the search generates the seven programs in the figure's order."""
     problem, reads = figure_11()
     programs = trace(problem, ("gpu",), frozenset({"fusion", "order", "bound"}), reads)
@@ -275,7 +275,7 @@ def gathered(share: float, pins: Path) -> tuple[float, str]:
 
 def test_skewed_shares_are_gathered_by_broadcasts(tmp_path: Path) -> None:
     """
-    Padded parts win where shares are even, broadcasts where they are skewed (figure 4), and the search counts that.
+    Padded parts win for even shares, broadcasts for skewed ones (figure 4), and the search uses the cheaper method.
 
     A padded gather sends 3 times the largest part to each device and starts once, a broadcast sends the value and
     starts 4 times.

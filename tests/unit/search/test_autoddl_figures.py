@@ -1,4 +1,4 @@
-"""What AutoDDL's paper shows of its strategies, as its algorithms find it here."""
+"""Strategies of AutoDDL's paper, as found by its algorithms here."""
 
 from functools import cache
 from pathlib import Path
@@ -43,7 +43,7 @@ def dense_layers() -> ModuleOp:
 
 @pytest.mark.parametrize("algorithm", ["metropolis", "coordinate-descent", "eliminate"])
 def test_dense_layers_of_vgg13_reduce_no_weight_gradients(algorithm: str, tmp_path: Path):
-    """Figure 7: no weight matrix is replicated, so no gradient of one is summed over devices."""
+    """Figure 7: weight matrices are never replicated, so their gradients are not summed over devices."""
     pins = tmp_path / "pins.toml"
     pins.write_text(CONVOLUTIONS_SPLIT_THE_BATCH)
     module = dense_layers().clone()

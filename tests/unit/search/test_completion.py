@@ -1,4 +1,4 @@
-"""Completions of decided nodes, and tied problems, against trying everything."""
+"""Completions of decided nodes, and tied problems, compared with brute force."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def random_problem(seed: int, nodes: int = 7, states: int = 4) -> Problem:
 
 
 def decided_at(problem: Problem, states: dict[int, int]) -> Problem:
-    """Return the problem in which some nodes have one state only."""
+    """Return the problem with some nodes restricted to one state."""
     unary = list(problem.unary)
     for node, state in states.items():
         unary[node] = np.where(np.arange(len(unary[node])) == state, unary[node], np.inf)
@@ -101,7 +101,7 @@ def test_pinned_nodes_keep_their_states(seed: int):
         assert cost >= completion.model.forbidden
 
 
-def test_messages_that_do_not_change_are_looked_up():
+def test_unchanged_messages_are_looked_up():
     problem = random_problem(3, nodes=9)
     completion = Completion(FiniteModel.of(Graph.of(problem)), range(2, 9), spare=())
     completion.cost({0: 0, 1: 0})
@@ -110,10 +110,10 @@ def test_messages_that_do_not_change_are_looked_up():
     assert (completion.computed, completion.looked_up) == (first, first)
 
 
-def test_tied_layers_cost_what_their_expansion_costs():
+def test_tied_layers_cost_the_same_as_their_expansion():
     problem, view = step_of_layers(4)
     nodes = tied(problem, view, frozenset())
-    # The products, their parameters and, of the three that another layer reads, nothing else.
+    # The tied nodes are the products and their parameters.
     assert nodes.tied_nodes == 6
     random = np.random.default_rng(0)
     for _ in range(50):

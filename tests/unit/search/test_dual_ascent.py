@@ -1,4 +1,4 @@
-"""Dual ascent: its bounds never fall, and no floor is above what a state can really cost."""
+"""Dual ascent: its bounds never fall, and no floor of a state is above its least cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.passes.search.reduction import Graph, reduce
 
 
 def random_graph(seed: int) -> tuple[Problem, Graph]:
-    """Return a dense problem and its graph, of which all nodes have three neighbours."""
+    """Return a dense problem and its graph; all nodes have at least three neighbours."""
     random = np.random.default_rng(seed)
     sizes = random.integers(2, 5, 6)
     shared = [random.random(size) for size in sizes]
@@ -24,7 +24,7 @@ def random_graph(seed: int) -> tuple[Problem, Graph]:
 
 
 def test_bounds_rise_and_stay_below_the_optimum() -> None:
-    """Sweep by sweep."""
+    """Each sweep raises the bound or keeps it."""
     for seed in range(10):
         problem, graph = random_graph(seed)
         ascent, bounds = DualAscent(graph), []
@@ -36,7 +36,7 @@ def test_bounds_rise_and_stay_below_the_optimum() -> None:
 
 
 def test_floors_are_below_the_best_of_every_state() -> None:
-    """The floor of a state is a bound on all assignments that have it."""
+    """The floor of a state is a lower bound for all assignments with that state."""
     for seed in range(10):
         problem, graph = random_graph(seed)
         ascent = DualAscent(graph)
@@ -59,8 +59,8 @@ def test_a_tight_bound_is_the_optimum() -> None:
     assert abs(ascent.bound - brute_force(problem).cost) < 1e-9
 
 
-def test_graph_is_left_alone() -> None:
-    """Bounds are read off a graph that goes on being used."""
+def test_the_graph_is_not_changed() -> None:
+    """Dual ascent does not modify the graph, which is used afterwards."""
     _, graph = random_graph(0)
     before = (dict(graph.unary), {node: dict(tables) for node, tables in graph.adjacency.items()})
     DualAscent(graph).sweep(3)
@@ -68,7 +68,7 @@ def test_graph_is_left_alone() -> None:
 
 
 def test_a_pruned_graph_starts_where_its_parent_ended() -> None:
-    """Dropping states above a ceiling leaves a bound that one sweep brings back."""
+    """After states above a ceiling are dropped, one sweep restores the bound."""
     for seed in range(10):
         problem, graph = random_graph(seed)
         ascent = DualAscent(graph)
@@ -78,8 +78,8 @@ def test_a_pruned_graph_starts_where_its_parent_ended() -> None:
         assert ascent.bound - 1e-12 <= kept.bound <= brute_force(problem).cost + 1e-12
 
 
-def test_leaps_outrun_a_creeping_bound() -> None:
-    """News of one end of a chain of layers gets to the other in fewer sweeps than there are layers."""
+def test_leaps_speed_up_a_slowly_rising_bound() -> None:
+    """A change at one end of a chain of layers reaches the other end in fewer sweeps than layers."""
     graph = Graph.of(layered_problem(24))
     reduce(graph)
     ascent = DualAscent(graph)

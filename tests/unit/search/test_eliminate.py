@@ -1,4 +1,4 @@
-"""Exact search against trying everything, and what holds at sizes where that is impossible."""
+"""Exact search compared with brute force, and properties at sizes where brute force is impossible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.passes.search.eliminate import LimitReached, Limits, solve
 from shardwright.passes.search.problem import Edge, Infeasible, Problem, brute_force
 from shardwright.passes.search.reduction import Graph
 
-# Each lets a later step of the search do the work.
+# Limits that leave the work to a later and later step of the search.
 REACHING = {
     "buckets": Limits(),
     "bounds": Limits(cheap_work=40),
@@ -38,7 +38,7 @@ def random_problem(seed: int, nodes: int = 9, states: int = 5) -> Problem:
 
 
 def frustrated_problem(seed: int, nodes: int = 12, states: int = 3) -> Problem:
-    """Return a dense problem of random costs, on which the bound of dual ascent is not tight."""
+    """Return a dense problem of random costs, where the bound of dual ascent is not tight."""
     random = np.random.default_rng(seed)
     edges = (
         Edge(u, v, random.random((states, states))) for u in range(nodes) for v in range(u) if random.random() < 0.7
@@ -57,7 +57,7 @@ def pure_bucket_elimination(problem: Problem) -> float:
 @pytest.mark.parametrize("limits", REACHING.values(), ids=REACHING)
 @pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 200, 50)], ids=str)
 def test_equals_brute_force(limits: Limits, seeds: range) -> None:
-    """On 200 random problems: the same optimum, proved, or the same verdict that there is none."""
+    """200 random problems have the same proved optimum, or are infeasible for both."""
     for seed in seeds:
         problem = random_problem(seed, nodes=7)
         try:
@@ -75,7 +75,7 @@ def test_equals_brute_force(limits: Limits, seeds: range) -> None:
 @given(st.integers(min_value=1000))
 @settings(max_examples=50, deadline=None)
 def test_equals_brute_force_at_any_seed(seed: int) -> None:
-    """The same on problems of hypothesis' choice."""
+    """Problems drawn by hypothesis have the same optimum."""
     problem = random_problem(seed, nodes=6, states=4)
     try:
         expected = brute_force(problem).cost
@@ -88,8 +88,8 @@ def test_equals_brute_force_at_any_seed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("limits", REACHING.values(), ids=REACHING)
-def test_bounds_that_are_not_tight(limits: Limits) -> None:
-    """Where dual ascent leaves a gap the later steps close it."""
+def test_gaps_of_loose_bounds_are_closed(limits: Limits) -> None:
+    """If dual ascent leaves a gap, the later steps close it."""
     for seed in range(4):
         problem = frustrated_problem(seed)
         solution = solve(problem, limits=limits)
@@ -98,7 +98,7 @@ def test_bounds_that_are_not_tight(limits: Limits) -> None:
 
 
 def test_limits_leave_an_honest_bound() -> None:
-    """Cut short, the search says how far off it may be."""
+    """A search that stops early reports a valid lower bound."""
     short = Limits(cheap_work=100, work=0, sweeps=(1,), branches=3)
     open_gaps = 0
     for seed in range(10):
@@ -115,13 +115,13 @@ def test_limits_leave_an_honest_bound() -> None:
 
 
 def test_empty_problem() -> None:
-    """No nodes cost nothing."""
+    """A problem without nodes has cost 0."""
     solution = solve(Problem((), ()))
     assert (solution.cost, solution.lower_bound, len(solution.assignment)) == (0.0, 0.0, 0)
 
 
 def test_ties_are_broken_the_same_way_every_time() -> None:
-    """Of two equal optima, as on a mesh of two equal axes, every run takes the same."""
+    """Every run returns the same of two equal optima, which a mesh of two equal axes causes."""
     problem = random_problem(5)
     uniform = Problem(
         tuple(np.zeros_like(costs) for costs in problem.unary),
@@ -131,17 +131,17 @@ def test_ties_are_broken_the_same_way_every_time() -> None:
 
 
 class TestInfeasible:
-    """The error names nodes that conflict, and no more."""
+    """The error names a minimal set of conflicting nodes."""
 
     def test_node(self) -> None:
-        """A node without a state."""
+        """A node has no state."""
         problem = Problem((np.zeros(2), np.full(3, np.inf)), (Edge(0, 1, np.zeros((2, 3))),))
         with pytest.raises(Infeasible, match="node 1 has no state") as caught:
             solve(problem)
         assert caught.value.nodes == (1,)
 
     def test_edge(self) -> None:
-        """Two nodes that forbid each other's every state."""
+        """Two nodes have no allowed pair of states."""
         table = np.array([[np.inf, 0.0], [np.inf, np.inf]])
         unary = (np.zeros(2), np.zeros(2), np.array([np.inf, 1.0]), np.array([1.0, np.inf]))
         problem = Problem(unary, (Edge(0, 1, np.zeros((2, 2))), Edge(1, 2, table), Edge(3, 2, table.T)))
@@ -150,7 +150,7 @@ class TestInfeasible:
         assert caught.value.nodes == (2, 3)
 
     def test_cycle(self) -> None:
-        """Three nodes that must differ, in two states, amid others."""
+        """Three nodes with two states must all differ, among other nodes."""
         differ = np.array([[np.inf, 0.0], [0.0, np.inf]])
         cycle = (Edge(2, 4, differ), Edge(4, 5, differ), Edge(5, 2, differ))
         around = tuple(Edge(node, node + 1, np.ones((2, 2))) for node in range(7))
@@ -159,7 +159,7 @@ class TestInfeasible:
         assert caught.value.nodes == (2, 4, 5)
 
     def test_random_conflicts_are_minimal(self) -> None:
-        """The named nodes conflict, and do not without any one of them."""
+        """The named nodes conflict, and any one node fewer would not."""
         for seed in range(40):
             problem = random_problem(seed, nodes=7)
             try:
@@ -185,7 +185,7 @@ class TestLayered:
     """Graphs with the shape of a training step."""
 
     def test_equals_pure_bucket_elimination(self) -> None:
-        """A block, perturbed, whose width lets bucket elimination solve it alone after reduction."""
+        """A perturbed block is narrow enough for bucket elimination alone after reduction."""
         problem = perturbed(layered_problem(1), seed=0)
         eliminated = solve(problem, limits=Limits(entries=10**8, cheap_work=10**11))
         bounded = solve(problem)
@@ -200,14 +200,14 @@ class TestLayered:
             assert solve(perturbed(layered_problem(3), seed, shared=shared)).is_optimal
 
     def test_depth_costs_look_ups_only(self) -> None:
-        """Equal layers fold: 48 of them take hardly more computations than 6."""
+        """Equal layers fold: 48 layers take hardly more computations than 6."""
         few, many = (solve(layered_problem(layers)) for layers in (6, 48))
         assert many.is_optimal
         assert many.statistics["computed"] <= few.statistics["computed"] + 200
         assert many.statistics["computed_bypass"] <= few.statistics["computed_bypass"] + 5
 
     def test_equal_chains_take_a_logarithm(self) -> None:
-        """A chain of one table halves in every round."""
+        """A chain of equal tables halves in every round."""
         table, costs = np.random.default_rng(0).random((6, 6)), np.zeros(6)
         chain = tuple(Edge(node, node + 1, table) for node in range(1023))
         solution = solve(Problem((costs,) * 1024, chain))

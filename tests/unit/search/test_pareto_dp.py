@@ -1,4 +1,4 @@
-"""pareto-dp: psi and phi by hand, theorem 1, and no better strategy of small steps."""
+"""pareto-dp: psi and phi computed by hand, theorem 1, and optimality on small steps."""
 
 from collections import Counter
 
@@ -50,7 +50,7 @@ def task_of(text: str, effort: Effort = Effort(), limit: float = 1e9) -> SearchT
 
 
 def chain(comp: list[float], comm: list[float]) -> DuplexProblem:
-    """A chain of ops with one state each. `comm` has the seconds of the transfer to each op, first from an argument."""
+    """Return a chain of ops with one state each; `comm` has the seconds of the transfer to each op."""
     count = len(comp)
     return DuplexProblem(
         ops=tuple(range(1, count + 1)),
@@ -76,7 +76,7 @@ def test_psi_and_phi_of_figure_3():
     Figures 1c and 3: stage i-1 is the All-To-All of X and MatMul, stage i the Reduce-Scatter of Z and the loss.
 
     The paper gives no numbers. Let one micro-batch take 2 for the All-To-All, 3 for MatMul, 4 for the Reduce-Scatter
-    and 1 for the loss. By the clock, with microbatches 1 and 2:
+    and 1 for the loss. The timeline of micro-batches 1 and 2:
 
         0-2    1 All-To-All
         2-5    1 MatMul          2 All-To-All until 4        segment 1 of the figure ends: psi + phi of stage i-1 = 5
@@ -100,8 +100,8 @@ def test_psi_and_phi_of_figure_3():
     assert duplex.psi(found.assignment, found.phases) == 14.0
 
 
-def test_communication_of_what_a_phase_computes_waits_for_the_next():
-    """Z cannot be reduced before the phase that computes it has ended, nor can an op come before its operand."""
+def test_communication_of_a_computed_value_waits_for_the_next_phase():
+    """Z cannot be reduced before the end of the phase that computes it, and an op cannot precede its operand."""
     duplex = chain(comp=[3.0, 1.0], comm=[2.0, 4.0])
     assert duplex.psi([0, 0, 0], [(1, 2)]) == np.inf
     assert duplex.psi([0, 0, 0], [(2,), (1,)]) == np.inf
@@ -119,7 +119,7 @@ def test_a_phase_has_at_most_ten_ops():
 
 @settings(max_examples=100)
 @given(steps(most=2), slowness, slopes)
-def test_no_strategy_has_less_psi(step: str, rate: float, beta: float):
+def test_the_found_psi_is_the_least_of_all_strategies(step: str, rate: float, beta: float):
     task = task_of(head(rate, beta=beta) + step)
     found = search(task)
     assert found.solution.statistics["exact"] == 1
@@ -129,8 +129,8 @@ def test_no_strategy_has_less_psi(step: str, rate: float, beta: float):
 
 @settings(max_examples=40)
 @given(steps(most=3), slowness, slopes, st.sampled_from(("dominance", "times", "bound", "guide")))
-def test_dominated_strategies_are_not_missed(step: str, rate: float, beta: float, part: str):
-    """Theorem 1, and its stronger form by times: the optimum is the same where nothing is dropped."""
+def test_dropping_dominated_strategies_keeps_the_optimum(step: str, rate: float, beta: float, part: str):
+    """Theorem 1, and its stronger form by times: the optimum is the same if no strategy is dropped."""
     text = head(rate, beta=beta) + step
     found, all_kept = search(task_of(text)), search(task_of(text, Effort(without=frozenset({part}))))
     if found.solution.statistics["exact"] and all_kept.solution.statistics["exact"]:
@@ -142,7 +142,7 @@ def test_dominated_strategies_are_not_missed(step: str, rate: float, beta: float
 @settings(max_examples=25)
 @given(steps(most=6), slowness, slopes, st.sampled_from((1, 2)), st.sampled_from((1, 2000)))
 def test_psi_lies_between_its_bound_and_the_sum(step: str, rate: float, beta: float, nodes: int, budget: int):
-    """The sum of the strategy is no less than the least sum, and psi is no more than it: overlap only helps."""
+    """The strategy's sum is at least the least sum, and psi is at most the least sum, as overlap only helps."""
     task = task_of(head(rate, beta=beta, nodes=nodes) + step, Effort(budget=budget))
     found, least = search(task), solve(task.free.problem)
     assert task.free.problem.cost(found.solution.assignment) >= least.cost * (1 - 1e-9)
@@ -150,7 +150,7 @@ def test_psi_lies_between_its_bound_and_the_sum(step: str, rate: float, beta: fl
 
 
 def test_a_narrow_beam_comes_close():
-    """A walk over all cuts finds a strategy at most a little better than that of a beam whose budget ends early."""
+    """A walk over all cuts finds only a slightly better strategy than a beam whose budget ends early."""
     text = head(1e10, beta=1e-8) + TWO_LAYERS
     exact, beam = search(task_of(text)), search(task_of(text, Effort(budget=200)))
     assert exact.solution.statistics["exact"] == 1

@@ -1,4 +1,4 @@
-"""The dynamic program over contiguous layers, against all ways to cut them."""
+"""The dynamic program over contiguous layers, compared with all divisions."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ BATCH = 32
 
 
 def by_brute_force(layers: int, stages: int, batches: int, compute: StageCost, communicate: StageCost) -> Partition:
-    """The cheapest of all divisions."""
+    """Return the cheapest of all divisions."""
     found: list[tuple[float, tuple[int, ...]]] = []
     for cuts in itertools.combinations(range(1, layers), stages - 1):
         bounds = (0, *cuts, layers)
@@ -28,7 +28,7 @@ def by_brute_force(layers: int, stages: int, batches: int, compute: StageCost, c
 
 
 def random_costs(layers: int, stages: int, random: Random) -> tuple[StageCost, StageCost]:
-    """Stages of different speeds, and edges of which some are dear."""
+    """Return costs with stages of different speeds and some expensive edges."""
     seconds = [random.choice([0.1, 1.0, 5.0]) * random.random() for _ in range(layers)]
     speeds = [random.choice([1.0, 2.0, 0.5]) for _ in range(stages)]
     keys = itertools.product(range(stages), range(layers), range(layers + 1))
@@ -49,8 +49,8 @@ def test_equals_brute_force_with_edges_and_speeds(seed: int):
 
 def amp_costs(profile: str, tensor: str, micro_batch: int) -> tuple[int, StageCost, StageCost]:
     """
-    AMP's layers and costs on P3.8xlarge: a layer takes three forwards, and what the next stage needs goes through a
-    slow link where two nodes meet, here after every second stage (supplement 6.2).
+    Return AMP's layers and costs on P3.8xlarge: a layer takes three forwards, and values for the next stage cross a
+    slow link between nodes, here after every second stage (supplement 6.2).
     """
     forward = json.loads(DATA.read_text())[profile]["forward_s"][tensor]
     sums = list(itertools.accumulate((3 * micro_batch * seconds for seconds in forward), initial=0.0))
@@ -68,7 +68,7 @@ def amp_costs(profile: str, tensor: str, micro_batch: int) -> tuple[int, StageCo
 
 
 def least_of_all_cuts(layers: int, stages: int, batches: int, compute: StageCost, communicate: StageCost) -> float:
-    """The time of the best of all contiguous cuts; they are 1.6 million for 8 stages of 30 layers."""
+    """Return the least time of all contiguous cuts: 1.6 million for 8 stages of 30 layers."""
     cuts = np.array(list(itertools.combinations(range(1, layers), stages - 1)))
     ends = np.full((len(cuts), 1), layers)
     bounds = np.concatenate([np.zeros_like(ends), cuts, ends], axis=1)
@@ -92,6 +92,6 @@ def test_equals_brute_force_on_amps_profiles(stages: int, profile: str, tensor: 
         assert found.seconds == pytest.approx(least, rel=1e-9)
 
 
-def test_more_stages_than_layers():
+def test_more_stages_than_layers_are_refused():
     with pytest.raises(ValueError, match="2 layers cannot be divided among 3 stages"):
         partition(2, 3, 1, lambda i, a, b: 1.0, lambda i, a, b: 0.0)

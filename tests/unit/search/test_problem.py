@@ -1,4 +1,4 @@
-"""The pairwise model: what it refuses, what an assignment costs, and trying everything."""
+"""The pairwise model: its errors, the cost of an assignment, and brute force."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_cost_needs_a_state_per_node() -> None:
     ],
 )
 def test_malformed_problems_are_refused(unary: tuple[np.ndarray, ...], edges: tuple[Edge, ...], message: str) -> None:
-    """The message names the array and what was expected of it."""
+    """The message names the array and the expectation."""
     with pytest.raises(ValueError, match=message):
         Problem(unary, edges)
 
@@ -57,7 +57,7 @@ def test_brute_force_takes_the_first_of_the_cheapest() -> None:
 
 
 def test_brute_force_knows_its_limits() -> None:
-    """Too large a problem is refused at once, an infeasible one after trying."""
+    """A problem that is too large is refused at once, an infeasible one after the enumeration."""
     with pytest.raises(ValueError, match="too many to try"):
         brute_force(Problem((np.zeros(10),) * 9, ()))
     with pytest.raises(Infeasible, match="no assignment"):

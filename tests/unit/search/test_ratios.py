@@ -1,4 +1,4 @@
-"""The linear program of ratios finds what a fine grid of shares finds."""
+"""The linear program of ratios finds the optimum of a fine grid of shares."""
 
 import itertools
 import random
@@ -11,7 +11,7 @@ GRID = 200
 
 
 def random_problem(seed: int, *, limited: bool = False) -> RatioProblem:
-    """A few phases on three devices of different speeds."""
+    """Return a few phases on three devices of different speeds."""
     draw = random.Random(seed)
     speeds = [draw.uniform(0.2, 2.0) for _ in range(3)]
     phases: list[Phase] = []
@@ -30,7 +30,7 @@ def obeys(problem: RatioProblem, shares: tuple[float, ...], slack: float = 1e-9)
 
 
 def best_of_grid(problem: RatioProblem) -> float | None:
-    """The least time on a grid of shares; None where none of them obeys the limits."""
+    """Return the least time on a grid of shares; None if no share obeys the limits."""
     pairs = ((i, j) for i, j in itertools.product(range(GRID + 1), repeat=2) if i + j <= GRID)
     points = ((i / GRID, j / GRID, (GRID - i - j) / GRID) for i, j in pairs)
     return min((problem.seconds((point,)) for point in points if obeys(problem, point)), default=None)
@@ -55,19 +55,19 @@ def test_equal_devices_share_equally():
     assert solve_ratios(RatioProblem(4, 1, (phase,))) == ((0.25,) * 4,)
 
 
-def test_segments_have_shares_of_their_own():
+def test_segments_have_separate_shares():
     computing = Phase(0, 0.0, 0.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 3.0)))
     talking = Phase(1, 0.0, 9.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 3.0)))
     assert solve_ratios(RatioProblem(2, 2, (computing, talking))) == ((0.75, 0.25), (0.5, 0.5))
 
 
-def test_a_device_without_room_gets_less():
+def test_a_device_with_little_memory_gets_less():
     phase = Phase(0, 0.0, 0.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 1.0)))
     limit = MemoryLimit({(0, 0): 100.0}, 20.0)
     assert solve_ratios(RatioProblem(2, 1, (phase,), (limit,)))[0] == (0.2, 0.8)
 
 
-def test_no_room_anywhere_is_an_error():
+def test_too_little_memory_on_all_devices_is_an_error():
     phase = Phase(0, 0.0, 0.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 1.0)))
     limits = tuple(MemoryLimit({(0, j): 100.0}, 20.0) for j in range(2))
     with pytest.raises(NoShares, match="memory"):

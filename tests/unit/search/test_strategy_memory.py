@@ -1,4 +1,4 @@
-"""What a search believes of memory: after changes of sharding are ops, `check-memory` finds exactly that."""
+"""The peak that a search predicts equals the peak of `check-memory` after resharding is lowered."""
 
 from functools import cache
 
@@ -20,14 +20,14 @@ from shardwright.passes.step.step_view import step_views
 
 @cache
 def imported(name: str) -> ModuleOp:
-    """Return a shipped step as its search sees it, without a cluster."""
+    """Return a shipped step before its search, without a cluster."""
     module = import_training_step(training_step(name))
     run_pipeline(context(), module, "prepare")
     return module
 
 
 def believed_and_found(name: str, mesh: str, search: str) -> tuple[int, int, bool]:
-    """Return the peak that a search believes in, that of the program it leads to, and whether memory was short."""
+    """Return the peak predicted by a search, the peak of its program, and whether memory was short."""
     module = imported(name).clone()
     add_cluster(module, on_mesh(find_cluster("h100-8x8"), parse_mesh(mesh)))
     run_pipeline(context(), module, f"{search},communicate")
@@ -42,13 +42,13 @@ def believed_and_found(name: str, mesh: str, search: str) -> tuple[int, int, boo
 
 @pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
 @pytest.mark.parametrize("name", ["gpt2-tiny", "resnet50-tiny"])
-def test_the_peak_of_a_preset_is_what_the_search_believes(name: str, preset: str):
+def test_the_predicted_peak_of_a_preset_is_exact(name: str, preset: str):
     believed, found, _ = believed_and_found(name, "x=3", f"search-strategy{{algorithm=fixed pins={preset}}}")
     assert believed == found
 
 
 @pytest.mark.parametrize("share", [0.8, 0.6])
-def test_the_peak_where_memory_is_short_is_what_the_search_believes(share: float):
+def test_the_predicted_peak_under_a_memory_limit_is_exact(share: float):
     free, _, short = believed_and_found("mlp-tiny", "x=2,y=2", "search-strategy")
     assert not short
     budget = int(share * free)

@@ -1,4 +1,4 @@
-"""The command line `shardwright` in this process: what it writes, and what it says when it cannot."""
+"""The command line `shardwright` in this process: its output and its errors."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from shardwright.tools.cli import main
 from shardwright.tools.cli_console import print_report
 
 
-def test_names_in_a_report_are_neither_markup_nor_codes(capsys: pytest.CaptureFixture[str]):
+def test_names_in_a_report_are_escaped(capsys: pytest.CaptureFixture[str]):
     table = Table("[/x]", title="[red]\x1b[31m")
     table.add_row("[/bold] :smile: \x1b]0;owned\x07")
     print_report(table, "[/y] \x1b[2J")
@@ -100,7 +100,7 @@ def test_import_writes_ir_that_opt_tool_reads(tmp_path: Path, cluster: str, caps
     assert opt_tool.main([str(out), "-p", "canonicalize,cse", "-o", str(tmp_path / "out.mlir")]) == 0
 
 
-def test_check_compares_and_says_how_far(capsys: pytest.CaptureFixture[str]):
+def test_check_reports_the_differences(capsys: pytest.CaptureFixture[str]):
     arguments = ["check", "mlp-tiny", "--mesh", "dp=2,tp=2", "--backend", "interpreter", "--steps", "2"]
     assert main([*arguments, "--dtype", "float64", "--optimizer", "sgd", "--pins", "tp"]) == 0
     shown = capsys.readouterr().out
@@ -178,7 +178,7 @@ def test_a_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]):
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_a_fault_of_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_a_fault_of_the_tool_is_an_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def fail(ranks: int) -> None:
         raise KeyError("ranks")
 
@@ -203,7 +203,7 @@ def test_a_profile_is_written_and_shown(
     assert parse_cluster(capsys.readouterr().out).mesh == load_cluster(path).mesh
 
 
-def test_a_profile_that_loses_a_rank_says_what_is_missing(
+def test_a_profile_that_loses_a_rank_lists_missing_measurements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def lost(fn: object, ranks: int, request: ProfileRequest, timeout: float) -> list[Journal]:
@@ -223,12 +223,12 @@ def test_a_profile_that_loses_a_rank_says_what_is_missing(
     assert load_cluster(path).mesh.device_count == 2
 
 
-def test_a_folder_that_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_without_a_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["run", str(tmp_path)]) == 1
     assert f"{tmp_path}/plan.json is not a plan" in capsys.readouterr().err
 
 
-def test_a_plan_for_another_number_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_plan_for_another_number_of_ranks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "plan.json").write_text('{"ranks": 4, "mesh": {"dp": 2, "tp": 2}}')
     assert main(["run", str(tmp_path), "--nproc-per-node", "2"]) == 1
     message = "is planned for 4 ranks (mesh dp=2, tp=2), but --nproc-per-node asks for 2"
@@ -236,14 +236,14 @@ def test_a_plan_for_another_number_of_ranks(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(12.34, "12.3 s"), (0.0025, "2.5 ms"), (3e-6, "3 us"), (0, "0 us")])
-def test_times_for_people(seconds: float, text: str):
+def test_times_are_printed_with_units(seconds: float, text: str):
     assert seconds_text(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (2**50, "1.02e+03 TiB")]
 )
-def test_sizes_for_people(count: int, text: str):
+def test_sizes_are_printed_with_units(count: int, text: str):
     assert bytes_text(count) == text
 
 

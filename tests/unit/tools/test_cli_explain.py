@@ -1,4 +1,4 @@
-"""`shardwright explain` in this process: why a plan won, and what another decision would cost."""
+"""`shardwright explain` in this process: the reasons for a plan, and the costs of other decisions."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan of two stages, in which one value is pinned."""
+    """Return a plan of two stages with one pinned value."""
     folder = tmp_path_factory.mktemp("pipeline")
     pins = folder / "pins.toml"
     pins.write_text("[[pin]]\nvalue = \"*0.weight\"\nsharding = '[{}, {}]'\n")
@@ -40,17 +40,17 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_whole_plan_is_held_against_other_kinds(plan: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_plan_is_compared_with_other_kinds(plan: Path, capsys: pytest.CaptureFixture[str]):
     shown = asked(capsys, str(plan))
     report = json.loads((plan / "plan.json").read_text())
     for part in ("mlp-tiny on local-4", report["chosen"], "ZeRO 3", "a pipeline", "it is the plan", "slower by"):
         assert part in shown
-    # Piped, each row is a line, without boxes.
+    # In a pipe, each row is one line without boxes.
     assert not set(shown) & set("│┃━─")
     assert any(line.startswith("duplex ") for line in shown.splitlines())
 
 
-def test_json_has_the_same_for_machines(plan: Path, capsys: pytest.CaptureFixture[str]):
+def test_json_has_the_same_content(plan: Path, capsys: pytest.CaptureFixture[str]):
     found = json.loads(asked(capsys, str(plan), "--json"))
     report = json.loads((plan / "plan.json").read_text())
     assert found["chosen"] == report["chosen"]
@@ -61,7 +61,7 @@ def test_json_has_the_same_for_machines(plan: Path, capsys: pytest.CaptureFixtur
     assert all(each["slower"] is None or each["slower"] >= 0 for each in found["why_not"])
 
 
-def test_candidates_have_a_family_and_the_plan_can_be_made_again(plan: Path):
+def test_candidates_have_a_family_and_the_plan_has_its_undecided_step(plan: Path):
     report = json.loads((plan / "plan.json").read_text())
     assert {each["family"]["mode"] for each in report["candidates"]} >= {"whole"}
     assert report["chosen_candidate"]["own_mesh"] == OWN
@@ -189,13 +189,13 @@ def test_why_not_of_each_kind():
     assert found["duplex"] == "not tried"
 
 
-def test_a_candidate_is_read_as_it_was_written():
+def test_a_candidate_reads_back():
     given: Any = candidate("tp on 4", "dp+tp", step=1.5)
     assert Tried.from_dict(given).as_dict() == given
 
 
 def parameters(folder: Path) -> list[str]:
-    """The matrices of a plan's step, in its order."""
+    """Return the names of the matrices of a plan's step, in its order."""
     text = (folder / "global.mlir").read_text()
     words = text.split('train.param = "')[1:]
     return [name for word in words if (name := word.partition('"')[0]).endswith("weight")]
@@ -206,6 +206,6 @@ def parameter(folder: Path) -> str:
 
 
 def operation(folder: Path) -> str:
-    """The name of the result of the first matrix product."""
+    """Return the name of the result of the first matrix product."""
     line = next(line for line in (folder / "global.mlir").read_text().splitlines() if "mm " in line and " = " in line)
     return line.partition(" = ")[0].strip().lstrip("%")

@@ -1,4 +1,4 @@
-"""`shardwright replan`: the files of one plan are read together, and what a plan begins from is found or left."""
+"""`shardwright replan`: the files of a plan must fit together, and an earlier plan is found or ignored."""
 
 import json
 import logging
@@ -23,19 +23,19 @@ ROAD = Path(shardwright.__file__).parent / "examples" / "road" / "step.mlir"
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan of four ranks that was searched for."""
+    """Return a searched plan of four ranks."""
     folder = tmp_path_factory.mktemp("plans") / "plan"
     assert main(["plan", "mlp-tiny", "--cluster", "local-4", "--out", str(folder)]) == 0
     return folder
 
 
 def replanned(plan: Path, out: Path) -> tuple[str, dict[str, Any]]:
-    """The new plan, and what is said of its state."""
+    """Replan; return the new step and the report about its state."""
     assert main(["replan", str(plan), "--cluster", "uneven-4", "--out", str(out)]) == 0
     return (out / "step.mlir").read_text(), json.loads((out / "plan.json").read_text())["replan"]
 
 
-def test_a_record_says_what_the_plan_does(plan: Path, tmp_path: Path):
+def test_a_missing_or_outdated_record_is_derived_from_the_plan(plan: Path, tmp_path: Path):
     others = {name: shutil.copytree(plan, tmp_path / name) for name in ("none", "changed")}
     (others["none"] / "replan.json").unlink()
     with (others["changed"] / "step.mlir").open("a") as file:
@@ -63,9 +63,7 @@ def test_files_of_two_plans_are_refused(plan: Path, tmp_path: Path, capsys: pyte
     assert not (tmp_path / "new").exists()
 
 
-def test_planning_begins_from_the_newest_record_that_can_be_read(
-    plan: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_planning_begins_from_the_newest_readable_record(plan: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     assert EarlierPlan.find(tmp_path / "missing") is None
     found = EarlierPlan.find(plan)
     assert found is not None
@@ -84,14 +82,14 @@ def test_planning_begins_from_the_newest_record_that_can_be_read(
 
 
 @pytest.mark.parametrize("changed", [{"version": 9}, {"cluster": "mesh = 3"}, {"candidate": {}}, {"state": [{}]}])
-def test_a_changed_record_is_left(changed: dict[str, Any], plan: Path, tmp_path: Path):
+def test_a_changed_record_is_ignored(changed: dict[str, Any], plan: Path, tmp_path: Path):
     record = json.loads((plan / "replan.json").read_text())
     (tmp_path / "step-00000001").mkdir()
     (tmp_path / "step-00000001" / "replan.json").write_text(json.dumps({**record, "of": "", **changed}))
     assert EarlierPlan.find(tmp_path) is None
 
 
-def test_the_same_devices_have_the_same_plan_and_others_one_like_it(plan: Path, caplog: pytest.LogCaptureFixture):
+def test_the_same_devices_get_the_same_plan_and_others_a_similar_one(plan: Path, caplog: pytest.LogCaptureFixture):
     found, step = EarlierPlan.find(plan), find_step("mlp-tiny")
     assert found is not None
     asked: list[PlanOptions] = []

@@ -66,7 +66,7 @@ def test_op_section_gives_signature_and_syntax():
     assert "Attributes: `sym_name, function_type, sym_visibility?" in page
 
 
-def test_a_refusal_is_a_row_with_its_way_out():
+def test_a_refusal_is_a_row_with_its_advice():
     page = not_supported_page({"Loops": [Refusal("`a|b`", "use clip_norm"), Refusal("c", "d")]})
     assert "## Loops\n\n| not supported | the way out |" in page
     assert r"| `a\|b` | use clip\_norm |" in page
@@ -79,7 +79,7 @@ def test_main_writes_all_pages(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == expected
 
 
-def test_ops_of_the_table_are_shown_as_one():
+def test_ops_of_the_table_are_shown_in_one_table():
     page = dialects_page([ATEN])
     rule = "`([i, k], [k, j]) -> ([i, j]) reduction={k}`"
     assert f"| `mm` | `self mat2` | {rule} | `self, mat2` | `2*i*j*k` |" in page

@@ -1,4 +1,4 @@
-"""Our passes in other people's programs: stock `xdsl-opt` and an embedded pipeline."""
+"""The passes in other programs: stock `xdsl-opt` and an embedded pipeline."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ func.func @step(%x: tensor<64x64xf32> {train.batch = "0"}) -> tensor<f32> {
 
 
 def run(*command: str, text: str | None = None) -> str:
-    """What a command prints; it must succeed."""
+    """Run a command, which must succeed, and return its output."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

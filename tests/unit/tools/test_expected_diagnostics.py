@@ -23,7 +23,7 @@ def error(line: int, message: str, *notes: str, hint: str = "") -> Diagnostic:
     return Diagnostic(message, "f.mlir", line, 1, "op", notes=notes, hint=hint)
 
 
-def test_lines_are_counted_as_in_mlir():
+def test_line_offsets_follow_mlir():
     assert [(each.kind, each.text, each.line) for each in expectations(SOURCE)] == [
         ("error", "here", 1),
         ("error", "next {{line}}", 3),
@@ -80,7 +80,9 @@ def test_expected_errors_are_met(source: str, produced: list[Diagnostic]):
         ),
     ],
 )
-def test_the_rest_is_complained_about(source: str, produced: list[Diagnostic], complaints: list[str]):
+def test_unmet_expectations_and_unexpected_errors_are_reported(
+    source: str, produced: list[Diagnostic], complaints: list[str]
+):
     found = unmet(source, "f.mlir", produced)
     assert len(found) == len(complaints)
     assert all(str(one).startswith(start) for one, start in zip(found, complaints, strict=True))

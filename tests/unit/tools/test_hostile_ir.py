@@ -1,4 +1,4 @@
-"""IR that is wrong in any way is refused with one message: minimal cases of what once crashed, and mutants."""
+"""Invalid IR is refused with one message: minimal cases of former crashes, and mutants."""
 
 from collections.abc import Callable
 
@@ -24,17 +24,17 @@ NEG = "%n = aten.neg %w : (tensor<4xf32>) -> tensor<4xf32>"
 
 
 def step(*, op: str = NEG, argument: str = "", result: str = "train.updates = 0 : i64", function: str = "") -> str:
-    """A step of one op, with attributes of its own."""
+    """Return a step of one op, with the given attributes."""
     return STEP.format(op=op, argument=argument, result=result, function=function)
 
 
 def device(fields: str) -> str:
-    """A cluster's device."""
+    """Return an op with a device of a cluster."""
     return f'"test.op"() {{a = #spmd.device<"x", {fields}>}} : () -> ()\n'
 
 
 def attribute(text: str) -> str:
-    """An op with an attribute."""
+    """Return an op with an attribute."""
     return f'"test.op"() {{a = {text}}} : () -> ()\n'
 
 
@@ -221,7 +221,7 @@ REFUSED: dict[str, tuple[str | Callable[[], str], str, str]] = {
         "run clip-gradients before insert-resharding",
     ),
 }
-"""What is refused: a text, the passes that it is run through, and a part of the message."""
+"""Refused inputs: a text, the pipeline to run, and a part of the message."""
 
 
 @pytest.mark.parametrize(("text", "pipeline", "message"), REFUSED.values(), ids=REFUSED)
@@ -240,7 +240,7 @@ NO_STEP = """func.func @f(%a: i32, %b: i32) -> i32 {
 
 @pytest.mark.parametrize("passes", ["search-strategy{memory=20000},balance-ratios{segments=layers}", "search-plan"])
 @pytest.mark.parametrize("text", ["builtin.module {}", NO_STEP], ids=["no function", "no function of tensors"])
-def test_what_has_no_step_is_left_alone(text: str, passes: str):
+def test_a_module_without_a_step_is_not_changed(text: str, passes: str):
     cluster = ROOT / "examples" / "clusters" / "local-4.toml"
     module = parse_module(context(), text)
     run_pipeline(context(), module, f'add-cluster{{file="{cluster}"}},{passes}')

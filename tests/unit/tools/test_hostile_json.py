@@ -1,4 +1,4 @@
-"""What the project writes and somebody has changed since is used, or refused with one message."""
+"""Files of the project that were changed afterwards are used, or refused with one message."""
 
 import pytest
 from hostile_files import load_what_is_used, outcome
@@ -8,7 +8,7 @@ MUTANTS = 6
 
 
 ALWAYS = ("journal", "checkpoint")
-"""The others need a plan that is searched for."""
+"""Kinds that always run; the others need a searched plan."""
 
 KINDS = [kind if kind in ALWAYS else pytest.param(kind, marks=pytest.mark.thorough) for kind in JSON_KINDS]
 

@@ -1,4 +1,4 @@
-"""Paths that a user gives: folders of any name, and what is no file. Nothing hangs, and nothing else is touched."""
+"""Paths from users: folders of any name, and paths that are not files. No command hangs or changes other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ["a b", "é \U0001f600", "q\"uote's", "new\nline", "[bold] [red", "%s{}$
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a plan."""
+    """Return the folder of a plan."""
     step = compile_step(find_step("mlp-tiny"), generic_cluster(2), PlanOptions("eliminate"), name="mlp-tiny")
     return step.save(tmp_path_factory.mktemp("plans") / "plan")
 
@@ -52,13 +52,13 @@ def test_a_path_in_a_pipeline_is_one_option(name: str):
 
 
 @pytest.mark.parametrize("name", ["a\rb", "\0", "\udcff", "a\x0cb"])
-def test_a_path_that_no_pipeline_can_say_is_refused(name: str):
+def test_a_path_that_a_pipeline_cannot_express_is_refused(name: str):
     with pytest.raises(PipelineError, match="cannot have the character"):
         quoted(name)
 
 
 def _unreadable(folder: Path) -> dict[str, str]:
-    """Paths of what is no file, and what is said of each."""
+    """Return paths that are not files, each with its message."""
     os.mkfifo(folder / "pipe.mlir")
     (folder / "loop.mlir").symlink_to("loop.mlir")
     (folder / "folder.mlir").mkdir()
@@ -75,7 +75,7 @@ def _unreadable(folder: Path) -> dict[str, str]:
     }
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for path, message in _unreadable(tmp_path).items():
         plan = tmp_path / "plan"
         plan.mkdir()
@@ -96,7 +96,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "new").exists()
 
 
-def test_the_program_of_a_plan_is_looked_at_before_it_is_run(
+def test_the_program_of_a_plan_is_checked_before_it_runs(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     shutil.copytree(plan, tmp_path / "plan")
@@ -138,7 +138,7 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path, capsys: pytest.
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_a_plan_replaces_nothing_that_is_not_a_plans(tmp_path: Path):
+def test_a_plan_replaces_only_files_of_plans(tmp_path: Path):
     mine, folder = tmp_path / "mine", tmp_path / "plan"
     mine.write_text("mine")
     for others in (False, True):

@@ -1,4 +1,4 @@
-"""Every flag of opt-tool, on small files: what goes to standard output, to standard error and to -o."""
+"""Every flag of opt-tool, on small files: standard output, standard error and the file of -o."""
 
 import io
 import os
@@ -40,12 +40,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -
 
 
 def headers(err: str) -> list[str]:
-    """Return what the IR dumps in `err` say they are."""
+    """Return the titles of the IR dumps in `err`."""
     lines = (line for line in err.splitlines() if "IR Dump" in line)
     return [line.removeprefix("// -----// IR Dump ").removesuffix(" //----- //") for line in lines]
 
 
-def test_without_passes_a_file_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], add: Path):
+def test_without_passes_a_file_is_printed_unchanged(capsys: pytest.CaptureFixture[str], add: Path):
     assert run(capsys, add) == (ADD, "")
 
 
@@ -129,7 +129,7 @@ func.func @g() { func.return }
 """
 
 
-def test_a_split_file_is_several(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_parts_of_a_split_file_are_separate_modules(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     path = tmp_path / "two.mlir"
     path.write_text(TWO)
     out, _ = run(capsys, path, "--split-input-file")
@@ -150,7 +150,7 @@ def test_errors_of_a_split_file_have_its_lines(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_expected_errors_are_no_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_expected_errors_are_not_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     path = tmp_path / "two.mlir"
     wrong = "// expected-error@+1 {{func.retrun is not registered}}\nfunc.func @g() { func.retrun"
     path.write_text(TWO.replace("func.func @g() {", wrong))
@@ -201,14 +201,14 @@ def test_locations_can_be_left_out(capsys: pytest.CaptureFixture[str], add: Path
     assert "loc(" not in run(capsys, add, "--mlir-print-debuginfo=false")[0]
 
 
-def test_unknown_dialects_can_be_let_through(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_unknown_dialects_can_be_allowed(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     path = tmp_path / "foreign.mlir"
     path.write_text('%x = "foreign.op"() {a = #foreign.attr<[1, 2]>} : () -> !foreign.type<"x">\n')
     assert '"foreign.op"()' in run(capsys, path, "--allow-unregistered-dialect")[0]
     assert "there is no dialect 'foreign'" in run(capsys, path, code=1)[1]
 
 
-def test_our_dialects_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_dialects_of_the_package_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     path = tmp_path / "mesh.mlir"
     path.write_text('spmd.mesh @mesh = <["node"=2, "gpu"=4]>\n')
     assert 'spmd.mesh @mesh = <["node"=2, "gpu"=4]>' in run(capsys, path)[0]
@@ -224,14 +224,14 @@ def test_our_dialects_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         ("--version", ["opt-tool (shardwright 0.1.0), xDSL 0.74.", "Python 3."]),
     ],
 )
-def test_what_the_tool_says_of_itself(capsys: pytest.CaptureFixture[str], flag: str, parts: list[str]):
+def test_the_tool_prints_its_help_version_and_passes(capsys: pytest.CaptureFixture[str], flag: str, parts: list[str]):
     out, err = run(capsys, flag)
     assert err == ""
     assert all(part in out for part in parts)
 
 
 class TestNumerics:
-    """`--verify-numerics` hands the module before and after each pass to the interpreter's check."""
+    """`--verify-numerics` passes the module before and after each pass to the interpreter's check."""
 
     @pytest.fixture
     def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, str, int]]:
@@ -266,7 +266,7 @@ class TestNumerics:
         assert "--verify-numerics runs the IR on torch" in run(capsys, add, "--verify-numerics", code=1)[1]
 
 
-def test_a_reader_that_leaves_is_no_error(add: Path):
+def test_a_closed_output_pipe_is_not_an_error(add: Path):
     add.write_text("\n".join(f"func.func private @f{i}() -> ()" for i in range(2000)))
     command = f"{sys.executable} -m shardwright.tools.opt_tool {add} | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Every way to fail is one message that says where and what to do, with exit code 1 and no traceback."""
+"""Every failure is one message with its place and advice, with exit code 1 and without a traceback."""
 
 import io
 import random
@@ -41,7 +41,7 @@ func.func @step(%x: tensor<8x4xf32>, %w: tensor<4x2xf32>) -> tensor<8x2xf32> {
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., list[str]]:
-    """Return a function that runs the tool on a text and returns the lines of its error, less the path."""
+    """Return a function that runs the tool on a text and returns the lines of its error, without the path."""
 
     def run(text: str | bytes, *arguments: str) -> list[str]:
         path = tmp_path / "bad.mlir"
@@ -127,7 +127,7 @@ BAD_IR = {
 
 
 @pytest.mark.parametrize(("text", "error", "hint"), BAD_IR.values(), ids=BAD_IR)
-def test_bad_ir(fails: Callable[..., list[str]], text: str | bytes, error: str, hint: str):
+def test_invalid_ir_is_an_error_with_a_hint(fails: Callable[..., list[str]], text: str | bytes, error: str, hint: str):
     lines = fails(text)
     assert error in lines[0]
     assert hint in (lines[-1] if lines[-1].startswith("hint: ") else "")
@@ -142,27 +142,27 @@ def test_the_line_is_shown_with_a_caret(fails: Callable[..., list[str]]):
     ]
 
 
-def test_the_caret_stands_right_behind_tabs_and_in_long_lines(fails: Callable[..., list[str]]):
+def test_the_caret_is_right_after_tabs_and_in_long_lines(fails: Callable[..., list[str]]):
     assert fails("func.func @f() {\n\tfunc.retrun }")[1:3] == ["  \tfunc.retrun }", "  \t^^^^^^^^^^^"]
     _, line, carets, *_ = fails("func.func @f() {" + " " * 1000 + "func.retrun" + " " * 1000 + "}")
     assert len(line) < 200
     assert line.index("func.retrun") == carets.index("^")
 
 
-def test_where_else_to_look_is_noted(fails: Callable[..., list[str]]):
+def test_related_places_are_noted(fails: Callable[..., list[str]]):
     text = "func.func @f() {\n^a:\n  func.return\n^a:\n  func.return\n}"
     assert fails(text)[-1] == "note: 2:1: originally declared here"
 
 
 @pytest.mark.parametrize("end", range(ADD.index("{") + 1, len(ADD) - 3))
-def test_a_file_may_be_cut_off_anywhere(fails: Callable[..., list[str]], end: int):
+def test_a_truncated_file_is_an_ordinary_error(fails: Callable[..., list[str]], end: int):
     (first, *_) = fails(ADD[:end])
     assert "internal error" not in first
     assert "cannot be read here" not in first
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_no_slip_of_the_pen_is_a_crash(capsys: pytest.CaptureFixture[str], tmp_path: Path, seed: int):
+def test_random_changes_of_the_text_cause_no_crash(capsys: pytest.CaptureFixture[str], tmp_path: Path, seed: int):
     dice = random.Random(seed)
     text = list(ADD + SHARDED)
     for _ in range(dice.randint(1, 3)):
@@ -181,7 +181,7 @@ def test_no_slip_of_the_pen_is_a_crash(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 class TestFiles:
-    """What is wrong with a file before its text is looked at."""
+    """Faults of a file before its text is parsed."""
 
     @pytest.mark.parametrize(
         ("name", "reason"),
@@ -218,7 +218,9 @@ class TestFiles:
         (["--print-ir-before=dce"], "no pass 'dce' in the pipeline", "it runs no pass"),
     ],
 )
-def test_bad_command_lines(capsys: pytest.CaptureFixture[str], arguments: list[str], error: str, hint: str):
+def test_invalid_command_lines_are_errors_with_a_hint(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], error: str, hint: str
+):
     assert main(arguments) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -245,13 +247,15 @@ def test_bad_command_lines(capsys: pytest.CaptureFixture[str], arguments: list[s
         ("dce,,cse", ["1:5: error: malformed pipeline: expected pass name here", "hint: write pass{option="]),
     ],
 )
-def test_bad_pipelines(fails: Callable[..., list[str]], pipeline: str, lines: list[str]):
+def test_invalid_pipelines_are_errors_with_their_place(
+    fails: Callable[..., list[str]], pipeline: str, lines: list[str]
+):
     found = "\n".join(fails(ADD, "-p", pipeline))
     assert all(line in found for line in ["<pass-pipeline>:", f"\n  {pipeline}\n", *lines])
 
 
 class AddToMul(RewritePattern):
-    """Makes every addition a multiplication, and then does `then` with it."""
+    """Replace every addition by a multiplication, and then apply `then` to it."""
 
     def __init__(self, then: Callable[[Operation], object]) -> None:
         self.then = then
@@ -280,14 +284,14 @@ def spoil(op: Operation) -> None:
 
 
 def make_above(op: Operation) -> None:
-    """Use the result of `op` above it, in an op that the file does not have."""
+    """Insert an op before `op` that uses its result."""
     block = op.parent
     assert block is not None
     block.insert_op_before(test.TestOp([op.results[0]]), op)
 
 
 class TestPasses:
-    """A pass that goes wrong is named, with the op and, if it was in the file, its line."""
+    """A failing pass is named, with the op and, if the file has it, its line."""
 
     @pytest.fixture
     def runs(self, fails: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
@@ -353,7 +357,9 @@ def test_verification_can_be_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert main([str(path), "-p", "empty", *flags]) == code
 
 
-def test_a_fault_of_the_tool_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_fault_of_the_tool_is_reported_as_internal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     def broken(words: object) -> int:
         raise ZeroDivisionError("division by zero")
 
@@ -365,7 +371,7 @@ def test_a_fault_of_the_tool_is_told_as_one(capsys: pytest.CaptureFixture[str], 
     )
 
 
-def test_the_traceback_can_be_seen(tmp_path: Path):
+def test_the_traceback_can_be_shown(tmp_path: Path):
     path = tmp_path / "bad.mlir"
     path.write_text("func.retrun")
     command = [sys.executable, "-m", "shardwright.tools.opt_tool", str(path), "--debug-traceback"]

@@ -1,4 +1,4 @@
-"""A plan.json that was torn or changed is refused with its entry."""
+"""A truncated or changed plan.json is refused with the name of the entry."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_changed_report_is_refused(text: str, message: str, tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("word", ["a" * 10_000, "a\0b"])
-def test_an_argument_is_no_novel(word: str, capsys: pytest.CaptureFixture[str]):
+def test_a_long_argument_is_refused(word: str, capsys: pytest.CaptureFixture[str]):
     assert main(["explain", word]) == 1
     assert "argument 2" in capsys.readouterr().err
 

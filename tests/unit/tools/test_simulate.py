@@ -1,4 +1,4 @@
-"""`shardwright simulate`: what it prints and writes, and what it says when it cannot."""
+"""`shardwright simulate`: its output, its files and its errors."""
 
 import json
 import re
@@ -33,20 +33,20 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a plan's IR in it: that of the road."""
+    """Return a folder with the IR of the example `road` as a plan."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "step.mlir").write_text(module_text(road()))
     return folder
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Return what `simulate` prints."""
+    """Return the output of `simulate`."""
     assert main(["simulate", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Return why `simulate` does not do it."""
+    """Return the error of `simulate`."""
     assert main(["simulate", *map(str, arguments)]) == 1
     return capsys.readouterr().err
 
@@ -72,7 +72,7 @@ def test_a_sweep_gives_a_table_and_a_plot(plan: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_step_is_planned_first_and_replanned_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "pair.toml").write_text(PAIR_CLUSTER)
     sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
     plan = ("mlp-tiny", "--cluster", tmp_path / "pair.toml")
@@ -80,13 +80,11 @@ def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, c
     again, pinned = (run(capsys, *plan, *sweep, "--replan", *more) for more in ((), ("--pins", "dp")))
     slow, fast = (text.splitlines()[-3:-1] for text in (kept, pinned))
     assert slow[0] != slow[1]
-    # Where the network is slow, a search keeps off it, unless pins say otherwise.
+    # On a slow network, a search avoids communication unless pins require it.
     assert again.splitlines()[-3] not in (slow[0], fast[0])
 
 
-def test_a_plan_in_stages_is_planned_again_from_the_step_before_any_decision(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_plan_in_stages_is_replanned_from_the_undecided_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = PlanOptions(stages=2, micro_batches=2, duplex="no")
     cluster = parse_cluster(shipped_clusters()["local-4"])
     lower(imported_road(), cluster, options, name="road", step_spec=None, seconds={}).save(tmp_path / "plan")
@@ -95,7 +93,7 @@ def test_a_plan_in_stages_is_planned_again_from_the_step_before_any_decision(
     assert "one step:" in again
     assert "stage 1" not in again
 
-    # What was edited in the planned step counts, and stages cannot be undone there.
+    # Edits of the planned step take effect, and its stages cannot be undone.
     with (tmp_path / "plan" / "step.mlir").open("a") as file:
         file.write("// edited\n")
     assert "cannot be planned again" in refused(capsys, tmp_path / "plan", "--replan")
@@ -116,7 +114,9 @@ def test_a_step_may_be_planned_for_another_mesh_of_the_cluster(capsys: pytest.Ca
         (["--cluster", "h100-8x8"], "is planned for the mesh gpu=4, but h100-8x8 has node=8, gpu=8"),
     ],
 )
-def test_what_cannot_be_is_said(arguments: list[str], message: str, plan: Path, capsys: pytest.CaptureFixture[str]):
+def test_invalid_arguments_are_refused(
+    arguments: list[str], message: str, plan: Path, capsys: pytest.CaptureFixture[str]
+):
     assert re.search(message, refused(capsys, plan, *arguments))
 
 
@@ -131,7 +131,7 @@ def test_a_step_needs_a_cluster_and_a_file_must_be_ir(capsys: pytest.CaptureFixt
 
 
 def as_predicted(module: ModuleOp) -> MeasuredSteps:
-    """A measured step in which all is as it is predicted, but the phases of what is sent."""
+    """Return a measured step that equals the prediction, except for the phases of traffic."""
     (simulation,) = simulate_module(module)
     ranks: dict[int, MeasuredRank] = {}
     for each in simulation.classes:
@@ -150,9 +150,7 @@ def as_predicted(module: ModuleOp) -> MeasuredSteps:
     return MeasuredSteps("road", (tuple(ranks[rank] for rank in sorted(ranks)),))
 
 
-def test_what_was_measured_stands_beside_what_is_predicted(
-    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
+def test_measurements_are_shown_with_the_prediction(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     (tmp_path / "measured.json").write_text(as_predicted(road()).text())
     out = run(capsys, plan, "--measured", tmp_path / "measured.json", "--trace", tmp_path / "trace.json")
     words = {"predicted": list[list[str]](), "measured": list[list[str]]()}
@@ -175,7 +173,7 @@ def test_what_was_measured_stands_beside_what_is_predicted(
     assert all(len(processes) == 1 for processes in threads.values())
 
 
-def test_what_was_measured_of_another_step_is_refused(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_measurements_of_another_step_are_refused(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     file = tmp_path / "measured.json"
     (step,) = as_predicted(road()).steps
     shorter = tuple(replace(rank, traffic=rank.traffic[1:]) for rank in step)

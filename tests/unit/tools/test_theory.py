@@ -41,11 +41,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.parametrize("name", ["mm", "aten.mm", "aten::mm", "mm.default", "MatMul"])
 def test_a_product_has_the_triples_of_the_paper(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """It has the three triples of figure 9 and the triple of 4.4, and no other."""
+    """It has exactly the three triples of figure 9 and the triple of 4.4."""
     assert sorted(printed(capsys, name)) == sorted([*FIGURE_9, SUFFICIENT_FACTORS])
 
 
-def test_the_rule_table_has_two_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rule_table_has_two_more_triples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["theory", "mm"]) == 0
     assert capsys.readouterr().out.endswith("2 more are not in the paper: --all prints them\n")
     more = set(printed(capsys, "mm", "--all")) - {*FIGURE_9, SUFFICIENT_FACTORS}
@@ -62,7 +62,7 @@ def test_collectives(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shapes_and_arguments_decide(capsys: pytest.CaptureFixture[str]) -> None:
-    """A dim of one element cannot be split; a sum is partial along the dims that it sums over."""
+    """A dim of one element cannot be split; a sum is partial along its summed dims."""
     assert printed(capsys, "mm", "1x8, 8x6") == [SUFFICIENT_FACTORS, *FIGURE_9[1:]]
     assert printed(capsys, "sum.dim_IntList", "--argument", "dim=[1]") == [
         "{e1 | Identity} Sum(e1) {e2 | Identity}",
@@ -73,7 +73,7 @@ def test_shapes_and_arguments_decide(capsys: pytest.CaptureFixture[str]) -> None
     assert printed(capsys, "view", "4x6 -> 24")[1] == "{e1 | All-Gather(0)} View(e1) {e2 | All-Gather(0)}"
 
 
-def test_forms_on_several_axes_name_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_properties_on_several_axes_name_the_axes(capsys: pytest.CaptureFixture[str]) -> None:
     triples = printed(capsys, "mm", "--mesh", "dp=2,tp=4")
     assert len(triples) == 16
     megatron = "{e1 | dp: All-Gather(0); tp: All-Gather(1), e2 | tp: All-Gather(0)}"
@@ -92,5 +92,7 @@ def test_forms_on_several_axes_name_them(capsys: pytest.CaptureFixture[str]) -> 
         (["mm", "--mesh", "0x2"], "--mesh: mesh .0x2.*expected sizes"),
     ],
 )
-def test_what_cannot_be_answered_says_why(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_an_invalid_question_is_refused_with_the_reason(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert re.search(message, refused(capsys, *words), re.DOTALL)

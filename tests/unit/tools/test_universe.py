@@ -1,4 +1,4 @@
-"""What xDSL finds by our entry point: everything under its name, nothing loaded before it is asked for."""
+"""The universe that xDSL finds by the entry point has everything under its name, and loads lazily."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ def test_dialects_load_under_their_own_name(name: str):
     assert UNIVERSE.all_dialects[name]().name == name
 
 
-def test_no_name_is_taken_twice():
+def test_names_do_not_clash_with_xdsl():
     assert XDSL_UNIVERSE.all_dialects.keys().isdisjoint(UNIVERSE.all_dialects)
     assert XDSL_UNIVERSE.all_passes.keys().isdisjoint(UNIVERSE.all_passes)
 
 
-def test_xdsl_finds_us():
+def test_xdsl_finds_the_entry_point():
     (entry,) = entry_points(group="xdsl.universe", name="shardwright")
     assert isinstance(entry.load(), Universe)
     assert Universe.get_multiverse().all_dialects.keys() >= UNIVERSE.all_dialects.keys()

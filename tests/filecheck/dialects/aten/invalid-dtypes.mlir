@@ -33,7 +33,7 @@ func.func @products_of_two_dtypes(%x: tensor<4x6xf32>, %y: tensor<6x4xbf16>) {
 
 // -----
 
-// The quotient of whole numbers is of the default dtype, which a user may set.
+// The quotient of whole numbers has torch's default dtype, which a user may set.
 func.func @whole_numbers(%x: tensor<4xi64>) {
   %y = aten.div.Scalar %x {other = 2 : i64} : (tensor<4xi64>) -> tensor<4xf32>
   %z = aten.div.Scalar %x {other = 2 : i64} : (tensor<4xi64>) -> tensor<4xf64>

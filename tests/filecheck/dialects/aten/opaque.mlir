@@ -9,7 +9,7 @@ func.func @an_op_that_nobody_knows(%x: tensor<4x6xf32>) -> tensor<4xf32> {
   func.return %y : tensor<4xf32>
 }
 
-// With a rule of its own it can be split.
+// An opaque op with a rule can be split.
 // CHECK-LABEL: func.func @a_rule_of_its_own
 func.func @a_rule_of_its_own(%x: tensor<4x6xf32>) -> tensor<4xf32> {
   // CHECK: {spmd.rule = #spmd.rule<"([b, k]) -> ([b])">, spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{"gpu"}])>}

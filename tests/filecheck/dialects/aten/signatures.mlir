@@ -17,7 +17,7 @@ func.func @reduced_dim(%x: tensor<4x6xf32>, %w: tensor<6x8xf32>) -> tensor<4x8xf
   func.return %y : tensor<4x8xf32>
 }
 
-// The bias must be added once, so it is partial where the product is.
+// The bias must be added once, so it is partial if the product is.
 // CHECK-LABEL: func.func @bias_is_added_once
 func.func @bias_is_added_once(%b: tensor<8xf32>, %x: tensor<4x6xf32>, %w: tensor<6x8xf32>) -> tensor<4x8xf32> {
   // CHECK: ([{}], unreduced={"tp"}, [{}, {"tp"}], [{"tp"}, {}]) -> ([{}, {}], unreduced={"tp"})
@@ -25,7 +25,7 @@ func.func @bias_is_added_once(%b: tensor<8xf32>, %x: tensor<4x6xf32>, %w: tensor
   func.return %y : tensor<4x8xf32>
 }
 
-// Uneven parts are those of a factor: 6 rows by 1/3 and 2/3 are 42 elements by the same.
+// Uneven parts belong to a factor: 6 rows split by 1/3 and 2/3 are 42 elements split by the same shares.
 // CHECK-LABEL: func.func @uneven_rows_of_a_view
 func.func @uneven_rows_of_a_view(%x: tensor<6x7xf32>) -> tensor<42xf32> {
   // CHECK: ([{"dp"}, {}], offsets={0: [0, 2, 6]}) -> ([{"dp"}], offsets={0: [0, 14, 42]})

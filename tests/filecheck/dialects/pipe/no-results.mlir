@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | opt-tool --mlir-print-debuginfo=false | filecheck %s
 
-// A body is no dictionary of attributes, with which a fragment without results would else begin.
+// The body of a fragment without results must not parse as a dictionary of attributes.
 // CHECK: pipe.fragment "f" over "micro" -> {
 spmd.mesh @mesh = <["micro"=2 temporal]>
 func.func @step(%x: tensor<4xf32>) {

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
 
-// Ranks that share a NIC have the tasks that they take part in in one list. Both senders begin with the host that the
-// other leaves alone.
+// Ranks that share a NIC share a list of their tasks. The two senders begin with different hosts,
+// so that they do not compete.
 
 spmd.mesh @stage0 = <["node"=2]> on [0, 1]
 spmd.mesh @stage1 = <["node"=2, "gpu"=2]> on [2, 3, 4, 5]

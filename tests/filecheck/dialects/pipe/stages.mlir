@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --verify-diagnostics --split-input-file
 
-// What an op uses is on its own stage; transfers are the way between them.
+// An op uses only values of its own stage; transfers send values between stages.
 
 spmd.mesh @stage0 = <["gpu"=1]> on [0]
 spmd.mesh @stage1 = <["gpu"=1]> on [1]

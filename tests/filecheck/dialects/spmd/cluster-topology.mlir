@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
 
-// Hosts and wires instead of a link per axis; what was measured on an axis; what computing and communicating at once
-// costs. A part of a cluster says which device its first rank has.
+// Hosts and wires instead of a link per axis; measurements of an axis; the cost of overlapping computation and
+// communication. A part of a cluster names the device of its first rank.
 // CHECK: spmd.cluster @hosts on @mesh devices
 // CHECK-SAME: placement [0, 0, 0, 0] links []
 // CHECK-SAME: topology <levels = [<"pcie", latency = 5.0e-06, bandwidth = 12000000000.0, shared>, <"nic", latency = 2.0e-05, bandwidth = 1250000000.0, start = 1.0e-05, efficiency = {all_gather = 0.7, broadcast = 0.5}>],

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
 
-// Two kinds of devices, and links of which one was measured collective by collective.
+// Two kinds of devices, and links, one of them with measurements per collective.
 // CHECK: spmd.cluster @mixed on @mesh devices
 // CHECK-SAME: #spmd.device<"fast", flops = {float32 = 20000000000000.0, bfloat16 = 312000000000000.0}, bandwidth = 1500000000000.0, memory = 40000000000.0, launch = 5.0e-06>
 // CHECK-SAME: #spmd.device<"slow", flops = {float32 = 1000000000.0}, bandwidth = 1000000000.0, memory = 1000000000.0, launch = 0.0>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
 
-// What a profile found: the fixed seconds of a step, rates of families of ops, and times of single ops.
+// The results of a profile: the fixed seconds of a step, rates of families of ops, and times of single ops.
 // CHECK: #spmd.device<"cpu", flops = {float32 = 1000000000.0}, bandwidth = 1000000000.0, memory = 1000000000.0, launch = 0.0,
 // CHECK-SAME: overhead = 0.001,
 // CHECK-SAME: rates = [<"contractions", "float32", flops = 2000000000.0, bandwidth = 1000000000.0, launch = 5.0e-06, curve = [(1000000.0, 0.2), (1000000000.0, 1.1)]>, <"", "", flops = 1.0, bandwidth = 1.0, launch = 0.0, moving_curve = [(1000.0, 0.5)]>],

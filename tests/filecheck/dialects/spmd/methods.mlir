@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --mlir-print-debuginfo=false --mlir-print-op-generic | filecheck %s --check-prefix=GENERIC
 
-// Methods and kinds are words out of a few.
+// Methods and kinds are words of a fixed set.
 spmd.mesh @mesh = <["node"=2, "gpu"=2]>
 // CHECK-LABEL: func.func @each_kind
 func.func @each_kind(

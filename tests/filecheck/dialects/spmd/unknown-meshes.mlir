@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --verify-diagnostics
 
-// Whatever names a mesh names one of the module: the verifier looks it up.
+// The verifier looks up every name of a mesh in the module.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // expected-error@+1 {{spmd.sharding of argument 0: there is no mesh @other; the module's meshes: @mesh}}

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
 
-// A step takes parameters, states, the batch and the learning rate, and returns what replaces them.
+// A step takes parameters, states, the batch and the learning rate, and returns their new values.
 // CHECK-LABEL: func.func @step
 // CHECK-SAME:    %w: tensor<4x6xf32> {train.param = "fc.weight"}
 // CHECK-SAME:    %m: tensor<4x6xf32> {train.state = ["fc.weight", "exp_avg"]}
@@ -49,7 +49,7 @@ func.func @plain_sgd(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, 
   func.return %w.new : tensor<4xf32>
 }
 
-// Of several parameters at once: lists of tensors, and those that are one for all.
+// Updates of several parameters at once have lists of tensors, and tensors shared by all parameters.
 // CHECK-LABEL: func.func @together
 func.func @together(
   %a: tensor<4xf32>, %b: tensor<2x3xf32>, %g: tensor<4xf32>, %h: tensor<2x3xf32>, %count: tensor<f32>, %lr: tensor<f64>
@@ -65,7 +65,7 @@ func.func @together(
   func.return %a.new, %b.new : tensor<4xf32>, tensor<2x3xf32>
 }
 
-// An update of several ops: what is of one parameter says of which, what is of several says nothing.
+// An update of several ops: an op of one parameter names it, an op of several parameters names none.
 // CHECK-LABEL: func.func @captured
 func.func @captured(
   %w: tensor<4xf32> {train.param = "w"},

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=accumulate,insert-frees --mlir-print-debuginfo=false | filecheck %s
 
-// What the loop needs stays before it, what needs the loop comes after it; sums over the parts stay outside, and a
-// fragment frees what it makes.
+// Operands of the loop stay before it, users of the loop come after it; sums over the parts stay outside, and a
+// fragment frees its values.
 
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=1]>
 func.func @step(%x: tensor<8xf32> {train.batch = "0"}, %w: tensor<8xf32>) -> (tensor<f32>, tensor<f32>) {

@@ -2,7 +2,7 @@
 // RUN: opt-tool %s --pass-pipeline='add-cluster{file=h100-8x8},add-cluster{file="%S/Inputs/pair.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Mesh and cluster come first, in the place of any that were there; what fit-memory found of memory was of the old ones.
+// Mesh and cluster come first and replace existing ones; the memory found by fit-memory is removed with them.
 // CHECK:      builtin.module {
 // CHECK-NEXT:   spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-NEXT:   spmd.cluster @pair on @mesh devices [#spmd.device<"cpu", flops = {float32 = 1000000000.0}, bandwidth = 1000000000.0, memory = 1000000000.0, launch = 0.0>]

@@ -2,7 +2,7 @@
 // RUN: not opt-tool %s --pass-pipeline='search-strategy,add-pins{pins="%S/Inputs/uneven.toml"},balance-ratios' 2>&1 \
 // RUN:   | filecheck %s --check-prefix=SHARES
 
-// Boundaries that are pinned must be those of the shares, and are not moved by `balance-ratios`.
+// Pinned boundaries must follow from the shares, and `balance-ratios` does not move them.
 
 // EVEN: 'func.func' op @step: uneven.toml:1: pin 'batch.0' leaves no sharding for %x of shape [8, 4]
 // SHARES: 'func.func' op @step: uneven.toml:1: pin 'batch.0': the shares divide %x as [{"gpu"}, {}], offsets={0: [0, 6, 8]}, but the pin requires [{"gpu"}, {}], offsets={0: [0, 2, 8]}; leave offsets out of the pin

@@ -2,7 +2,7 @@
 // RUN: opt-tool %s --pass-pipeline='add-pins{pins=dp},search-strategy{algorithm=fixed}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='search-plan{bound_rounds=0}' --mlir-print-debuginfo=false | filecheck %s
 
-// A pin that is written into the IR is obeyed by every search, wins over those that are added, and stays.
+// A pin written into the IR is obeyed by every search, overrides added pins, and stays.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -3,7 +3,7 @@
 // RUN: opt-tool %s --pass-pipeline='fixed-point{pipeline="search-strategy{pins=\"%S/Inputs/rows.toml\"},balance-ratios"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Every search of the loop obeys the pin; what is free would split the columns of %w, which is faster (fixed-point/settles.mlir).
+// Every search of the loop obeys the pin; a free search would split the columns of %w, which is faster (fixed-point/settles.mlir).
 
 #fast = #spmd.device<"fast", flops = {float32 = 3.0e6}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
 #slow = #spmd.device<"slow", flops = {float32 = 1.0e6}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

@@ -4,7 +4,7 @@
 // RUN: not opt-tool %s --pass-pipeline='add-cluster{file="local-4"},search-strategy{algorithm=fixed pins=zero3},insert-resharding,add-pins{pins=dp}' 2>&1 \
 // RUN:   | filecheck %s --check-prefix=LOWERED
 
-// What cannot be read or does not fit is refused with the entry and its line.
+// Invalid pins are refused with the entry and its line.
 
 // ALIAS: pins 'fsdp': expected a file or a preset (dp, zero1, zero2, zero3, tp); fsdp is called 'zero3' here
 // TEXT: 'func.func' op @step: pins:1: pin 'v' matches no parameter, state, gradient or batch input

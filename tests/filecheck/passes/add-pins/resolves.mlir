@@ -3,7 +3,7 @@
 // RUN: opt-tool %s --pass-pipeline='add-pins{pins="%S/Inputs/mixed.toml"},add-pins{pins="%S/Inputs/mixed.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Globs become the values that they match, a preset the placements of all values and ops; what is given in full wins.
+// Globs become the matching values, a preset the placements of all values and ops; a pin of a value by name overrides.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK: %w: tensor<32x16xf32> {train.param = "fc.weight", spmd.pin = #spmd.pin<([{}, {"gpu"}]), working {"gpu" = R} regather, by [1, 0]>}

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='add-pins{pins=tp}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='add-pins{pins=dp},add-pins{pins=tp replace=true}' --mlir-print-debuginfo=false | filecheck %s
 
-// Tensor parallelism leaves a choice of dims, and forbids to split the batch; replace=true removes what was pinned before.
+// Tensor parallelism allows a choice of dims, and forbids splitting the batch; replace=true removes earlier pins.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK: %w: tensor<32x16xf32> {train.param = "fc.weight", spmd.pin = #spmd.pin<{"gpu" = S(0) | S(1)}, working {"gpu" = S(0) | S(1)}, by [0]>}

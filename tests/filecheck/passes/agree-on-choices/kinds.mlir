@@ -7,7 +7,7 @@
 #rows = #spmd.sharding<@mesh, [{"node"}, {}]>
 #columns = #spmd.sharding<@mesh, [{"gpu"}, {}]>
 
-// Devices differ from node to node, and not inside of one.
+// Devices differ between nodes, and not inside a node.
 spmd.mesh @mesh = <["node"=2, "gpu"=2]>
 spmd.cluster @four on @mesh devices [#fast, #slow] placement [0, 0, 1, 1] links [#node, #gpu]
 
@@ -18,26 +18,26 @@ func.func @step(
   %inside: tensor<8x4xf32> {train.batch = "2", spmd.sharding = #columns},
   %i: tensor<8xi64> {train.batch = "3"}
 ) -> (tensor<8x2xi64>, tensor<8x4xi64>, tensor<8x2xi64> {spmd.sharding = #columns}, tensor<8xi64>, tensor<8x4xi1>) {
-  // The first along the nodes, whoever it is inside of one; values stay each device's own.
+  // The first device along the node axis chooses, for each place inside a node; values stay local.
   // CHECK: %values, %chosen = aten.topk %x
   // CHECK-NEXT: %chosen.first = spmd.partial [{"node"}] %chosen out_sharding = <@mesh, [{}, {}], unreduced={"node"}>
   // CHECK-NEXT: %chosen.agreed = spmd.all_reduce [{"node"}] %chosen.first out_sharding = <@mesh, [{}, {}]>
   %values, %chosen = aten.topk %x {k = 2 : i64} : (tensor<8x4xf32>) -> (tensor<8x2xf32>, tensor<8x2xi64>)
   // CHECK-NEXT: %counted = aten.add.Scalar %chosen.agreed
   %counted = aten.add.Scalar %chosen {other = 1 : i64} : (tensor<8x2xi64>) -> tensor<8x2xi64>
-  // Each node has other rows: nothing is chosen twice.
+  // Each node has different rows: no choice is made twice.
   // CHECK-NEXT: aten.sort %split
   // CHECK-NEXT: aten.topk %inside
   %s, %order = aten.sort %split
     {spmd.signature = #spmd.sig<@mesh, ([{"node"}, {}]) -> ([{"node"}, {}], [{"node"}, {}])>}
     : (tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<8x4xi64>)
-  // What is split inside of nodes stays split.
+  // Values that are split inside nodes stay split.
   // CHECK-NEXT: spmd.partial [{"node"}] %c out_sharding = <@mesh, [{"gpu"}, {}], unreduced={"node"}>
   // CHECK-NEXT: spmd.all_reduce [{"node"}]
   %v, %c = aten.topk %inside
     {k = 2 : i64, spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{"gpu"}, {}], [{"gpu"}, {}])>}
     : (tensor<8x4xf32>) -> (tensor<8x2xf32>, tensor<8x2xi64>)
-  // Integers of integers, and booleans, are alike or next to it.
+  // Integers computed from integers, and booleans, are equal on all devices or nearly so.
   // CHECK-NEXT: aten.abs %i
   // CHECK-NEXT: aten.gt.Scalar %x
   // CHECK-NEXT: return

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='insert-resharding,select-collectives,annotate-costs,strip-resharding,insert-resharding,select-collectives,overlap,annotate-costs{remove=true}' | filecheck %s
 
-// Costs are arguments of nothing: other passes work on a program with them as on one without.
+// Other passes ignore costs: they work on a program with costs as on one without.
 
 spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e3, memory = 1.0e9, launch = 0.0>] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0, beta = 1.0e-3>]

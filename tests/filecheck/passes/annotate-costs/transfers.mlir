@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='annotate-costs' | filecheck %s
 
-// Of 2,000 bytes each of the two ranks of the first stage sends 1,000 to the one rank of the second: their ports are
+// Each of the two ranks of the first stage sends 1,000 of 2,000 bytes to the one rank of the second: their ports are
 // busy for 1 s, but its port takes in 2 s of bytes, after 0.5 s of latency. Then its relu moves 4,000 bytes in 4 s.
 
 #device = #spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e3, memory = 1.0e9, launch = 0.0>

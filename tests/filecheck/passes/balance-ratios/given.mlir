@@ -1,6 +1,6 @@
 // RUN: opt-tool %s -p 'balance-ratios{ratios="0.4,0.3,0.2,0.1"}' --mlir-print-debuginfo=false | filecheck %s
 
-// The 42 of a 6x7 splits where the 6 does, for offsets belong to factors.
+// The 42 of a 6x7 splits at the boundaries of the 6, since offsets belong to factors.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --mlir-print-debuginfo=false -p 'partition-stages{stages=2 ranks="1,3"},search-strategy,balance-ratios{ratios="0.5,0.25,0.25"}' | filecheck %s
 
-// A stage on one device shares with nobody: the shares are those of the other.
+// A stage on one device has no shares: the shares belong to the other stage.
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=4]>
 spmd.cluster @four on @mesh devices [#cpu] placement [0, 0, 0, 0] links [#spmd.link<"gpu", alpha = 1.0e-9, beta = 1.0e-12>]

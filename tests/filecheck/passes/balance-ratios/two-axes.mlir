@@ -1,6 +1,6 @@
 // RUN: opt-tool %s -p balance-ratios --mlir-print-debuginfo=false | filecheck %s
 
-// One axis at a time, the others as they are: nodes by their slower device, and devices of a node alike.
+// One axis at a time, the others fixed: nodes by their slower device, and devices of a node equally.
 
 #fast = #spmd.device<"fast", flops = {float32 = 3.0e9}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
 #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='check-memory' | filecheck %s
 
-// Each rank has 128 bytes of %x, and all 256 of %y and %z: just what the device has. The view needs nothing.
+// Each rank has 128 bytes of %x, and all 256 of %y and %z: exactly the device's memory. The view needs no memory.
 
 spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 640.0, launch = 0.0>] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]

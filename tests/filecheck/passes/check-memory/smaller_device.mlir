@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='check-memory' --verify-diagnostics
 
-// The uneven shares fit the ranks' devices the wrong way round: rank 1 exceeds its own memory by most.
+// The uneven shares are assigned to the wrong devices: rank 1 exceeds its memory the most.
 
 spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#spmd.device<"big", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 400.0, launch = 0.0>, #spmd.device<"small", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 100.0, launch = 0.0>] placement [0, 1] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]

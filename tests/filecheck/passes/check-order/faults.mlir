@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --verify-diagnostics --pass-pipeline=check-order
 
-// The receiver starts the second part first: it would take one for the other.
+// The receiver starts the second part first: it would confuse the two parts.
 
 spmd.mesh @stage0 = <["t"=2 temporal, "gpu"=1]> on [0]
 spmd.mesh @stage1 = <["t"=2 temporal, "gpu"=1]> on [1]

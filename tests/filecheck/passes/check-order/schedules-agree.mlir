@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=check-order --mlir-print-debuginfo=false | filecheck %s
 
-// Both stages start their transfers in one order, and no stage waits for what it holds up itself.
+// Both stages start their transfers in one order, and no stage waits for a transfer that it delays itself.
 
 spmd.mesh @stage0 = <["t"=2 temporal, "gpu"=1]> on [0]
 spmd.mesh @stage1 = <["t"=2 temporal, "gpu"=1]> on [1]

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='chunk-collectives{parts=2}' --split-input-file --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// A view makes rows of a batch that is gathered and of positions, of which there is a part at a time. What else needs the
-// whole operand gets it put together, behind the products.
+// A view merges the gathered batch with positions into rows, which are processed in parts. Other users of the full
+// operand get the concatenation of the parts, after the products.
 spmd.mesh @mesh = <["dp"=2, "tp"=2]>
 // CHECK-LABEL: @positions
 func.func @positions(%x: tensor<8x5x6xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"dp", "tp"}, {}, {}]>},
@@ -30,7 +30,7 @@ func.func @positions(%x: tensor<8x5x6xf32> {train.batch = "0", spmd.sharding = #
 
 // -----
 
-// Rows alone are cut within the part of each device.
+// If there are only rows, they are cut within the part of each device.
 spmd.mesh @mesh = <["tp"=2]>
 // CHECK-LABEL: @rows
 func.func @rows(%x: tensor<12x6xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"tp"}, {}]>},
@@ -52,7 +52,7 @@ func.func @rows(%x: tensor<12x6xf32> {train.batch = "0", spmd.sharding = #spmd.s
 
 // -----
 
-// What is summed over is gathered, from unequal parts, of a part of the rows at a time.
+// The summed dim is gathered from unequal parts, for one part of the rows at a time.
 spmd.mesh @mesh = <["tp"=2]>
 // CHECK-LABEL: @summed
 func.func @summed(%x: tensor<7x6xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}], offsets={1: [0, 1, 6]}>},

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='chunk-collectives{parts=2}' --split-input-file --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Rows that a mesh axis splits stay whole: columns are cut, and with them the bias, which is added once.
+// Rows that a mesh axis splits stay whole: columns are cut, and the bias with them, which is added once.
 spmd.mesh @mesh = <["dp"=2, "tp"=2]>
 // CHECK-LABEL: @columns
 func.func @columns(%b: tensor<5xf32> {train.param = "b"},
@@ -25,7 +25,7 @@ func.func @columns(%b: tensor<5xf32> {train.param = "b"},
 
 // -----
 
-// Each device gets other rows of a reduce-scatter, unequal ones here: columns are cut.
+// Each device gets different rows of a reduce-scatter, unequal ones here: columns are cut.
 spmd.mesh @mesh = <["tp"=2]>
 // CHECK-LABEL: @scattered
 func.func @scattered(%x: tensor<8x6xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{}, {"tp"}]>},
@@ -42,7 +42,7 @@ func.func @scattered(%x: tensor<8x6xf32> {train.batch = "0", spmd.sharding = #sp
 
 // -----
 
-// The batch of products, where nothing splits it.
+// The batch dim of products is cut if no axis splits it.
 spmd.mesh @mesh = <["tp"=2]>
 // CHECK-LABEL: @batched
 func.func @batched(%x: tensor<3x8x6xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{}, {}, {"tp"}]>},

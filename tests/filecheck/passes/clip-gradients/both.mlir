@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='clip-gradients{norm=2.0 value=0.5}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='clip-gradients{norm=0}' 2>&1 | filecheck %s --check-prefix=ZERO
 
-// Elements are bounded first; the norm is of all gradients together, squared in float32; gradients that are asked for are
+// Elements are clipped first; the norm is over all gradients together, squared in float32; returned gradients are
 // the clipped ones.
 // CHECK: ({{.*}}{train.grad = "a"}, tensor<f32> {train.metric = "grad_norm"})
 // CHECK: %ga.clipped = aten.clamp %ga {min = -5.{{.*}}e-01 : f64, max = 5.{{.*}}e-01 : f64}

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='clip-gradients{norm=2.0}' --mlir-print-debuginfo=false | filecheck %s
 
-// The gradient of an update that is no fused op is what comes from outside of it; every op that takes it has it clipped.
+// The gradient of an update that is not a fused op is its operand from outside; every op that reads it gets it clipped.
 // CHECK: %g.squared = aten.mul.Tensor %g, %g
 // CHECK: %g.clipped = aten.mul.Tensor %g, %grad_scale
 // CHECK: %square = aten.mul.Tensor %g.clipped, %g.clipped {train.update = "w"}

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='clip-gradients{norm=2.0},join-updates' --mlir-print-debuginfo=false | filecheck %s
 
-// The norm is of the widest dtype; a gradient keeps its own, where a product with the scale would be wider.
+// The norm has the widest dtype; a gradient keeps its dtype, although its product with the scale would be wider.
 // CHECK: %ga.squares = aten.sum %ga.squared {dtype = f32, train.each_gradient} : (tensor<bf16>) -> tensor<f32>
 // CHECK-DAG: train.sum_of_squares %gb, %gd : (tensor<4xf32>, tensor<4xf32>) -> tensor<f32>
 // CHECK-DAG: %gc.squares = aten.sum %gc.squared {train.each_gradient} : (tensor<2xf64>) -> tensor<f64>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=cse --mlir-print-debuginfo=false | filecheck %s
 
-// Equal draws of one stream are one draw; two streams are two dropouts, whatever else they have in common.
+// Equal draws of one stream are one draw; two streams are two dropouts, even if all else is equal.
 
 // CHECK-LABEL: func.func @step
 func.func @step(%x: tensor<8xf32> {train.batch = "0"}, %seed: tensor<i64> {train.seed}) -> tensor<8xf32> {

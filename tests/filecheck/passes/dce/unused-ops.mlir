@@ -3,7 +3,7 @@
 
 spmd.mesh @mesh = <["gpu"=2]>
 
-// Ops and changes of sharding that nobody uses go; an update stays, because its result is returned.
+// Unused ops and reshardings are removed; an update stays, because its result is returned.
 // CHECK-LABEL: func.func @step
 func.func @step(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, %lr: tensor<f32>) -> tensor<4xf32> {
   // CHECK-NEXT: %w.new = train.sgd
@@ -14,7 +14,7 @@ func.func @step(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, %lr: 
   func.return %w.new : tensor<4xf32>
 }
 
-// The halves of a collective are no pure ops: what was started is waited for.
+// The halves of a collective are not pure ops: a started collective keeps its wait.
 // CHECK-LABEL: func.func @halves
 func.func @halves(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) {
   // CHECK-NEXT: spmd.start

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=decompose-batch-norm,canonicalize,cse --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Of a batch norm that trains no weight, the gradients of weight and bias are empty, and are not asked for.
+// A batch norm without trained weights has empty gradients of weight and bias, which are not computed.
 
 // CHECK-LABEL: func.func @without_weight
 func.func @without_weight(%x: tensor<4x3xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>, %g: tensor<4x3xf32>)
@@ -20,7 +20,7 @@ func.func @without_weight(%x: tensor<4x3xf32>, %m: tensor<3xf32>, %v: tensor<3xf
 
 // -----
 
-// Statistics of narrow values are of float32; results are as wide as they were.
+// Statistics of narrow values are in float32; results keep their dtype.
 // CHECK-LABEL: func.func @narrow
 func.func @narrow(%x: tensor<4x3xbf16>, %w: tensor<3xf32>, %b: tensor<3xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>, %g: tensor<4x3xbf16>)
     -> (tensor<4x3xbf16>, tensor<4x3xbf16>, tensor<3xf32>, tensor<3xf32>) {

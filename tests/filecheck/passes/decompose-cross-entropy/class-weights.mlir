@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=decompose-mean,decompose-cross-entropy --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// The weight of each label is looked up, and their sum is what the mean is taken over.
+// The weight of each label is looked up, and the mean divides by their sum.
 // CHECK-LABEL: func.func @weighted
 func.func @weighted(
     %scores: tensor<8x10xf32>, %labels: tensor<8xi64> {train.batch = "labels", train.range = [-100, 10]},

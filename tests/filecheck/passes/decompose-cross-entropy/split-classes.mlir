@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='decompose-cross-entropy,search-strategy,insert-resharding' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// A head of many classes is split over them, and so are its scores. What crosses the devices is a maximum, a sum and a
+// A head of many classes is split over them, and so are its scores. The devices exchange a maximum, a sum and a
 // score for each row; the gradient of the scores needs no more.
 // CHECK: [[SCORES:%.*]] = aten.mm %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}, {"gpu"}]) -> ([{}, {"gpu"}])>}
 // CHECK-NOT: to <@mesh, [{}, {}]> : tensor<8x9999xf32>

@@ -12,7 +12,7 @@ func.func @used_otherwise(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> 
   func.return %loss, %log : tensor<f32>, tensor<8x10xf32>
 }
 
-// A mean is decompose-mean's.
+// A mean is left to decompose-mean.
 // CHECK-LABEL: func.func @mean
 func.func @mean(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> tensor<f32> {
   // CHECK-NEXT: aten._log_softmax

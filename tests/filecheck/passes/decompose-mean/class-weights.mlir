@@ -16,7 +16,7 @@ func.func @weighted(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %classes:
   func.return %loss : tensor<f32>
 }
 
-// The gradient of a sum takes a count that it does not read; it does not wait for that of the loss.
+// The gradient of a sum takes a count that it does not read; it does not wait for the count of the loss.
 // CHECK-LABEL: func.func @summed
 func.func @summed(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>) -> tensor<8x10xf32> {
   // CHECK: %count = aten._to_copy

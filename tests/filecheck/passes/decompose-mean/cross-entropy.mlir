@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=decompose-mean,cse,dce --mlir-print-debuginfo=false | filecheck %s
 
-// The count is that of the labels alone, and backward divides by the same one.
+// The count depends on the labels alone, and backward divides by the same count.
 // CHECK-LABEL: func.func @forward_and_backward
 func.func @forward_and_backward(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %grad: tensor<f32>) -> (tensor<f32>, tensor<8x10xf32>) {
   // CHECK-NEXT: %valid = aten.ne.Scalar %labels {other = -1 : i64} : (tensor<8xi64>) -> tensor<8xi1>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=decompose-mean --mlir-print-debuginfo=false | filecheck %s
 
-// A sum of 100,000 numbers is beyond float16, and so is their count: both are of float32, as torch has it.
+// A sum of 100,000 numbers is beyond float16, and so is their count: both are in float32, as in torch.
 // CHECK-LABEL: func.func @mean
 func.func @mean(%x: tensor<100000xf16>) -> tensor<f16> {
   // CHECK-NEXT: %m.sum = aten.sum %x {dtype = f32} : (tensor<100000xf16>) -> tensor<f32>

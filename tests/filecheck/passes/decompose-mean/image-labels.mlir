@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=decompose-mean,cse,dce --mlir-print-debuginfo=false | filecheck %s
 
-// Labels of images are counted as those of rows are.
+// Labels of images are counted like labels of rows.
 // CHECK-LABEL: func.func @forward_and_backward
 func.func @forward_and_backward(%scores: tensor<2x10x4x4xf32>, %labels: tensor<2x4x4xi64>, %grad: tensor<f32>) -> (tensor<f32>, tensor<2x10x4x4xf32>) {
   // CHECK-NEXT: %valid = aten.ne.Scalar %labels {other = -100 : i64} : (tensor<2x4x4xi64>) -> tensor<2x4x4xi1>

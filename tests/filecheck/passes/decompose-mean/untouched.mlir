@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=decompose-mean --print-ir-after-change 2>&1 | filecheck %s
 
-// Sums add up as they are: nothing changes.
+// Sums need no change: they add up over parts.
 // CHECK-NOT: IR Dump
 // CHECK: aten.nll_loss_forward %scores, %labels {reduction = 2 : i64
 // CHECK: aten.nll_loss_forward %scores, %labels {reduction = 0 : i64

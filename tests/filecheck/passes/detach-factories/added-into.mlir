@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=detach-factories | filecheck %s
 
-// Zeros that several ops add into are made for each; one that others read stays, and so does what is no zero.
+// Each op that adds into shared zeros gets its own zeros; zeros with other users, and other constants, stay.
 // CHECK-LABEL: func.func @f
 func.func @f(%i: tensor<8xi64>, %g: tensor<8x4xf32>)
     -> (tensor<16x4xf32>, tensor<16x4xf32>, tensor<16x4xf32>, tensor<16x4xf32>, tensor<16x4xf32>) {

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=detach-factories | filecheck %s
 
-// What is made keeps its sizes, its dtype and its number; what reads its operand stays.
+// A new factory keeps sizes, dtype and number; an op that reads its operand stays.
 // CHECK-LABEL: func.func @f
 func.func @f(%x: tensor<8x4xf32>, %n: tensor<f32>)
     -> (tensor<2x3xf64>, tensor<8x4xf32>, tensor<8x4xi64>, tensor<8x4xf32>, tensor<8x4xf32>) {

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=draw-independently --mlir-print-debuginfo=false | filecheck %s
 
-// Every random op draws from torch's own generator; what uses its results does not.
+// Every random op draws from torch's own generator; its users are not changed.
 
 // CHECK-LABEL: func.func @step
 func.func @step(%x: tensor<8x4xf32> {train.batch = "0"}, %seed: tensor<i64> {train.seed}) -> tensor<8x4xf32> {

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --split-input-file --pass-pipeline='duplex{order=list}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --split-input-file --pass-pipeline='duplex{order=phases}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=PHASES
 
-// Two collectives in a row over different axes, the second of which is long: by the list the part b starts its first one
-// when its operand is there, beside that of the part a, and not after it. What is held beside (%w) leaves room for that.
+// Two collectives in a row over different axes, the second one long: with the list, part b starts its first collective
+// when its operand is ready, together with part a and not after it. The large %w keeps the peak below its limit.
 
 spmd.mesh @mesh = <["micro"=2 temporal, "node"=2, "gpu"=2]>
 spmd.cluster @c on @mesh devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 32.0, memory = 1.0e9, launch = 0.0>] placement [0, 0, 0, 0] links [#spmd.link<"node", alpha = 1.0, beta = 0.1>, #spmd.link<"gpu", alpha = 1.0, beta = 0.0>]

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=duplex --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// A sum over both parts that each of them needs: it is made once the second part is there, and the first goes on then.
+// A sum over both parts that each part needs: it is computed once the second part is ready, and then the first continues.
 
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>
 

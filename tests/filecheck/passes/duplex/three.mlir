@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=duplex --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Three parts: each communicates while the two others compute. Sums are made as the parts come.
+// Three parts: each communicates while the two others compute. Sums are accumulated part by part.
 
 spmd.mesh @mesh = <["micro"=3 temporal, "gpu"=2]>
 

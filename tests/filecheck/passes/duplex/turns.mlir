@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=duplex --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Two collectives in a row are two phases: a part computes while the other communicates. What depends on none is done
-// in the first phase.
+// Two collectives in a row are two phases: a part computes while the other communicates. Ops that depend on no
+// collective are in the first phase.
 
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>
 

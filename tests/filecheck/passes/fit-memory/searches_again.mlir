@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{memory=20000},fit-memory{pipeline="search-strategy{memory=20000}"}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='search-strategy{memory=12000},fit-memory{pipeline="search-strategy"}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=FITS
 
-// The first search believes in more memory than there is. What it needs too much is taken off, and the next one fits.
-// A program that fits is left alone.
+// The first search predicts less memory than its program needs. The limit is lowered by the excess, and the next fits.
+// A program that fits is not changed.
 // CHECK: peak_bytes = 11272
 // CHECK-SAME: spmd.memory_budget = 1.300000e+04
 // FITS: peak_bytes = 11272

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s -p 'fixed-point{pipeline="search-strategy,balance-ratios" max=9}' --print-ir-after-all --mlir-print-debuginfo=false 2>/dev/null | filecheck %s
 // RUN: opt-tool %s -p 'fixed-point{pipeline="search-strategy,balance-ratios" max=1}' --mlir-print-debuginfo=false | filecheck %s
 
-// With even shares the strategy splits the columns of %w; the ratios are for that, and once found they stay.
+// With even shares the strategy splits the columns of %w; the ratios fit that strategy, and then nothing changes.
 
 #fast = #spmd.device<"fast", flops = {float32 = 3.0e6}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
 #slow = #spmd.device<"slow", flops = {float32 = 1.0e6}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-frees --mlir-print-debuginfo=false | filecheck %s
 
-// A collective that was started reads its operands until it is waited for; arguments are the caller's.
+// A started collective reads its operands until its wait; arguments belong to the caller.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-frees --mlir-print-debuginfo=false | filecheck %s
 
-// A view holds on to the memory that it looks at, so what was viewed can be let go of.
+// A view keeps its memory alive, so the viewed value can be freed.
 // CHECK-LABEL: func.func @step
 func.func @step(%x: tensor<4x6xf32>) -> tensor<24xf32> {
   // CHECK-NEXT: %a = aten.relu %x

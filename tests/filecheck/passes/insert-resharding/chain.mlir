@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding --mlir-print-debuginfo=false | filecheck %s
 
 // An all-reduce over both axes of a cluster with a slow network between its nodes is hierarchical: reduce-scatter inside
-// the node, all-reduce of what is left between the nodes, all-gather inside.
+// the node, all-reduce of the parts between the nodes, all-gather inside.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #slow = #spmd.link<"node", alpha = 1.0e-5, beta = 1.0e-8>
@@ -20,7 +20,7 @@ func.func @large(%g: tensor<1048576xf32> {spmd.sharding = #sums}) -> tensor<1048
   func.return %a : tensor<1048576xf32>
 }
 
-// For a value so small that only latency counts one message will do: two would save less than a tenth of its time.
+// A value so small that only latency counts takes one message: two would save less than a tenth of its time.
 // CHECK-LABEL: func.func @small
 func.func @small(%g: tensor<8xf32> {spmd.sharding = #sums}) -> tensor<8xf32> {
   // CHECK-NEXT: %g.all_reduce = spmd.reshard %g to <@mesh, [{}]> : tensor<8xf32>

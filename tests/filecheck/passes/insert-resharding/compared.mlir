@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --verify-diagnostics --pass-pipeline=insert-resharding
 
-// A sum may not be made before a linear op on one side of a comparison and after it on the other.
+// The sum must be on the same side of a linear op for both operands of a comparison.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

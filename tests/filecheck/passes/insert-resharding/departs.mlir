@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding | filecheck %s
 
-// What goes to another stage is no partial value: it is reduced before, here by a reduce-scatter.
+// A value for another stage must not be partial: it is reduced before, here by a reduce-scatter.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

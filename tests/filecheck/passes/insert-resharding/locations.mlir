@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding | filecheck %s
 
-// A resharding stands where the op that needed it stood in the model.
+// A resharding has the location of the op that needs it.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding | filecheck %s
 
-// A partial value that is wanted whole by one user and split by another is summed once: two sums of the same numbers may
+// A partial value that one user needs replicated and another split is summed once: two sums of the same numbers may
 // be rounded differently, and no row would have an element that equals its largest.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding,select-collectives --mlir-print-debuginfo=false | filecheck %s
 
-// Steps over time stand alone, before those over space, and are shared: slices of what is whole, and sums of parts.
+// Steps over time are separate, precede steps over space, and are shared: slices of full values, and sums of parts.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding --mlir-print-debuginfo=false | filecheck %s
 
-// What replaces an argument goes to that argument's home, the loss becomes whole, any other result stays as it is.
+// The new value of an argument goes to the argument's home, the loss becomes replicated, other results stay unchanged.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>

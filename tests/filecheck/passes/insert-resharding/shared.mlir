@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding --mlir-print-debuginfo=false | filecheck %s
 
-// Users with the same demand share one copy, made before the first of them; one whose demand is the home needs none.
+// Users with the same demand share one copy, made before the first of them; a user that takes the home needs none.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding --verify-numerics | filecheck %s
 
-// No shares of the devices lead to these offsets: one dim after the other is made whole, and then split.
+// No shares of the devices give these offsets: one dim after the other is gathered, and then split.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["node"=2, "gpu"=2]>

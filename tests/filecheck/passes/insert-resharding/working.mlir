@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=insert-resharding --mlir-print-debuginfo=false | filecheck %s
 
-// Two demands are both served from the working placement, which is made once.
+// Both users reshard from the working placement, which is made once.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>

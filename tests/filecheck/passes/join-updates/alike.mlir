@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=join-updates --mlir-print-debuginfo=false --verify-numerics | filecheck %s
 
-// Other shapes and shardings are joined; what has another number or dtype, or is alone, is not.
+// Updates of different shapes and shardings are joined; updates with another number or dtype, or single ones, are not.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step

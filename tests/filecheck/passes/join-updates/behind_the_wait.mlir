@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=join-updates --mlir-print-debuginfo=false --verify-numerics | filecheck %s
 
-// What an update makes of a state alone stands before the wait for its gradient; it is joined with those behind it.
+// Ops of an update that depend on a state alone precede the wait for the gradient; they are joined with the later ones.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step

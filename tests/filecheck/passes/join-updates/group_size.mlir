@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='join-updates{group-mb=0.01}' --mlir-print-debuginfo=false | filecheck %s
 
-// Of 4 KiB each, two fit into a group; a parameter that is left alone keeps its op.
+// Two parameters of 4 KiB fit into a group; a single remaining parameter keeps its op.
 
 // CHECK-LABEL: func.func @step
 func.func @step(

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=join-updates --mlir-print-debuginfo=false --verify-numerics | filecheck %s
 
-// New values are written over the old ones by the ops that make them; but where an old value, or one on the way, is read
-// afterwards, they are assigned.
+// New values are written over the old ones by the ops that make them; if an old or an intermediate value is read
+// afterwards, the new values are assigned instead.
 
 // CHECK-LABEL: func.func @over_the_old_ones
 func.func @over_the_old_ones(

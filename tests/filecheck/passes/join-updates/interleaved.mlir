@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=join-updates --mlir-print-debuginfo=false --verify-numerics | filecheck %s
 
-// Updates that are written in turns are joined behind the last op of any, and what that needs.
+// Interleaved updates are joined after the last op of any of them, and after its operands.
 
 // CHECK-LABEL: func.func @step
 func.func @step(

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=join-updates --mlir-print-debuginfo=false --verify-numerics | filecheck %s
 
-// What torch has no multi-tensor function for goes parameter by parameter, in its place of the sequence. An update that
-// needs what another makes is not joined with it; what is made of an update comes after it.
+// Ops without a multi-tensor function in torch run parameter by parameter, at their place in the sequence. An update
+// that needs the result of another is not joined with it; users of an update come after it.
 
 // CHECK-LABEL: func.func @step
 func.func @step(

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=join-updates --mlir-print-debuginfo=false --verify-numerics | filecheck %s
 
-// Squares between the same collectives are summed in one call, of split gradients and whole ones apart; what else is
-// added stays. A scaling that one update reads is joined with it.
+// Squares between the same collectives are summed in one call, split and replicated gradients separately; other
+// additions stay. A scaling that only one update reads is joined with it.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step

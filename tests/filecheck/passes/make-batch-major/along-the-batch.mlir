@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=make-batch-major --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Two batches end to end, through one network, and taken apart.
+// Two batches are concatenated, run through one network, and split again.
 func.func @chunks(%x: tensor<8x4xf32> {train.batch = "0"}, %y: tensor<8x4xf32> {train.batch = "1"}, %w: tensor<4x6xf32>)
     -> (tensor<6xf32>, tensor<6xf32>) {
   %both = aten.cat %x, %y : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<16x4xf32>
@@ -20,7 +20,7 @@ func.func @chunks(%x: tensor<8x4xf32> {train.batch = "0"}, %y: tensor<8x4xf32> {
 // CHECK-NEXT: %a = aten.view %a.beside
 // CHECK-NEXT: %b = aten.view %b.beside
 
-// A batch twice over, of which the second is taken; and the gradient of that.
+// A batch is concatenated with itself and the second half is taken; and its gradient.
 func.func @slices(%x: tensor<8x4xf32> {train.batch = "0"}) -> tensor<16x4xf32> {
   %two = aten.repeat %x {repeats = [2 : i64, 1 : i64]} : (tensor<8x4xf32>) -> tensor<16x4xf32>
   %last = aten.slice.Tensor %two {dim = 0 : i64, start = -8 : i64} : (tensor<16x4xf32>) -> tensor<8x4xf32>
@@ -39,7 +39,7 @@ func.func @slices(%x: tensor<8x4xf32> {train.batch = "0"}) -> tensor<16x4xf32> {
 // CHECK-NEXT: aten.view
 // CHECK-NEXT: func.return
 
-// A slice that has a part of the rows is left as it is, on the rows in their own order.
+// A slice of a part of the rows stays, on the rows in their original order.
 func.func @some(%x: tensor<8x4xf32> {train.batch = "0"}, %y: tensor<8x4xf32> {train.batch = "1"}) -> tensor<4xf32> {
   %both = aten.cat %x, %y : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<16x4xf32>
   %h = aten.exp %both : (tensor<16x4xf32>) -> tensor<16x4xf32>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=make-batch-major --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// What depends on the order of the rows has them in their own order.
+// An op that depends on the order of rows gets them in their original order.
 func.func @running(%y: tensor<8x3xf32> {train.batch = "0"}) -> tensor<24xf32> {
   %t = aten.t %y : (tensor<8x3xf32>) -> tensor<3x8xf32>
   %rows = aten.view %t {size = [24 : i64]} : (tensor<3x8xf32>) -> tensor<24xf32>
@@ -15,7 +15,7 @@ func.func @running(%y: tensor<8x3xf32> {train.batch = "0"}) -> tensor<24xf32> {
 // CHECK-NEXT: %e.in_order = aten.view
 // CHECK-NEXT: %sums = aten.cumsum %e.in_order
 
-// Random numbers are those of the rows in their own order, drawn with the batch in a dim of its own.
+// Random numbers follow the rows in their original order, drawn with the batch in a separate dim.
 func.func @random(%x: tensor<8x3x4xf32> {train.batch = "0"}, %seed: tensor<i64> {train.seed}) -> tensor<8x3x4xf32> {
   %t = aten.transpose.int %x {dim0 = 1 : i64, dim1 = 0 : i64} : (tensor<8x3x4xf32>) -> tensor<3x8x4xf32>
   %rows = aten.view %t {size = [24 : i64, 4 : i64]} : (tensor<3x8x4xf32>) -> tensor<24x4xf32>
@@ -28,7 +28,7 @@ func.func @random(%x: tensor<8x3x4xf32> {train.batch = "0"}, %seed: tensor<i64> 
 // CHECK-LABEL: func.func @random
 // CHECK: aten.random_dropout %{{.*}}, %seed {p = 5.000000e-01 : f64, stream = 0 : i64} : (tensor<3x8x4xf32>, tensor<i64>) -> (tensor<3x8x4xf32>, tensor<3x8x4xi1>)
 
-// What is alike for all rows needs no other order; the gradient of a sum, say.
+// A value that is equal for all rows needs no reordering, for example the gradient of a sum.
 func.func @alike(%x: tensor<8x3x4xf32> {train.batch = "0"}, %g: tensor<4xf32>) -> tensor<4x4xf32> {
   %t = aten.transpose.int %x {dim0 = 1 : i64, dim1 = 0 : i64} : (tensor<8x3x4xf32>) -> tensor<3x8x4xf32>
   %rows = aten.view %t {size = [24 : i64, 4 : i64]} : (tensor<3x8x4xf32>) -> tensor<24x4xf32>
@@ -43,7 +43,7 @@ func.func @alike(%x: tensor<8x3x4xf32> {train.batch = "0"}, %g: tensor<4xf32>) -
 // CHECK-NEXT: %all.t = aten.t %all
 // CHECK-NEXT: %w = aten.mm %all.t, %rows
 
-// Where the batch leads already, nothing changes.
+// If the batch leads already, nothing changes.
 func.func @leading(%x: tensor<8x3x4xf32> {train.batch = "0"}, %w: tensor<4x6xf32>) -> tensor<8x3x6xf32> {
   %rows = aten.view %x {size = [24 : i64, 4 : i64]} : (tensor<8x3x4xf32>) -> tensor<24x4xf32>
   %h = aten.mm %rows, %w : (tensor<24x4xf32>, tensor<4x6xf32>) -> tensor<24x6xf32>
@@ -56,7 +56,7 @@ func.func @leading(%x: tensor<8x3x4xf32> {train.batch = "0"}, %w: tensor<4x6xf32
 // CHECK-NEXT: %y = aten.view %h
 // CHECK-NEXT: func.return %y
 
-// Statistics of the batch are those of all rows, in whichever order.
+// Statistics of the batch do not depend on the order of rows.
 func.func @norm(%x: tensor<8x3x4xf32> {train.batch = "0"}) -> tensor<8x3x4xf32> {
   %t = aten.transpose.int %x {dim0 = 1 : i64, dim1 = 0 : i64} : (tensor<8x3x4xf32>) -> tensor<3x8x4xf32>
   %rows = aten.view %t {size = [24 : i64, 4 : i64]} : (tensor<3x8x4xf32>) -> tensor<24x4xf32>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=make-batch-major --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// The gradient of permute(2, 0, 3, 1, 4): three batches end to end become three beside one another.
+// The gradient of permute(2, 0, 3, 1, 4): three concatenated batches become three adjacent slices of each row.
 func.func @qkv(%q: tensor<8x2x5x4xf32> {train.batch = "0"}, %k: tensor<8x2x5x4xf32> {train.batch = "1"},
     %v: tensor<8x2x5x4xf32> {train.batch = "2"}, %w: tensor<24x6xf32>) -> tensor<6xf32> {
   %cat = aten.cat %q, %k, %v

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='mark-compiled,annotate-costs' | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='annotate-costs' | filecheck %s --check-prefix=ALONE
 
-// Marked, three ops in a row are one kernel, which reads 64 bytes and writes 64 of them, in one launch of a second; what
-// is annotated to the ops is their part of it. Not marked, each is a kernel by itself.
+// With the mark, three ops in a row are one kernel, which reads 64 bytes and writes 64, in one launch of a second; the
+// annotation of each op is its part of the kernel. Without the mark, each op is a separate kernel.
 
 #op = #spmd.sig<@mesh, ([{}]) -> ([{}])>
 

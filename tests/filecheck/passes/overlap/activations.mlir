@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='overlap{activations=false}' | filecheck %s --check-prefix=OFF
 
-// In @work there is an op to run while %x.all is on its way; in @no_work the result is needed at once.
+// In @work there is an op to run while %x.all is in flight; in @no_work the result is needed at once.
 
 #op = #spmd.sig<@mesh, ([{"gpu"}]) -> ([{"gpu"}])>
 #whole = #spmd.sig<@mesh, ([{}]) -> ([{}])>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0.001}' | filecheck %s
 
-// A bucket has two gradients of 512 bytes, in the order in which they are ready: it starts when the second is.
+// A bucket has two gradients of 512 bytes, in the order in which they are ready: it starts when the second gradient is.
 // The updates follow in the order of the buckets, each bucket's wait right before the first.
 
 #grad = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>

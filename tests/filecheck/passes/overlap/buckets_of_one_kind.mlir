@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 
-// Together travel reductions of one kind, dtype and set of axes; the dims that they scatter may differ.
+// A bucket has reductions of one kind, dtype and set of axes; the dims that they scatter may differ.
 
 #sum = #spmd.sig<@mesh, ([{}, {}, {"gpu"}]) -> ([{}, {}], unreduced={"gpu"})>
 #pass = #spmd.sig<@mesh, ([{}, {}], unreduced={"gpu"}) -> ([{}, {}], unreduced={"gpu"})>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 
-// A number that takes few ops to make from the batch is made first, and reduced while the rest runs.
+// A scalar that few ops compute from the batch is computed first, and reduced while the rest runs.
 
 #valid = #spmd.sig<@mesh, ([{"gpu"}]) -> ([{"gpu"}])>
 #count = #spmd.sig<@mesh, ([{"gpu"}]) -> ([], unreduced={"gpu"})>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=overlap --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
 // A parameter is gathered before the loop that uses it, and the sum of its gradient's parts is reduced after it; within
-// the loop a collective starts early too. The sum over time is no collective.
+// the loop a collective starts early too. The sum over time is not a collective.
 
 #half = #spmd.sharding<@mesh, [{"gpu"}]>
 spmd.mesh @mesh = <["t"=2 temporal, "gpu"=2]>

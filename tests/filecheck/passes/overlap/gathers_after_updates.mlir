@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' | filecheck %s
 
-// Parameters that are updated in parts and kept whole (ZeRO-1): a bucket is gathered while the next is updated.
+// Parameters that are updated in parts and stored replicated (ZeRO-1): a bucket is gathered while the next is updated.
 
 #grad = #spmd.sig<@mesh, ([{}, {}]) -> ([{}])>
 #half = #spmd.sig<@mesh, ([{}]) -> ([{}])>

@@ -4,9 +4,9 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=1}' | filecheck %s --check-prefix=LARGE
 // RUN: opt-tool %s --pass-pipeline='overlap{gathers=false}' | filecheck %s --check-prefix=OFF
 
-// A block's parameters are gathered together, a block ahead: when the block before it is first needed. Backward
-// gathers again, but for what forward still needs when that would start. Small blocks share a bucket, but not those of
-// forward and backward.
+// The parameters of a block are gathered together, one block ahead: at the first use of the previous block. Backward
+// gathers again, except values that forward still needs at that point. Small blocks share a bucket, but blocks of
+// forward and backward do not.
 
 #mm = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>
 #view = #spmd.sig<@mesh, ([{}, {}]) -> ([{}, {}])>

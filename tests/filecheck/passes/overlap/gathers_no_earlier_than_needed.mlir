@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' | filecheck %s
 
-// Where a cluster tells the time, a gather starts when three times what it takes is left: 3 * 1 s, an op taking 1 s.
+// With the times of a cluster, a gather starts when three times its duration is left: 3 * 1 s, with ops of 1 s.
 
 #op = #spmd.sig<@mesh, ([{}]) -> ([{}])>
 #add = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 
-// Gradients that are reduced in bfloat16, cast, and scaled by their norm, travel in one bucket: what is done to them
-// follows its wait, as the updates do.
+// Gradients that are reduced in bfloat16, cast, and scaled by their norm share one bucket: the casts and scalings
+// follow its wait, as the updates do.
 
 #grad = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
 #same = #spmd.sig<@mesh, ([{}]) -> ([{}])>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0 in_flight=1}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0 in_flight=2}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=TWO
 
-// Before one reduce-scatter more than may be under way starts, the oldest is waited for.
+// Before a reduce-scatter would exceed the limit in flight, the oldest one is waited for.
 
 #sum = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
 #neg = #spmd.sig<@mesh, ([{}], unreduced={"gpu"}) -> ([{}], unreduced={"gpu"})>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0 memory=210}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=AMPLE
 
-// A gather starts as early as it must to be over in time; where a rank would hold more than it may meanwhile, after that.
+// A gather starts early enough to end in time; if a rank would exceed its memory meanwhile, it starts after that.
 
 #one = #spmd.sig<@mesh, ([{}]) -> ([{}])>
 #both = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0 memory=180}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=AMPLE
 
-// Where a rank would hold more than it may, the oldest reduce-scatter is waited for before the op that is too much, though
-// that takes time: the link is slow. Where there is memory, reductions are waited for when they are needed.
+// If a rank would exceed its memory, the oldest reduce-scatter is waited for before that op, even on a slow link.
+// If there is enough memory, reductions are waited for when they are needed.
 
 #sum = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
 #neg = #spmd.sig<@mesh, ([{}], unreduced={"gpu"}) -> ([{}], unreduced={"gpu"})>

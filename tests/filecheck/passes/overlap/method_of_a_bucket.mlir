@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0.3}' | filecheck %s --check-prefixes=CHECK,SMALL
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=64}' | filecheck %s --check-prefixes=CHECK,LARGE
 
-// Each gather alone goes in phases, which saves latency. Together they are large enough for one phase, which copies and
-// sends less. A gather for which another method than its cheapest was asked keeps it.
+// A single gather is hierarchical, which saves latency. In a bucket the gathers are large enough for one phase, which
+// copies and sends less. A gather with an explicit method other than the cheapest keeps it.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e11, memory = 1.0e9, launch = 0.0>
 #keep = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>

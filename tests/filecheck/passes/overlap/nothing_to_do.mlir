@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 
-// Local steps, and collectives over a single rank, have nothing to wait for. Frees and reused memory are of an order of ops: they are
+// Local steps, and collectives over a single rank, have nothing to wait for. Frees and reused memory depend on the order of ops: they are
 // dropped, and decided again by later passes.
 
 spmd.mesh @mesh = <["gpu"=2, "one"=1]>

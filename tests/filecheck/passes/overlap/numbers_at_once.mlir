@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 
-// A number is reduced from when it is there, although there is time enough until it is needed (a reduction takes 1 s,
-// an op too): it holds no memory, and no rank waits in the middle of forward for another that is late.
+// The reduction of a scalar starts as soon as it is computed, although it is needed much later (a reduction and an op
+// take 1 s each): it holds no memory, and no rank waits in the middle of forward for a late one.
 
 #valid = #spmd.sig<@mesh, ([{"gpu"}]) -> ([{"gpu"}])>
 #count = #spmd.sig<@mesh, ([{"gpu"}]) -> ([], unreduced={"gpu"})>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' | filecheck %s
 
-// What is reduced over a second axis starts there once the next bucket has started over the first.
+// A reduction over a second axis starts there after the next bucket has started over the first axis.
 
 #sum = #spmd.sig<@mesh, ([{"dp"}, {"tp"}, {}]) -> ([{}], unreduced={"dp", "tp"})>
 #pass = #spmd.sig<@mesh, ([{}], unreduced={"dp", "tp"}) -> ([{}], unreduced={"dp", "tp"})>

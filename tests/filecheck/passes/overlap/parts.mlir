@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=overlap | filecheck %s
 
-// What is reduced for every part of the batch does not travel with what is reduced once, after all parts.
+// Reductions for every part of the batch do not share a bucket with reductions after all parts.
 
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>
 func.func @step(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}]>},

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' --mlir-print-debuginfo=false | filecheck %s
 
-// The ops of one parameter's update stay together, though some need no gradient; those of %b wait for the sum of squares
-// of what %b's update made, over all ranks, and the update of %a is made meanwhile.
+// The ops of one parameter's update stay together, though some need no gradient; the ops of %b wait for a sum of squares
+// of its update over all ranks, and the update of %a runs meanwhile.
 
 #grad = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
 #one = #spmd.sig<@mesh, ([{"gpu"}]) -> ([{"gpu"}])>

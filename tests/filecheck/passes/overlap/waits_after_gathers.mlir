@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0 prefetch=0}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// A reduce-scatter is over when what was started after it over the same axes is: it is waited for right after that, and
-// not before the update, so that the gradient can be freed. Of one over other axes nothing is known.
+// A reduce-scatter has ended when a later collective over the same axes has: its wait follows right after that one,
+// and not before the update, so that the gradient can be freed. Collectives over other axes tell nothing about it.
 
 #whole = #spmd.sig<@mesh, ([{}]) -> ([{}])>
 #both = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>

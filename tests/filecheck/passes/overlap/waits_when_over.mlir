@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Where a cluster tells the time, a reduce-scatter is waited for when three times what it takes has passed, and not
-// before: 3 * 0.5 s, an op taking 1 s. What would be over later than its result is needed is waited for then.
+// With the times of a cluster, the wait for a reduce-scatter comes when three times its duration has passed, and not
+// before: 3 * 0.5 s, with ops of 1 s. If its result is needed earlier, the wait comes at that point.
 
 #sum = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
 #neg = #spmd.sig<@mesh, ([{}], unreduced={"gpu"}) -> ([{}], unreduced={"gpu"})>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap' | filecheck %s
 
-// Tensor parallelism: the gradient of the weight does not need that of the input, and is computed while the latter
-// is reduced.
+// Tensor parallelism: the gradient of the weight does not need the gradient of the input, and is computed while the
+// latter is reduced.
 
 #dx = #spmd.sig<@mesh, ([{}, {"gpu"}], [{"gpu"}, {}]) -> ([{}, {}], unreduced={"gpu"})>
 #dw = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>

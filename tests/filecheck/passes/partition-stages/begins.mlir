@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='partition-stages{stages=2 begins="0,2"}' | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='partition-stages{stages=2 begins="0,3"}' 2>&1 | filecheck %s --check-prefix=WRONG
 
-// Stages begin where they are told to, though three equal layers and then none is no fast division.
+// Stages begin at the given layers, although a stage with both products is a slow division.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=2]>

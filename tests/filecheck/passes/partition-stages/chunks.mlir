@@ -2,7 +2,7 @@
 // RUN: not opt-tool %s --pass-pipeline='partition-stages{stages=2 chunks=3}' 2>&1 | filecheck %s --check-prefix=MANY
 // RUN: not opt-tool %s --pass-pipeline='partition-stages{stages=1 chunks=2}' 2>&1 | filecheck %s --check-prefix=ONE
 
-// Of two chunks of each of two stages the layers go to the stages in turns, and values come back to the first.
+// With two chunks on each of two stages, layers alternate between the stages, and values return to the first stage.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=2]>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='partition-stages{stages=2}' | filecheck %s
 
-// What is made of batch items alone is made on every stage that uses it, of a batch item of its own.
+// A value computed from batch items alone is computed on every stage that uses it, from the stage's own batch item.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=2]>

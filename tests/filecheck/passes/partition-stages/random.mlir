@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='partition-stages{stages=2}' --split-input-file | filecheck %s
 
-// Every stage that draws has the seed; a draw that needs nothing else is made where it is used.
+// Every stage that draws has the seed; a draw without other operands is made on the stage that uses it.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=2]>
@@ -28,7 +28,7 @@ func.func @step(%v: tensor<8xf32> {train.param = "a"}, %w: tensor<8xf32> {train.
 
 // -----
 
-// What each device draws for itself is drawn once, and sent.
+// Independent draws are made once, and sent.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=2]>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='partition-stages{stages=3}' | filecheck %s
 
-// A value that skips a stage goes straight to the one that uses it.
+// A value that skips a stage is sent directly to the stage that uses it.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=3]>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='partition-stages{stages=2}' | filecheck %s
 
-// A weight that two stages use lives on the first: it crosses, and its gradient comes back. The updates of both stages
-// have a learning rate of their own, and both give the loss.
+// A weight that two stages use lives on the first: it is sent, and its gradient is sent back. The updates of both stages
+// have separate learning rates, and both stages return the loss.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=2]>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=plan-transfers | filecheck %s
 
-// Receivers of a host stand next to one another in the chain, so that the host gets one copy; of those that hold a
-// slice, hosts take turns to send.
+// Receivers of a host are adjacent in the chain, so that the host gets one copy; the hosts that hold a slice take
+// turns to send.
 
 spmd.mesh @stage0 = <["node"=2, "gpu"=2]> on [0, 1, 2, 3]
 spmd.mesh @stage1 = <["node"=2, "gpu"=2]> on [4, 5, 6, 7]

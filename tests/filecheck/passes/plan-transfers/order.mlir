@@ -2,7 +2,7 @@
 // RUN: opt-tool %s --pass-pipeline='plan-transfers{order=greedy}' | filecheck %s --check-prefix=GREEDY
 // RUN: opt-tool %s --pass-pipeline='plan-transfers{order=exact}' | filecheck %s
 
-// Two hosts send halves of rows, two want halves of columns. In the order of the slices both send to the first host, and
+// Two hosts send halves of rows, two need halves of columns. In the order of the slices both send to the first host, and
 // then to the second; in the best order each host sends and receives all the time.
 
 spmd.mesh @stage0 = <["node"=2, "gpu"=2]> on [0, 1, 2, 3]

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=plan-transfers | filecheck %s
 
-// Parts are sent apart, and each receiver gets what it holds and no more, uneven or not.
+// Parts are sent separately, and each receiver gets exactly its own slice, uneven or not.
 
 spmd.mesh @stage0 = <["micro"=2 temporal, "gpu"=1]> on [0]
 spmd.mesh @stage1 = <["micro"=2 temporal, "gpu"=2]> on [1, 2]

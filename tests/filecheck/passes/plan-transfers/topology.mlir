@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=plan-transfers | filecheck %s
 
-// Where the cluster says what hosts there are, they are not the rows of the mesh: ranks 0 to 2 are on one, rank 3 on
-// another. So of two slices that two ranks hold, rank 3 sends the second.
+// The hosts of the cluster replace the rows of the mesh: ranks 0 to 2 are on one host, rank 3 on another.
+// So rank 3 sends the second of two slices that two ranks hold.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=6]>

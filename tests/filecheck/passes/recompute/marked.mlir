@@ -3,8 +3,8 @@
 // RUN: not opt-tool %s --pass-pipeline='recompute{keep=1.5}' 2>&1 | filecheck %s --check-prefix=PART
 // RUN: not opt-tool %s --pass-pipeline='recompute{keep=0.5}' 2>&1 | filecheck %s --check-prefix=CLUSTER
 
-// Only what was run under a checkpoint is done again, right before it is needed: %c leaves its region and is kept; the
-// view of an argument is made again, so that the copy that forward gathered is not held; numbers are drawn by place.
+// Only ops under a checkpoint are recomputed, right before they are needed: %c leaves its region and is kept; the
+// view of an argument is recomputed, so that forward's gathered copy is not held; numbers are drawn by position.
 // CHECK-LABEL: func.func @step
 // CHECK:         %loss = aten.sum
 // CHECK-NEXT:    %g = aten.mul.Tensor %c, %d {train.backward}

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=reuse-buffers --mlir-print-debuginfo=false | filecheck %s
 
-// An all-reduce is in place, a started one until its wait; what a collective that moves nothing may hand on is not.
+// An all-reduce is in place, a started one until its wait; a result that may be the operand itself is not overwritten.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step

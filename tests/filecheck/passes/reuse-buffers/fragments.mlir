@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=reuse-buffers --mlir-print-debuginfo=false | filecheck %s
 
-// The sum of the parts begins in the memory of what the first part yields, but not where that is a view that something
-// else looks at.
+// The sum of the parts starts in the memory of the first part's result, unless that is a view whose memory has
+// other users.
 
 spmd.mesh @mesh = <["t"=2 temporal, "gpu"=1]>
 // CHECK-LABEL: func.func @step

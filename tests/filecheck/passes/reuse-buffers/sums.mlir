@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=reuse-buffers --mlir-print-debuginfo=false | filecheck %s
 
-// A sum is written over an operand that nothing reads any more; an argument is the caller's, and a view keeps the
-// memory it looks at.
+// A sum is written over an operand after its last use; an argument belongs to the caller, and a view keeps its
+// memory alive.
 
 // CHECK-LABEL: func.func @over_its_first_operand
 func.func @over_its_first_operand(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -40,7 +40,7 @@ func.func @a_view_is_read(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<2x2xf32>)
   func.return %b, %v : tensor<4xf32>, tensor<2x2xf32>
 }
 
-// What stands there is decided again.
+// Existing decisions are made again.
 // CHECK-LABEL: func.func @again
 func.func @again(%x: tensor<4xf32>) -> tensor<4xf32> {
   %a = aten.relu %x : (tensor<4xf32>) -> tensor<4xf32>

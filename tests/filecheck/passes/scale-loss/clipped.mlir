@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='scale-loss{growth_interval=10},clip-gradients{norm=1.0}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='scale-loss{backoff_factor=2.0}' 2>&1 | filecheck %s --check-prefix=BACKOFF
 
-// Gradients are scaled back before they are clipped; one sum says whether any of them is not finite; the ops of an update
-// that is no fused op run in any case, and what they give is not assigned.
+// Gradients are scaled back before they are clipped; one sum tells whether all of them are finite; the ops of an update
+// that is not a fused op always run, and their results are not assigned if a step is skipped.
 // CHECK: %one.scaled = aten.mul.Tensor %one, %loss_scale
 // CHECK: %g = aten.mul.Tensor %x, %one.scaled
 // CHECK: %finite.count = aten.add.Tensor %h.finite.count, %g.finite.count : (tensor<i64>, tensor<i64>) -> tensor<i64>

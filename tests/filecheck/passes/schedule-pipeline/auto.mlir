@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='schedule-pipeline{schedule=auto}' | filecheck %s
 
 // A transfer takes as long as four fragments. The first stage runs three forwards ahead, where 1f1b has two, so that the link
-// is never idle; each stage begins to receive what is on its way to it, up to two parts ahead of the one that it waits for.
-// How long transfers take follows from their tasks, so these are planned.
+// is never idle; each stage starts receives up to two parts ahead of the part that it waits for.
+// The duration of a transfer depends on its tasks, so transfers are planned first.
 
 // CHECK: pipe.schedule = {{\[\[}}#pipe.slot<run "forward0" 0>, #pipe.slot<start "h" 0>, #pipe.slot<run "forward0" 1>, #pipe.slot<start "h" 1>, #pipe.slot<start "g" 0>, #pipe.slot<run "forward0" 2>, #pipe.slot<start "h" 2>, #pipe.slot<start "g" 1>, #pipe.slot<wait "g" 0>, #pipe.slot<run "backward0" 0>, #pipe.slot<run "forward0" 3>
 // CHECK-SAME: [#pipe.slot<start "h" 0>, #pipe.slot<start "h" 1>, #pipe.slot<wait "h" 0>, #pipe.slot<run "forward1" 0>, #pipe.slot<run "backward1" 0>, #pipe.slot<start "g" 0>, #pipe.slot<run "weights1" 0>, #pipe.slot<start "h" 2>, #pipe.slot<wait "h" 1>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=schedule-pipeline | filecheck %s
 
-// On a stage that sends gradients on, those of weights are in a fragment of their own, which runs after the transfer has
-// started; on the first stage, which sends none, all are in one. What is summed over the parts is reduced after them.
+// On a stage that sends gradients, gradients of weights are in a separate fragment, which runs after the transfer has
+// started; the first stage, which sends none, has one fragment. Sums over the parts are reduced after the parts.
 
 // CHECK: pipe.schedule = {{\[\[}}#pipe.slot<run "forward0" 0>, #pipe.slot<start "h" 0>, #pipe.slot<start "g" 0>, #pipe.slot<run "forward0" 1>, #pipe.slot<start "h" 1>, #pipe.slot<start "g" 1>, #pipe.slot<wait "g" 0>, #pipe.slot<run "backward0" 0>, #pipe.slot<wait "g" 1>, #pipe.slot<run "backward0" 1>],
 // CHECK-SAME: [#pipe.slot<start "h" 0>, #pipe.slot<wait "h" 0>, #pipe.slot<run "forward1" 0>, #pipe.slot<start "h" 1>, #pipe.slot<run "backward1" 0>, #pipe.slot<start "g" 0>, #pipe.slot<wait "h" 1>, #pipe.slot<run "forward1" 1>, #pipe.slot<run "weights1" 0>, #pipe.slot<run "backward1" 1>, #pipe.slot<start "g" 1>, #pipe.slot<run "weights1" 1>{{\]\]}}

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='schedule-pipeline{schedule=interleaved-1f1b}' | filecheck %s
 
-// Values come back to the first stage, so each stage has two chunks of the model, with fragments of their own. Two parts, as
+// Values come back to the first stage, so each stage has two chunks of the model, with separate fragments. Two parts, as
 // many as there are stages, go through the first chunks before they go through the second ones; backward begins with these.
-// What the first stage does in backward of its second chunk is waited for, so its gradients of weights are apart.
+// Another stage waits for backward of the first stage's second chunk, so its gradients of weights are separate.
 
 // CHECK: pipe.schedule = {{\[\[}}#pipe.slot<run "forward0.0" 0>, #pipe.slot<start "a" 0>, #pipe.slot<start "b" 0>, #pipe.slot<run "forward0.0" 1>, #pipe.slot<start "a" 1>, #pipe.slot<start "b" 1>, #pipe.slot<wait "b" 0>, #pipe.slot<run "forward0.1" 0>, #pipe.slot<start "c" 0>, #pipe.slot<start "gc" 0>, #pipe.slot<wait "b" 1>, #pipe.slot<run "forward0.1" 1>, #pipe.slot<start "c" 1>
 // CHECK-SAME: #pipe.slot<run "backward0.1" 0>

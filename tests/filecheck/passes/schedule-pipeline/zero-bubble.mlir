@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='schedule-pipeline{schedule=zero-bubble}' | filecheck %s
 
-// As 1f1b, but on the second of two stages gradients of weights wait for those of one further part: `weights1 0` fills what
-// the stage would wait for part 2, and holds what it needs for as long as the first stage holds its parts.
+// As 1f1b, but on the second of two stages gradients of weights run one part later: `weights1 0` fills the wait of
+// the stage for part 2, and holds its operands for as long as the first stage holds its parts.
 
 // CHECK: pipe.schedule = {{\[\[}}#pipe.slot<run "forward0" 0>
 // CHECK-SAME: [#pipe.slot<start "h" 0>, #pipe.slot<wait "h" 0>, #pipe.slot<run "forward1" 0>, #pipe.slot<start "h" 1>, #pipe.slot<run "backward1" 0>, #pipe.slot<start "g" 0>, #pipe.slot<wait "h" 1>, #pipe.slot<run "forward1" 1>, #pipe.slot<run "backward1" 1>, #pipe.slot<start "g" 1>, #pipe.slot<start "h" 2>, #pipe.slot<run "weights1" 0>, #pipe.slot<wait "h" 2>, #pipe.slot<run "forward1" 2>, #pipe.slot<run "backward1" 2>, #pipe.slot<start "g" 2>, #pipe.slot<start "h" 3>, #pipe.slot<run "weights1" 1>, #pipe.slot<wait "h" 3>, #pipe.slot<run "forward1" 3>, #pipe.slot<run "backward1" 3>, #pipe.slot<start "g" 3>, #pipe.slot<run "weights1" 2>, #pipe.slot<run "weights1" 3>{{\]\]}}

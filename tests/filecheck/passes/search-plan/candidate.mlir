@@ -3,8 +3,8 @@
 // RUN: not opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero3.json" stages=2}' 2>&1 | filecheck %s --check-prefix=OTHER
 // RUN: opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero3.json" mesh="4" stages=1}' | filecheck %s
 
-// The candidate of a file is made again, and nothing is searched: one candidate is known, and no bound. The file is of
-// an older version, which gave choices a name.
+// The candidate of a file is compiled again without a search: the report has one candidate and no bound. The file is
+// of an older version, which gave choices a name.
 // CHECK: spmd.chosen = {
 // CHECK-SAME: choice = {pins = [{preset = "zero3", axes = ["gpu"]}]
 // CHECK-SAME: spmd.plan = {chosen = "zero3 on 4", step = {{[0-9.e-]+}} : f64, candidates = [{name = "zero3 on 4", why = ""

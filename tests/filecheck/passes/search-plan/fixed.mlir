@@ -2,7 +2,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-plan{micro_batches=4 stages=1 duplex=no}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=PARTS
 // RUN: opt-tool %s --pass-pipeline='search-plan{duplex=yes}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=TURNS
 
-// What the user decides is not searched for.
+// Decisions of the user are not searched.
 // CHECK: spmd.mesh @mesh = <["a0"=2, "a1"=2]>
 // CHECK-NOT: pipe.fragment
 // PARTS: spmd.mesh @mesh = <["micro"=4 temporal, "gpu"=4]>

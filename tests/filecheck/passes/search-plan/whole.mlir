@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-plan,check-order,reuse-buffers,check-memory,insert-frees' --mlir-print-debuginfo=false | filecheck %s
 
 // The plan is a program, with its candidates and a lower bound of its step. Here it is optimal: columns of the weight
-// are split, the batch is whole, and nothing is sent.
+// are split, the batch is replicated, and nothing is sent.
 // CHECK: spmd.chosen = {
 // CHECK-SAME: spmd.plan = {chosen = "
 // CHECK-SAME: bound = {{[0-9.e-]+}} : f64

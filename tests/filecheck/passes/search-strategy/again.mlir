@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=search-strategy,insert-resharding,select-collectives,reuse-buffers,insert-frees,search-strategy \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// What an earlier run was lowered to is taken back, and the second run decides as the first did.
+// The lowering of an earlier run is undone, and the second run decides as the first did.
 // CHECK-NOT: spmd.all
 // CHECK-NOT: spmd.reduce_scatter
 // CHECK-NOT: spmd.free

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=astar pins="%S/Inputs/data-parallel.toml"},insert-resharding,select-collectives' --mlir-print-debuginfo=false | filecheck %s
 
 // Sufficient factors (HAP 2.5.2 and 4.4): the gradient of a weight of 1024 x 1024 is the product of two factors of batch x
-// 1024. With a batch of 512 it is cheaper to gather both factors, so that every device has the whole gradient, than to
+// 1024. With a batch of 512 it is cheaper to gather both factors, so that every device has the full gradient, than to
 // reduce it, although every device then computes all of it. With a batch of 8192 the gradient is reduced.
 
 #gpu = #spmd.device<"gpu", flops = {float32 = 1.0e13}, bandwidth = 1.0e12, memory = 1.0e12, launch = 0.0>

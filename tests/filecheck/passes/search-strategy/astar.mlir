@@ -4,8 +4,8 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=astar explain=true without="fusion,bound"}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=PLAIN
 // RUN: not opt-tool %s --pass-pipeline='search-strategy{algorithm=astar without=pruning}' 2>&1 | filecheck %s --check-prefix=UNKNOWN
 
-// HAP's synthesis finds what elimination finds, and says how many programs it took from the queue, how many it generated
-// and how many it dropped by which rule. Without an estimate of the cost to come and without fusion it takes more.
+// HAP's synthesis finds the optimum of elimination, and reports how many programs it took from the queue, generated,
+// and dropped by each rule. Without an estimate of the cost to come and without fusion it takes more programs.
 
 // UNKNOWN: algorithm=astar has no part 'pruning'; expected ascent, bound, dominance, fusion, once, order, redundant, states
 

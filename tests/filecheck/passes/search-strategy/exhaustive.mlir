@@ -1,9 +1,9 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=eliminate}' --mlir-print-debuginfo=false | filecheck %s --check-prefixes=CHECK,ELIMINATE
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=exhaustive}' --mlir-print-debuginfo=false | filecheck %s --check-prefixes=CHECK,EXHAUSTIVE
 
-// Trying everything finds nothing cheaper than elimination does, whose bound meets its cost: the 2 * 64^3 operations of
+// Exhaustive search finds the cost of elimination, whose bound equals its cost: the 2 * 64^3 operations of
 // each product, halved, at 1e9 a second, and one all-to-all: 1 microsecond, a quarter of 64^2 * 4 bytes at 1e9 a second,
-// and the nanosecond by which every message costs more than none.
+// and the nanosecond that is added to every message.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -5,8 +5,8 @@
 // RUN: not opt-tool %s --pass-pipeline='search-strategy{algorithm=ilp memory=11000}' 2>&1 | filecheck %s --check-prefix=REFUSED
 
 // An integer program. Costs are rounded down to its resolution, a billionth of what it starts from, and so is the bound.
-// Where the optimum does not fit, it gets a constraint on the bytes alive at the point of the peak, and proves the
-// optimum of what fits.
+// If the optimum does not fit, the program gets a constraint on the bytes alive at the point of the peak, and proves
+// the optimum among fitting strategies.
 // REFUSED: no strategy fits: the tightest found needs 15368 bytes on a device that has 11000 bytes, 4368 bytes too much;
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

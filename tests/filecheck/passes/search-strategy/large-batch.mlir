@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=search-strategy --mlir-print-debuginfo=false | filecheck %s
 
-// A batch that is large beside the weights: data parallel. Weights and their updates are split all the same, because
-// to reduce-scatter gradients and gather weights sends what an all-reduce does and updates half as much (ZeRO).
+// The batch is large compared with the weights: data parallel. Weights and their updates are split anyway, because
+// a reduce-scatter of gradients and a gather of weights send as much as an all-reduce and update half as much (ZeRO).
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

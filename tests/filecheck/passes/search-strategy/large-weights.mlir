@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=search-strategy --mlir-print-debuginfo=false | filecheck %s
 
-// Weights that are large beside the batch: columns of the first and rows of the second (Megatron).
+// The weights are large compared with the batch: columns of the first and rows of the second are split (Megatron).
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

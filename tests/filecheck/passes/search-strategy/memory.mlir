@@ -2,8 +2,8 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{memory=12000}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=TIGHT
 // RUN: not opt-tool %s --pass-pipeline='search-strategy{memory=8000}' 2>&1 | filecheck %s --check-prefix=REFUSED
 
-// The cheapest strategy keeps the whole batch on every device. Where that does not fit, the cheapest that does is
-// taken; where nothing does, the error says by how much.
+// The cheapest strategy keeps the full batch on every device. If it does not fit, the cheapest fitting strategy is
+// taken; if no strategy fits, the error names the missing bytes.
 // REFUSED: no strategy fits: the tightest found needs 11272 bytes on a device that has 8000 bytes, 3272 bytes too much;
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=metropolis without=reduction explain=true budget=100}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// One product changes at a time, and what costs more is accepted with a probability.
+// One product changes at a time, and a more expensive strategy is accepted with a probability.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

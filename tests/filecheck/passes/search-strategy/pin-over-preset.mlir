@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=fixed pins="%S/Inputs/columns-and-dp.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// A pin of a value wins over a preset, though it stands above it: columns at home, whole in use.
+// A pin of a value overrides a preset that follows it: split by columns at home, replicated in use.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

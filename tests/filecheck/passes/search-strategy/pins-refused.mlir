@@ -11,7 +11,7 @@
 // RUN: not opt-tool %s --pass-pipeline='search-strategy{pins="%S/Inputs/missing.toml"}' 2>&1 \
 // RUN:   | filecheck %s --check-prefix=FILE
 
-// What pins ask for and cannot be had is refused with the reason, at the step or op concerned.
+// Impossible pins are refused with the reason, at the step or op concerned.
 // TYPO: 'func.func' op @step: typo.toml:1: pin 'fcc.weight' matches no parameter, state, gradient or batch input; did you mean "fc.weight"?
 // AXIS: pin 'fc.weight' on fc.weight: mesh @mesh has no axis "gpus"; its axes are "gpu"=2
 // PRESET: Inputs/unknown-preset.toml:1: pin 1: preset 'fsdp' is not one of dp, zero1, zero2, zero3, tp

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=fixed pins="%S/Inputs/tp.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Tensor parallelism never splits the batch instead of a matrix, though to gather two small matrices, which are used
-// transposed, would send less than to gather what is between the products.
+// Tensor parallelism never splits the batch instead of a matrix, though a gather of two small matrices, which are used
+// transposed, would send less than a gather of the value between the products.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=fixed pins="%S/Inputs/tp.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Tensor parallel: the batch is whole, the weights are split at home and in use.
+// Tensor parallel: the batch is replicated, the weights are split at home and in use.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

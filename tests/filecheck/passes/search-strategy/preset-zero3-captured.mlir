@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=fixed pins="%S/Inputs/zero3.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// ZeRO-3 of an update that is no fused op: parameter and state are split at home, and every op of the update on its part.
+// ZeRO-3 of an update that is not a fused op: parameter and state are split at home, and every op of the update on its part.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

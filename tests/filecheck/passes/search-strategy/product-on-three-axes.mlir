@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{pins="%S/Inputs/cube.toml"},insert-resharding,select-collectives' --verify-numerics \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// A 2.5-D product: an axis for each of the three factors, and each matrix kept once. One collective brings each operand
+// A 2.5-D product: an axis for each of the three factors, and each matrix stored once. One collective reshards each operand
 // into the form that the product takes, since z and x divide a dim in this order, too.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e12}, bandwidth = 1.0e12, memory = 1.0e9, launch = 0.0>

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy{algorithm=random without=reduction explain=true}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// The signatures of both products are drawn anew until the budget is spent or, as here, every choice was drawn; all
-// other ops follow at least cost.
+// The signatures of both products are drawn again until the budget is spent or, as here, every choice was drawn; all
+// other ops get their cheapest completion.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=search-strategy --mlir-print-debuginfo=false | filecheck %s
 
-// A network so slow that nothing is worth a message: every device does everything.
+// The network is so slow that no message pays: every device computes everything.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0, beta = 1.0e-9>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='search-strategy,insert-resharding' | filecheck %s
 
-// Each stage is searched on its own mesh; how a value comes to it is part of the choice.
+// Each stage is searched on its own mesh; the sharding of received values is part of the choice.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #fast = #spmd.link<"gpu", alpha = 1.0e-9, beta = 1.0e-12>

@@ -6,8 +6,8 @@
 // RUN:   --mlir-print-debuginfo=false | filecheck %s --check-prefix=FREE
 
 // Two equal layers get the same signature, so that a collective is between them. Without ties the first splits its
-// columns and the second its rows, which need none. As a tied optimum is no bound of the others, its bound is what is
-// known without a search.
+// columns and the second its rows, which need none. As a tied optimum is not a bound for other strategies, its bound is
+// the one known without a search.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

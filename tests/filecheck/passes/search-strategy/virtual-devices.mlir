@@ -2,7 +2,7 @@
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
 // HAP's virtual devices (section 3): a node is one device, in which the GPUs are data-parallel; between nodes everything
-// is searched for. Here the large weight is split over nodes by columns, and no gradient travels between them.
+// is searched. Here the large weight is split over nodes by columns, and no gradient is sent between nodes.
 
 #gpu = #spmd.device<"gpu", flops = {float32 = 1.0e12}, bandwidth = 1.0e12, memory = 1.0e9, launch = 0.0>
 #node = #spmd.link<"node", alpha = 1.0e-6, beta = 1.0e-9>

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=search-strategy --mlir-print-debuginfo=false | filecheck %s
 
-// A value with several users that want another sharding than it has is resharded once: to its working placement.
-// The weights are stored split (their update is cheapest so), and all three products want them whole.
+// A value with several users that need another sharding is resharded once: to its working placement.
+// The weights are stored split, which makes their update cheapest, and all three products need them replicated.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -2,7 +2,7 @@
 // RUN: opt-tool %s -p 'select-collectives{method=padded}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=PADDED
 // RUN: opt-tool %s -p 'select-collectives{method=grouped_broadcast}' --mlir-print-debuginfo=false | filecheck %s --check-prefix=GROUPED
 
-// Nearly equal parts are padded, very unequal ones travel as they are.
+// Nearly equal parts are padded, very unequal ones are sent without padding.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-9, beta = 1.0e-9>

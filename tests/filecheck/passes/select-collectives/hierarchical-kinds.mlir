@@ -16,7 +16,7 @@ func.func @gather(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mes
   func.return %y : tensor<1024x1024xf32>
 }
 
-// Unequal parts pass as they are, padded or not.
+// Unequal parts are sent in phases too, padded or not.
 // ALL-LABEL: @gather_unequal
 func.func @gather_unequal(%x: tensor<1000x1023xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}, {"node", "gpu"}]>}) -> tensor<1000x1023xf32> {
   // ALL: method = "hierarchical"
@@ -40,7 +40,7 @@ func.func @to_all(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mes
   func.return %y : tensor<1024x1024xf32>
 }
 
-// Where boundaries move along one dim, only the two ends of a piece know of it.
+// If boundaries move along one dim, only the sender and the receiver of a piece know its size.
 // ALL-LABEL: @moves
 func.func @moves(%x: tensor<32xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"node", "gpu"}], offsets={0: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 32]}>}) -> (tensor<32xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"node", "gpu"}]>}) {
   // ALL: spmd.all_to_all

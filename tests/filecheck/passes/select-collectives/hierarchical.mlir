@@ -30,7 +30,7 @@ func.func @one(%x: tensor<1048576xf32> {spmd.sharding = #spmd.sharding<@mesh, [{
 
 // -----
 
-// Where the cluster does not say what is inside a host, a hierarchy is for those who ask for it.
+// If the cluster does not describe the inside of a host, hierarchical is used only on request.
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["node"=4, "gpu"=2]>
 spmd.cluster @links on @mesh devices [#cpu] placement [0, 0, 0, 0, 0, 0, 0, 0] links [

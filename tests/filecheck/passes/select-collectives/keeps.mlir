@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=select-collectives | filecheck %s
 
-// The collective keeps what was said of the resharding: that it regathers, its phase, its place in the model, its name.
+// The collective keeps the attributes of the resharding: `regather`, its phase, its location, its name.
 
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @step(%r: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<8xf32> {

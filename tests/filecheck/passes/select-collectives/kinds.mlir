@@ -15,7 +15,7 @@ func.func @step(%x: tensor<8x6xf32>, %r: tensor<8x6xf32> {spmd.sharding = #rows}
   %c = spmd.reshard %p to <@mesh, [{}, {}]> : tensor<8x6xf32>
   // CHECK-NEXT: %d = spmd.reduce_scatter [{"gpu"}, {}] %p out_sharding = <@mesh, [{"gpu"}, {}]> method = "flat" :
   %d = spmd.reshard %p to <@mesh, [{"gpu"}, {}]> : tensor<8x6xf32>
-  // What sends nothing has no method.
+  // A local change has no method.
   // CHECK-NEXT: %e = spmd.slice [{"gpu"}, {}] %x out_sharding = <@mesh, [{"gpu"}, {}]> :
   %e = spmd.reshard %x to <@mesh, [{"gpu"}, {}]> : tensor<8x6xf32>
   // CHECK-NEXT: %f = spmd.partial [{"gpu"}] %x out_sharding = <@mesh, [{}, {}], unreduced={"gpu"}> :

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=select-collectives --mlir-print-debuginfo=false | filecheck %s
 
-// Parts of several sizes are padded to the largest: an even split of a size that does not divide, or offsets. An
-// all-reduce sends no parts.
+// Parts of different sizes are padded to the largest: an even split with a remainder, or offsets. An
+// all-reduce has no parts.
 
 #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>
 #uneven = #spmd.sharding<@mesh, [{}, {"gpu"}], offsets={1: [0, 1, 6]}>

@@ -2,7 +2,7 @@
 // RUN: not opt-tool %s --pass-pipeline='clip-gradients{norm=1.0},scale-loss' 2>&1 | filecheck %s --check-prefix=SCALED
 // RUN: not opt-tool %s --pass-pipeline='clip-gradients{value=1.0},scale-loss' 2>&1 | filecheck %s --check-prefix=SCALED
 
-// The count of steps stands before the clip, and goes behind the check, which the clip is in front of.
+// The count of steps precedes the clip, and moves after the check, which follows the clip.
 // CHECK: %g.clipped = aten.clamp %g
 // CHECK: %g.clipped.clipped = aten.mul.Tensor %g.clipped
 // CHECK: %found_inf = aten._to_copy %skips

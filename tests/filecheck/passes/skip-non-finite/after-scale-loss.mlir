@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='skip-non-finite,clip-gradients{norm=1.0}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='scale-loss,skip-non-finite' 2>&1 | filecheck %s --check-prefix=SCALED
 
-// Gradients are looked at before they are clipped; the count of steps and the assignment of an update that is no fused
+// Gradients are checked before they are clipped; the count of steps and the assignment of an update that is not a fused
 // op are skipped too.
 // CHECK: %finite.count = aten.add.Tensor %h.finite.count, %g.finite.count : (tensor<i64>, tensor<i64>) -> tensor<i64>
 // CHECK: %skips = aten.ne.Scalar %finite.count {other = 12 : i64}

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --pass-pipeline=sort-across-rows --mlir-print-debuginfo=false | filecheck %s
 
-// Rows of the batch keep their own lists where these are not shared evenly.
+// Rows of the batch keep separate lists if they are not split evenly.
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @uneven
 func.func @uneven(%x: tensor<8x6xf32> {train.batch = "0"}) -> (tensor<8x6xf32>, tensor<8x6xi64>) {
@@ -11,7 +11,7 @@ func.func @uneven(%x: tensor<8x6xf32> {train.batch = "0"}) -> (tensor<8x6xf32>, 
 
 // -----
 
-// So they do where devices share the elements of a row.
+// They also do if devices split the elements of a row.
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @within
 func.func @within(%x: tensor<4x6x3xf32> {train.batch = "0"}, %p: tensor<4x5xi64>) -> tensor<4x5x3xf32> {
@@ -22,7 +22,7 @@ func.func @within(%x: tensor<4x6x3xf32> {train.batch = "0"}, %p: tensor<4x5xi64>
 
 // -----
 
-// And where there are more parts than rows could be put together for.
+// They also do if the number of parts does not divide the number of rows.
 spmd.mesh @mesh = <["gpu"=4]>
 // CHECK-LABEL: func.func @few
 func.func @few(%x: tensor<6x2xf32> {train.batch = "0"}) -> tensor<6x2xf32> {
@@ -33,7 +33,7 @@ func.func @few(%x: tensor<6x2xf32> {train.batch = "0"}) -> tensor<6x2xf32> {
 
 // -----
 
-// A sort within rows that the model itself has is of rows.
+// A sort within rows of the model itself stays a sort of rows.
 spmd.mesh @mesh = <["gpu"=1]>
 // CHECK-LABEL: func.func @model
 func.func @model(%x: tensor<6x2xf32> {train.batch = "0"}) -> tensor<6x2xf32> {

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='sort-within-rows,dce,search-strategy{algorithm=fixed pins=dp},split-batch{parts=2},sort-across-rows,dce' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Of a batch that is split over devices and over time, each row is one part: it keeps its list.
+// If the batch is split over devices and time, each row is one part and keeps its list.
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
 spmd.mesh @mesh = <["gpu"=2]>

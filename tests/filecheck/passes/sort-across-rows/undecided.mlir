@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --verify-diagnostics --pass-pipeline=sort-across-rows
 
-// Without signatures nobody knows what divides the rows.
+// Without signatures, the split of the rows is unknown.
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @step(%x: tensor<8x6xf32> {train.batch = "0"}) -> tensor<8x6xf32> {
   // expected-error@+1 {{has no signature; run search-strategy before sort-across-rows}}

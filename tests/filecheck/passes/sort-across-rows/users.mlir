@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=sort-across-rows,dce --mlir-print-debuginfo=false | filecheck %s
 
-// What else takes a list has it by row; places from 0 on are counted in the lists that there are.
+// Other users of a list get it by row; positions within a list refer to the joined lists.
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step
 func.func @step(%x: tensor<8x6xf32> {train.batch = "0"}, %p: tensor<48xi64>) -> (tensor<8x6xf32>, tensor<48xi64>) {

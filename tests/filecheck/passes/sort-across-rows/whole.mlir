@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='sort-within-rows,dce,search-strategy{algorithm=fixed pins=dp},sort-across-rows,dce' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
-// Nothing divides the rows: one list has all.
+// If no axis splits the rows, one list has all rows.
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
 spmd.mesh @mesh = <["gpu"=1]>

@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --split-input-file --pass-pipeline=sort-within-rows,dce | filecheck %s
 
-// A sort stays where what is made of it depends on the row that an element is from.
+// A sort stays if its users depend on the row of an element.
 
-// The first elements of all.
+// The first elements of all rows together.
 // CHECK-LABEL: func.func @first
 func.func @first(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<f32> {
   // CHECK-NEXT: aten.sort %x {descending = true} : (tensor<8xf32>) -> (tensor<8xf32>, tensor<8xi64>)
@@ -17,7 +17,7 @@ func.func @first(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<f32> {
 
 // -----
 
-// Beside elements in their own order.
+// The sorted elements are combined with elements in their original order.
 // CHECK-LABEL: func.func @beside
 func.func @beside(%x: tensor<8xf32> {train.batch = "0"}, %z: tensor<8xf32> {train.batch = "1"}) -> tensor<f32> {
   // CHECK-NEXT: aten.sort %x : (tensor<8xf32>)
@@ -30,7 +30,7 @@ func.func @beside(%x: tensor<8xf32> {train.batch = "0"}, %z: tensor<8xf32> {trai
 
 // -----
 
-// The places themselves, as numbers.
+// The positions are used as numbers.
 // CHECK-LABEL: func.func @places
 func.func @places(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<i64> {
   // CHECK-NEXT: aten.sort %x : (tensor<8xf32>)
@@ -42,7 +42,7 @@ func.func @places(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<i64> {
 
 // -----
 
-// Groups that are not those of the keys.
+// Groups that do not follow the keys.
 // CHECK-LABEL: func.func @others
 func.func @others(%x: tensor<8x6xf32> {train.batch = "0"}, %e: tensor<8xi64> {train.batch = "1"}, %w: tensor<4x6x5xf32>,
     %ends: tensor<4xi64>) -> tensor<f32> {
@@ -57,7 +57,7 @@ func.func @others(%x: tensor<8x6xf32> {train.batch = "0"}, %e: tensor<8xi64> {tr
 
 // -----
 
-// A sum of all that is sorted does not depend on the order.
+// A sum of all sorted elements does not depend on the order.
 // CHECK-LABEL: func.func @sum
 func.func @sum(%x: tensor<4x2xf32> {train.batch = "0"}) -> tensor<f32> {
   // CHECK: aten.sort {{.*}} {dim = 1 : i64, train.by_row} : (tensor<4x2xf32>)

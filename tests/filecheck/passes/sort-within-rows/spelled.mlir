@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=sort-within-rows,dce | filecheck %s
 
-// As in transformers: the tokens of choices are a list of constants, experts are counted by a histogram of their
+// The form in transformers: the tokens of choices are a list of constants, experts are counted by a histogram of their
 // numbers as floats, the inverse is written by index, and weights are sorted as tokens are.
 // CHECK-LABEL: func.func @step
 func.func @step(%x: tensor<4x3x6xf32> {train.batch = "0"}, %e: tensor<4x3x2xi64> {train.batch = "1"},

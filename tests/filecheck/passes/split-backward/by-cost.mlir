@@ -1,8 +1,8 @@
 // RUN: opt-tool %s --pass-pipeline=split-backward | filecheck %s
 // RUN: opt-tool %s --pass-pipeline='split-backward{slowdown=1.0}' | filecheck %s --check-prefix=APART
 
-// A layer norm reads its operands once for all gradients: on this device, which memory holds up, it is slower in two. With
-// leave to take up to twice as long it is split, for the stage before waits for the gradient of its input.
+// A layer norm reads its operands once for all gradients: on this memory-bound device, two ops are slower. If the split
+// may take up to twice as long, it is made, since the previous stage waits for the gradient of the input.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=split-backward | filecheck %s
 
-// The products of experts: the gradient of rows, which the stage before waits for, does not wait for that of matrices.
+// Products of experts: the gradient of rows, for the previous stage, does not wait for the gradient of matrices.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e12, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

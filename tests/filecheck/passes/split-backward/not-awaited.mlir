@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='split-backward{slowdown=9.0}' | filecheck %s
 
-// No other stage waits for the gradient of the input, so there is nothing to hurry for.
+// No other stage waits for the gradient of the input, so the op is not split.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

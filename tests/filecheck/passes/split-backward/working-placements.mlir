@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline='split-backward{slowdown=1.0}' | filecheck %s
 
-// The working placement of a result goes to the op that still gives it; placeholders without dims have none.
+// The working placement of a result moves to the op that now computes it; placeholders without dims have none.
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=split-batch --mlir-print-debuginfo=false | filecheck %s
 
-// Parts have whole rows of the batch, through reshapes too, and each is shared out by the ratios.
+// Parts have whole rows of the batch, also through reshapes, and each part is split by the ratios.
 
 spmd.mesh @mesh = <["gpu"=2]>
 

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=split-batch --mlir-print-debuginfo=false | filecheck %s
 
-// A count of labels is needed by every part and depends on the batch alone: it is taken once, before the parts.
+// Every part needs the count of labels, which depends on the batch alone: it is computed once, before the parts.
 
 spmd.mesh @mesh = <["gpu"=2]>
 

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=split-batch --mlir-print-debuginfo=false | filecheck %s
 
-// What parts alone use is made part by part, though it does not depend on the batch; working copies follow their users.
+// A value that only parts use is computed part by part, even if it does not depend on the batch; so are working copies.
 
 spmd.mesh @mesh = <["gpu"=2]>
 

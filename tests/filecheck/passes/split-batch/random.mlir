@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=split-batch,insert-resharding,select-collectives,duplex --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// A dropout is made part by part, and noise without a row of the batch once; both are what the whole batch would have.
+// A dropout is computed part by part, noise without a batch dim once; both have the numbers of the whole batch.
 
 spmd.mesh @mesh = <["gpu"=2]>
 #d = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

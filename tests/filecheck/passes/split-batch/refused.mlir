@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --verify-diagnostics --pass-pipeline=split-batch
 
-// What is needed of the whole batch between its parts is refused, by the name of the op that needs it.
+// An op inside the loop that needs the whole batch is refused by name.
 
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @whole(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> tensor<f32> {
@@ -30,7 +30,7 @@ func.func @sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> te
 
 // -----
 
-// What is made of a sum over the batch: the sum is named too.
+// For a user of a sum over the batch, the sum is named too.
 
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @of_sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> tensor<f32> {
@@ -90,7 +90,7 @@ func.func @norm(%x: tensor<8x4x3xf32> {train.batch = "0"}, %w: tensor<3xf32>) ->
 
 // -----
 
-// A batch behind time in one dim: the advice is the pass that puts it first.
+// A dim with time before the batch: the advice is the pass that puts the batch first.
 
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @merged(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> tensor<f32> {

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=split-batch{parts=4} --mlir-print-debuginfo=false | filecheck %s
 
-// Sums over the batch stay partial through what is linear in them; an update runs once, on whole values; so does what
-// is made of an updated or a summed value.
+// Sums over the batch stay partial through linear ops; an update runs once, on full values; so do users of an
+// updated or a summed value.
 
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK: spmd.mesh @mesh = <["micro"=4 temporal, "gpu"=2]>

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=split-batch{unrolled=true} --mlir-print-debuginfo=false | filecheck %s
 
-// On an axis that is to be unrolled, a sum over the batch may be needed between its parts.
+// On an axis that will be unrolled, ops inside the loop may need a sum over the batch.
 
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> tensor<f32> {

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --verify-diagnostics --pass-pipeline=split-batch --mlir-print-debuginfo=false | filecheck %s
 
-// Each part of the batch adds into zeros of its own, of which the sum over the parts is zero.
+// Each part of the batch adds into its own zeros, whose sum over the parts is zero.
 
 spmd.mesh @mesh = <["gpu"=2]>
 

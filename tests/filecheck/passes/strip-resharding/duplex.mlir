@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=duplex,strip-resharding --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// Of the two copies of an op that duplex makes one stays, under the name that it had, and stands for the whole batch.
+// One of the two copies of an op by duplex stays, with its old name, for the whole batch.
 
 // CHECK: spmd.mesh @mesh = <["gpu"=2]>
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>

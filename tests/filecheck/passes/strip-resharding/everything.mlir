@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=strip-resharding --mlir-print-debuginfo=false | filecheck %s
 
-// Reshardings, collectives, their halves and frees go; signatures, homes and the values' names stay.
+// Reshardings, collectives, their halves and frees are removed; signatures, homes and names of values stay.
 
 #rows = #spmd.sharding<@mesh, [{"gpu"}]>
 spmd.mesh @mesh = <["gpu"=2]>

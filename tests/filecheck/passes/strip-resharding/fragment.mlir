@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline=strip-resharding --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
-// A loop over parts of the batch becomes the whole batch: its ops take the place of the fragment, the temporal axis
-// goes, and with it what was decided on it.
+// A loop over parts of the batch becomes the whole batch: its ops replace the fragment, and the temporal axis is
+// removed, with the decisions on it.
 
 // CHECK: spmd.mesh @mesh = <["gpu"=2]>
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>

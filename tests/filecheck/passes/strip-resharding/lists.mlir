@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --pass-pipeline=strip-resharding,dce --mlir-print-debuginfo=false | filecheck %s
 
-// Rows of the batch that sort together, by device, do so each for itself again.
+// Rows of the batch that are sorted together, by device, are sorted separately again.
 spmd.mesh @mesh = <["gpu"=2]>
 // CHECK-LABEL: func.func @step
 func.func @step(%keys: tensor<8x6xi64> {train.batch = "0"}, %x: tensor<48x3xf32>) -> (tensor<48xi64>, tensor<48x3xf32>) {

@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --verify-diagnostics --pass-pipeline=strip-resharding
 
-// What a later part makes is used by itself, and not summed with what the first part makes.
+// The value of a later part is used directly, and not summed with the value of the first part.
 
 spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>
 func.func @step(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<8xf32> {
