@@ -23,7 +23,7 @@ from .check_program import ProgramTextError, check_program
 from .checks import check_lowered, the_mesh, the_step
 from .equal_ops import ValueUses
 from .errors import EmitError
-from .fragments import Fragments, LoopBody, LoopValues, find_layers
+from .fragments import FragmentFunctions, LoopBody, LoopValues, find_layers
 from .layered_arguments import NamedArguments, layered_arguments
 from .layout import INDENT, lines
 from .plan import PlanFacts, ProgramSignature, docstring, mesh_doc, plan_doc
@@ -102,7 +102,7 @@ def step_function(program: Program, func: FuncOp) -> Iterator[str]:
     layered = layered_arguments(func, func.body.block.args)
     lists = [values for layer in layered for values in layer.lists]
     frees = any(isinstance(op, FreeOp) for op in ops)
-    uses, fragments = ValueUses.of(ops, Where(program.mesh)), Fragments.of(program, ops)
+    uses, fragments = ValueUses.of(ops, Where(program.mesh)), FragmentFunctions.of(program, ops)
     body = LoopBody(program, uses, fragments, LoopValues.of(ops, fragments), lists, frees=frees)
     find_layers([body])
     arguments = NamedArguments(func, func.body.block.args, body.names, layered if body.layers.functions else ())

@@ -36,7 +36,7 @@ LISTED = "list"
 
 
 @dataclass
-class Fragments:
+class FragmentFunctions:
     """
     The fragments that a function calls.
 
@@ -54,12 +54,12 @@ class Fragments:
     layers: Mapping[FragmentOp, LayeredOps] = field(default_factory=dict[FragmentOp, LayeredOps])
 
     @staticmethod
-    def of(program: Program, ops: Iterable[Operation]) -> Fragments:
+    def of(program: Program, ops: Iterable[Operation]) -> FragmentFunctions:
         """Return the fragments among some ops."""
         fragments = [op for op in ops if isinstance(op, FragmentOp)]
         wheres = [Where(program.mesh, op.axis.data) for op in fragments]
         uses = {op: ValueUses.of(list(op.body.block.ops), where) for op, where in zip(fragments, wheres, strict=True)}
-        return Fragments(program, uses, {op: op.captured for op in fragments})
+        return FragmentFunctions(program, uses, {op: op.captured for op in fragments})
 
     def taken(self, op: FragmentOp) -> list[Bundle]:
         """Return the bundles that a fragment takes."""
@@ -128,7 +128,7 @@ class LoopValues:
     summed: Mapping[Operation, Sequence[SSAValue]]
 
     @staticmethod
-    def of(ops: Sequence[Operation], fragments: Fragments) -> LoopValues:
+    def of(ops: Sequence[Operation], fragments: FragmentFunctions) -> LoopValues:
         """Return the values of a function that runs each fragment for all parts, one after the other."""
         captured = fragments.captured
         readers = Counter(value for values in captured.values() for value in values)
@@ -154,7 +154,7 @@ class LoopBody(Body):
         self,
         program: Program,
         uses: ValueUses,
-        fragments: Fragments,
+        fragments: FragmentFunctions,
         loop: LoopValues,
         lists: Sequence[Sequence[SSAValue]],
         *,

@@ -31,7 +31,7 @@ from .bundles import index_of
 from .equal_layers import LayerCall
 from .equal_ops import ValueUses, read_by
 from .errors import EmitError
-from .fragments import LISTED, Fragments, LoopBody, LoopValues, find_layers, how
+from .fragments import LISTED, FragmentFunctions, LoopBody, LoopValues, find_layers, how
 from .layered_arguments import NamedArguments, layered_arguments
 from .layered_entries import shared_forms
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
@@ -154,7 +154,7 @@ class _StepWriter:
         self.axis = next((op.axis.data for op in ops if isinstance(op, FragmentOp)), None)
         self.fragments: dict[FragmentOp, _Fragment] = {}
         self.written = frozenset[Operation]()
-        self.functions = Fragments.of(program, ops)
+        self.functions = FragmentFunctions.of(program, ops)
         self.last_read = {value: index for index, entry in enumerate(self.entries) for value in self._reads(entry)}
         self.ends = self._ends()
         uses = ValueUses.of((*ops, self._done), Where(program.mesh))

@@ -105,6 +105,6 @@ def _faults(name: str, options: dict[str, Any]) -> Iterator[str]:
         yield f"losses {found}, expected {expected}"
     yield from differences(step.state_dict(), expected_model.state_dict())
     warnings = [text for level, text in logged if level == "WARNING" and "skipped" in text]
-    wanted = "step 2 was skipped: its loss is nan, and that or a gradient is not finite: it was given numbers"
+    wanted = "step 2 was skipped: its loss is nan, and that or a gradient is not finite: its batch has numbers"
     if [wanted in text and "rank 1" in text for text in warnings] != [True] * (step.rank == 0):
         yield f"warned {warnings}"

@@ -42,7 +42,7 @@ def pin(value: str) -> str:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"pins": "zro3"}, 'no preset .*; did you mean "zero3"'),
+        ({"pins": "zro3"}, 'expected a file or a preset .*; did you mean "zero3"'),
         ({"pins": '[[pin]]\npreset = "zero33"\n'}, 'not one of dp, .*; did you mean "zero3"'),
         ({"pins": pin("wieght")}, r"""pins:1: pin 'wieght' matches no .*; did you mean "weight"\?"""),
         ({"pins": pin("bacth.0")}, 'did you mean "batch.0"'),
