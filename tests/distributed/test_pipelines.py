@@ -34,7 +34,7 @@ CHUNKS = {
 """Ranks and schedules of stages of two chunks, and where these begin; by default where it is fastest."""
 
 MANY_CHUNKS = (("1,1,1,1", "interleaved-1f1b", "0,1,2,3,4,5,6,7"), ("1,1,1,1", "auto", ""))
-"""The same for a model of enough layers."""
+"""Further cases, for a model with enough layers."""
 
 TOGETHER = {
     "ratios": (["balance-ratios", "split-batch{parts=4}"], ["overlap"]),
@@ -44,7 +44,7 @@ TOGETHER = {
         ["duplex{axis=half}"],
     ),
 }
-"""What comes before and after the passes that make collectives."""
+"""The passes before and after the passes that create collectives."""
 
 PLAIN = (["split-batch{parts=4}"], ["overlap"])
 

@@ -31,7 +31,7 @@ CASES = {
 }
 
 MICRO_BATCHES = "prepare,search-strategy{algorithm=eliminate},program{parts=2},finish"
-"""A loop over two parts of the batch, in a function that calls those of layers."""
+"""A loop over two parts of the batch, in a function that calls the functions of layers."""
 
 TWO_STAGES = "prepare,partition-stages{stages=2},search-strategy,program{mode=pipeline parts=2 schedule=1f1b},finish"
 
@@ -99,7 +99,7 @@ def test_more_layers_of_stages_are_a_few_lines_each() -> None:
 
 
 def check_trace(module: ModuleOp) -> None:
-    """Check the program of a module, which has calls of layers, against the one that has none."""
+    """Compare the program of a module with the program that is emitted without layer functions."""
     text, plain = emitted(module), written_out(module)
     calls = re.findall(r"= (\w*(?:forward|backward)\w*)\(", text)
     assert len(calls) > len(set(calls)) >= 2

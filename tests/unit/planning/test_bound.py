@@ -160,7 +160,7 @@ def test_no_program_is_faster(text: str, nodes: int, link: str) -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_the_chosen_plan_is_above_the_bound(link: str) -> None:
-    """What the search chooses is no faster than the bound over all meshes."""
+    """The chosen plan is no faster than the lower bound over all meshes."""
     module = module_of(STEP, link, 2)
     bench = CandidateCompiler(module, cluster_of_module(module))
     explorer = Explorer(bench, LayoutConstraints(stages=1, micro_batches=1, duplex=False), Allowance(20_000))
@@ -225,7 +225,7 @@ def some_hosts(chance: random.Random) -> Cluster:
 
 @pytest.mark.parametrize("seed", covering(range(6)))
 def test_no_program_is_faster_on_hosts(seed: int) -> None:
-    """What several groups of axes send through a port together is no less than the simulator takes for it."""
+    """The bound of the traffic of several groups of axes through one port is at most the simulated time."""
     module = module_of(STEP, "even")
     add_cluster(module, some_hosts(random.Random(seed)))
     ((view, given),) = step_views(module)
@@ -257,7 +257,7 @@ def test_the_bound_is_the_same_again() -> None:
 
 
 def test_interference_that_speeds_up_lowers_the_bound() -> None:
-    """Where computing is quicker beside communication, the bound is for that."""
+    """If compute is faster during communication, the bound uses the faster rate."""
     ((view, cluster),) = step_views(module_of(STEP, "even"))
     quick = replace(cluster, interference=Interference(compute=0.5))
     assert step_bound(view, quick).seconds == pytest.approx(0.5 * step_bound(view, cluster).seconds, rel=1e-6)

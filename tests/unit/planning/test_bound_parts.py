@@ -110,7 +110,7 @@ def bound_of(bench: CandidateCompiler, made: Finished) -> float:
 @pytest.mark.parametrize("name", ["gpt2-tiny", "mlp-tiny", "unet"])
 @pytest.mark.parametrize("seed", covering(range(3), every=3))
 def test_no_program_in_parts_is_faster(name: str, seed: int) -> None:
-    """Whatever the layout, schedule and strategy, its own bound and that of all plans are below it."""
+    """The bound of each plan and the bound of all plans are at most its step, for every layout and strategy."""
     chance = random.Random(f"{name} {seed}")
     module, cluster = step(name).clone(), some_cluster(chance)
     add_cluster(module, cluster)

@@ -1,4 +1,4 @@
-"""Products in parts: what they are expected to take, and that the best plan has them where its step is shorter."""
+"""Chunked products: their expected time, and their use by the best plan if they make its step shorter."""
 
 from __future__ import annotations
 

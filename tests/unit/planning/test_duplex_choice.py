@@ -26,7 +26,7 @@ def cluster(latency: float, seconds_a_byte: float, launch: float) -> Cluster:
     return Cluster("c", MESH, (device,), (0, 0), (Link("gpu", latency, seconds_a_byte),))
 
 
-# What is sent takes about as long as what is computed; and not at all, where every op takes as long to launch.
+# Communication takes about as long as compute, or almost no time compared with the launches of ops.
 CHOSEN = {"long messages": (cluster(1e-6, 1e-7, 0.0), True), "many launches": (cluster(1e-6, 1e-10, 1e-3), False)}
 
 
@@ -45,7 +45,7 @@ def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
         found[duplex] = made
     assert (found[None].candidate.layout.mode == "duplex") == pays
     assert found[None].seconds <= min(found[True].seconds, found[False].seconds) / 0.98
-    # Products in parts hide what they send, too.
+    # Chunked products hide their communication as well.
     alone = found[False].candidate
     whole = CandidateCompiler(module, given).adapted(replace(alone, layout=replace(alone.layout, chunked=False)))
     assert (found[True].seconds < 0.9 * whole.seconds) == pays

@@ -22,7 +22,7 @@ from shardwright.passes.step.step_view import step_functions
 
 
 def searched(module: ModuleOp, **options: int) -> tuple[str, list[str]]:
-    """What was chosen, and the faults of candidates."""
+    """The name of the chosen candidate, and the faults of all candidates."""
     found = module.clone()
     SearchPlanPass(bound_rounds=0, **options).apply(Context(), found)  # pyright: ignore[reportArgumentType]
     (func,) = step_functions(found)

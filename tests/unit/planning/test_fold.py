@@ -1,4 +1,4 @@
-"""A problem in which equal layers decide alike is that of the whole step, for the solutions that do."""
+"""A folded problem has the costs of the whole step, for solutions in which equal layers make equal decisions."""
 
 from __future__ import annotations
 

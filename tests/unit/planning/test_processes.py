@@ -1,4 +1,4 @@
-"""Work in several processes gives what it gives in one, also where one of them dies."""
+"""Several processes compute the same results as one, even if one of them dies."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A refusal of what was asked of a plan says the true reason, and what can be planned is."""
+"""A refused option of a plan is reported with the true reason, and every possible plan is found."""
 
 from collections.abc import Callable
 from functools import partial

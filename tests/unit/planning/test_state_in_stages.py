@@ -1,4 +1,4 @@
-"""Buffers, batch norms and chunks in pipelines: what is planned in stages trains as one device does."""
+"""Pipelines with buffers, batch norms and chunks train as one device does."""
 
 from copy import deepcopy
 from functools import partial

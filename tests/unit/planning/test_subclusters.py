@@ -67,7 +67,7 @@ def test_parts_are_the_fastest_kinds_hosts_and_devices():
     assert ranks(hosts, 1.0) == [(0,), (0, 1), (0, 1, 2, 3), tuple(range(8))]
     parts = dict(parts_of_cluster(hosts, {hosts.devices[0]: 1.0}))
     assert [(axis.name, axis.size) for axis in parts[tuple(range(8))].mesh.axes] == [("node", 2), ("gpu", 4)]
-    # Of links along axes, those of whole rows alone are known.
+    # Only the links along whole rows of the mesh are known.
     assert ranks(split_cluster(Mesh.of(node=2, gpu=2)), 1.0) == [(0,), (0, 1)]
 
 
