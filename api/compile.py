@@ -340,9 +340,7 @@ def lower(
         initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
-            if fault := first_fault(module):
-                hint = "run opt-tool --verify-each to see which"
-                raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
+            _verify(module)
             return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
         def emitted() -> tuple[str, float]:
@@ -364,6 +362,12 @@ def lower(
             texts = planned, before
     about["pass_seconds"]["emit"] = spent
     return CompiledStep(module, program, about, began, initial, texts)
+
+
+def _verify(module: ModuleOp) -> None:
+    if fault := first_fault(module):
+        hint = "run opt-tool --verify-each to see which"
+        raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
 
 
 def _text(module: ModuleOp | None) -> str | None:

@@ -22,9 +22,7 @@ def shape_of(kind: Any) -> Shape:
     """Return the shape of values of a type: a `TypedDict`, a list, a dictionary, a union, a literal or a plain type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_typeddict(kind):
-        marked = get_type_hints(kind, include_extras=True)
-        keys = {name: f"{name}?" if get_origin(hint) is NotRequired else name for name, hint in marked.items()}
-        return {keys[name]: shape_of(hint) for name, hint in get_type_hints(kind).items()}
+        return entries_of(kind)
     if origin is Literal:
         return type(cast("object", arguments[0]))
     if origin in (list, dict):
@@ -32,6 +30,13 @@ def shape_of(kind: Any) -> Shape:
     if arguments:
         return tuple(map(shape_of, arguments))
     return NUMBER if kind is float else cast("type", kind)
+
+
+def entries_of(kind: Any) -> dict[str, Shape]:
+    """Return the shapes of the entries of a `TypedDict`."""
+    marked = get_type_hints(kind, include_extras=True)
+    keys = {name: f"{name}?" if get_origin(hint) is NotRequired else name for name, hint in marked.items()}
+    return {keys[name]: shape_of(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def fault_of(value: object, shape: Shape, place: str = "") -> str | None:

@@ -8,12 +8,18 @@ from typing import cast
 
 from ..api.plan_report import PlanReport
 from ..ir.cluster_fields import shown
-from ..ir.json_shape import NUMBER, Shape, fault_of, shape_of
+from ..ir.json_shape import COUNT, NUMBER, Shape, entries_of, fault_of
 from ..ir.text_file import read_text
 from ..passes.planning.records import CandidateRecord
 from ..passes.planning.summary import TriedRecord
 from .cli_arguments import command_line, tool_error
 from .diagnostics import DiagnosticError
+
+CANDIDATE: Shape = {**entries_of(CandidateRecord), "ranks?": [COUNT]}
+"""The entries of a `CandidateRecord`."""
+
+TRIED: Shape = {**entries_of(TriedRecord), "peak_bytes?": NUMBER, "fits?": bool}
+"""The entries of a `TriedRecord`; older versions also wrote whether a candidate fits."""
 
 _REPORT: dict[str, Shape] = {
     "name?": str,
@@ -29,8 +35,8 @@ _REPORT: dict[str, Shape] = {
     "bound_s?": (*NUMBER, type(None)),
     "bound_of?": (str, type(None)),
     "gap?": (*NUMBER, type(None)),
-    "chosen_candidate?": (shape_of(CandidateRecord), type(None)),
-    "candidates?": [shape_of(TriedRecord)],
+    "chosen_candidate?": (CANDIDATE, type(None)),
+    "candidates?": [TRIED],
     "peak_bytes?": [NUMBER],
     "peak?": {"bytes": NUMBER, "at": str, "roles": {"*": NUMBER}, "*": object},
     "*": object,

@@ -14,7 +14,7 @@ KINDS: dict[str, Callable[[Family, dict[str, int]], bool]] = {
     "data parallelism": lambda family, _: family["mode"] == "whole" and family["strategy"] == "dp",
     "ZeRO 1": lambda family, _: family["mode"] == "whole" and family["strategy"] == "zero1",
     "ZeRO 3": lambda family, _: family["mode"] == "whole" and family["strategy"].endswith("zero3"),
-    "tensor parallelism": lambda family, _: "tp" in family["strategy"],
+    "tensor parallelism": lambda family, _: "tp" in family["strategy"].split("+"),
     "a pipeline": lambda family, _: family["mode"] == "pipeline",
     "accumulation": lambda family, _: family["mode"] == "accumulate",
     "duplex": lambda family, _: family["mode"] == "duplex",

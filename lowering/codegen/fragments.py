@@ -85,9 +85,8 @@ class FragmentFunctions:
             summed: indices of results whose parts are joined. Sums are in separate memory that the caller overwrites.
         """
         uses, yielded = self.uses[op], op.terminator.args
-        body = Body(
-            self.program, uses, frees=any(isinstance(each, FreeOp) for each in uses.ops), layers=self.layers.get(op)
-        )
+        frees = any(isinstance(inner, FreeOp) for inner in uses.ops)
+        body = Body(self.program, uses, frees=frees, layers=self.layers.get(op))
         parameters = [body.names.new(value) for value in self.named(op)]
         for bundle in self.taken(op):
             parameters.append(body.names.beside(bundle.label))
@@ -100,11 +99,11 @@ class FragmentFunctions:
         repeated = [*kept, *(index_of(value) for bundle in saved for value in bundle.values), *summed]
         results: list[Doc] = [body.names[yielded[index]] for index in kept]
         for bundle in saved:
-            results.append(
-                nested(body.names, [[yielded[index_of(value)] for value in layer] for layer in bundle.layers])
-            )
+            layers = [[yielded[index_of(value)] for value in layer] for layer in bundle.layers]
+            results.append(nested(body.names, layers))
         shared = [not in_place[index] or repeated.count(index) > 1 for index in summed]
-        copied = [each and how(op, sharding_of(yielded[index])) != LISTED for index, each in zip(summed, shared)]
+        is_sum = [how(op, sharding_of(yielded[index])) != LISTED for index in summed]
+        copied = [is_shared and sums for is_shared, sums in zip(shared, is_sum, strict=True)]
         if any(copied):
             results += [body.names[yielded[i]] + ".clone()" * copy for i, copy in zip(summed, copied, strict=True)]
         else:

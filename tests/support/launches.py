@@ -26,12 +26,12 @@ def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
     A combination always runs if the sum of the indices of its values is a multiple of `every`, so that each value runs
     with several of the others.
     """
-    combinations = product(*(list(enumerate(values)) for values in names))
-    return [
-        pytest.param(*(value for _, value in combination), marks=[pytest.mark.thorough] if left_out else [])
-        for combination in combinations
-        for left_out in [sum(place for place, _ in combination) % every]
-    ]
+    parameters: list[Any] = []
+    for combination in product(*(list(enumerate(values)) for values in names)):
+        is_left_out = sum(place for place, _ in combination) % every
+        marks = [pytest.mark.thorough] if is_left_out else []
+        parameters.append(pytest.param(*(value for _, value in combination), marks=marks))
+    return parameters
 
 
 def results_of(cases: Mapping[str, CheckCase]) -> Any:

@@ -157,7 +157,8 @@ def test_the_map_has_exactly_the_folders():
 
 
 def test_there_are_no_import_cycles():
-    graphlib.TopologicalSorter(module_imports()).prepare()
+    ordered = list(graphlib.TopologicalSorter(module_imports()).static_order())  # CycleError names a cycle.
+    assert sorted(ordered) == sorted(module_imports())
 
 
 def loaded_after(program: str) -> set[str]:

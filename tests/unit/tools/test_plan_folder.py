@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from shardwright.ir.json_shape import fault_of, shape_of
+from shardwright.ir.json_shape import fault_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.pins import Pin
 from shardwright.ir.sharding import Sharding
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, searched
-from shardwright.passes.planning.records import CandidateRecord, Chosen
+from shardwright.passes.planning.records import Chosen
 from shardwright.tools.cli import main
+from shardwright.tools.plan_folder import CANDIDATE, TRIED
 
 MESH = Mesh.of(node=2, gpu=2)
 
@@ -59,16 +60,17 @@ def test_a_candidate_is_read_as_it_was_written(name: str):
     pins = (Pin("*.weight", Sharding.replicated(2)), Pin(preset="dp"))
     chosen = Chosen(CANDIDATES[name], pins, MESH)
     record = json.loads(json.dumps(chosen.record()))
-    assert fault_of(record, shape_of(CandidateRecord)) is None
+    assert fault_of(record, CANDIDATE) is None
     assert Chosen.read(record) == chosen
     record["choice"]["name"] = "search(0.25, 1)"
-    assert fault_of(record, shape_of(CandidateRecord)) is None
+    assert fault_of(record, CANDIDATE) is None
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no mode": ({"mode": 1}, "mode is 1, expected text"),
     "a mesh of text": ({"mesh": {"gpu": "4"}}, "mesh.gpu is '4', expected a whole number"),
-    "ranks of numbers": ({"ranks": [0, 0.5]}, "ranks[1] is 0.5, expected a whole number"),
+    "ranks of numbers": ({"ranks": [0, 0.5]}, "ranks[1] is 0.5, expected a whole number from 0 to 9007199254740991"),
+    "a rank below 0": ({"ranks": [0, -1]}, "ranks[1] is -1, expected a whole number from 0 to 9007199254740991"),
     "a pin of nothing": ({"pins": [{"value": "w"}]}, "pins[0] has no 'sharding'"),
     "an unknown entry": ({"speed": 1}, "speed is not expected"),
     "keep as text": ({"keep": "all"}, "keep is 'all', expected a number or a whole number"),
@@ -79,4 +81,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_changed_candidate_is_refused_with_its_entry(name: str):
     changed, message = FAULTS[name]
     record = {**Chosen(CANDIDATES["a preset"], (), MESH).record(), **changed}
-    assert fault_of(record, shape_of(CandidateRecord)) == message
+    assert fault_of(record, CANDIDATE) == message
+
+
+def test_the_record_of_a_candidate_of_an_older_version_is_read():
+    older = {"name": "dp on 4", "why": "slower", "step": 0.1, "peak_bytes": 1.5e9, "memory_bytes": 2e9, "fits": True}
+    assert fault_of(older, TRIED) is None
