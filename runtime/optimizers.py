@@ -14,6 +14,7 @@ creates them so; a gradient that is not contiguous (of a transposed weight, for 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypedDict, Unpack
 
 import torch
@@ -166,12 +167,11 @@ def _adam(
 ) -> list[torch.Tensor]:
     params, grads, *states = given
     if filled := _filled(params):
-        _by_rate(kernel, lr)(
+        _with_rate(kernel, lr)(
             [_real(params[i]) for i in filled],
             [_real(grads[i].contiguous()) for i in filled],
             *([_real(state[i]) for i in filled] if state else [] for state in states),
             [_count(step, params[0])] * len(filled),
-            lr=lr,
             beta1=betas[0],
             beta2=betas[1],
             weight_decay=weight_decay,
@@ -228,13 +228,12 @@ def joined_sgd_(
                 direction = direction.add(buffers[i], alpha=momentum) if nesterov else buffers[i]
             param[i].add_(direction, alpha=-float(lr))
     elif filled:
-        _by_rate(_aten._fused_sgd_, lr)(
+        _with_rate(_aten._fused_sgd_, lr)(
             [_real(param[i]) for i in filled],
             [_real(grad[i].contiguous()) for i in filled],
             [_real(buffers[i]) for i in filled] if buffers else [],
             weight_decay=weight_decay,
             momentum=momentum,
-            lr=lr,
             dampening=dampening,
             nesterov=nesterov,
             maximize=maximize,
@@ -249,9 +248,15 @@ def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> t
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
 
 
-def _by_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
-    """Return the overload of a fused kernel for the learning rate's type: a rate on a GPU is not copied to the host."""
-    return kernel.tensor_lr if isinstance(lr, torch.Tensor) else kernel.default
+def _with_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
+    """
+    Bind the learning rate to the overload of a fused kernel that accepts it.
+
+    A rate on a GPU stays there, and is given as float32, the only dtype that the CUDA kernels read.
+    """
+    if not isinstance(lr, torch.Tensor):
+        return partial(kernel.default, lr=lr)
+    return partial(kernel.tensor_lr, lr=lr.float() if lr.device.type == "cuda" else lr)
 
 
 def _filled(params: Tensors) -> list[int]:

@@ -268,11 +268,17 @@ def _launches(name: str, args: tuple[Any, ...]) -> int:
 
 
 def _fused(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Check only that the operands of a fused update, which has no fake kernel, are on one device."""
+    """
+    Check the operands of a fused update, which has no fake kernel: all are on one device, and the rate, the count of
+    updates and `found_inf` have the dtype that the CUDA kernels read.
+    """
     name = func._schema.name
     for index, value in enumerate(args):
         if any(each.device != args[0][0].device for each in tensors(value)):
             raise RuntimeError(f"{name}: operand {index} is not on {args[0][0].device}")
+    for value in tensors((args[5:], kwargs)):
+        if value.device.type == "cuda" and value.dtype != torch.float32:
+            raise RuntimeError(f"{name}: expected scalar type Float but found {value.dtype}")
     rate = kwargs.get("lr")
     if isinstance(rate, torch.Tensor) and rate.device.type == "cuda" and func._overloadname != "tensor_lr":
         now().tell("sync", f"learning rate on the device at {line()}")
