@@ -167,7 +167,7 @@ def _adam(
 ) -> list[torch.Tensor]:
     params, grads, *states = given
     if filled := _filled(params):
-        _with_rate(kernel, lr)(
+        _with_rate(kernel, lr, params[0].dtype)(
             [_real(params[i]) for i in filled],
             [_real(grads[i].contiguous()) for i in filled],
             *([_real(state[i]) for i in filled] if state else [] for state in states),
@@ -228,7 +228,7 @@ def joined_sgd_(
                 direction = direction.add(buffers[i], alpha=momentum) if nesterov else buffers[i]
             param[i].add_(direction, alpha=-float(lr))
     elif filled:
-        _with_rate(_aten._fused_sgd_, lr)(
+        _with_rate(_aten._fused_sgd_, lr, param[0].dtype)(
             [_real(param[i]) for i in filled],
             [_real(grad[i].contiguous()) for i in filled],
             [_real(buffers[i]) for i in filled] if buffers else [],
@@ -248,15 +248,20 @@ def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> t
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
 
 
-def _with_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
+def _with_rate(kernel: OpOverloadPacket, lr: Scalar, dtype: torch.dtype) -> Callable[..., None]:
     """
     Bind the learning rate to the overload of a fused kernel that accepts it.
 
-    A rate on a GPU stays there, and is given as float32, the only dtype that the CUDA kernels read.
+    A rate on a GPU stays there, and is given as float32, the only dtype that the CUDA kernels read. With parameters of
+    float64 this would lose digits, so for them the host reads the rate and waits for it.
     """
     if not isinstance(lr, torch.Tensor):
         return partial(kernel.default, lr=lr)
-    return partial(kernel.tensor_lr, lr=lr.float() if lr.device.type == "cuda" else lr)
+    if lr.device.type != "cuda":
+        return partial(kernel.tensor_lr, lr=lr)
+    if torch.finfo(dtype).bits == 64:
+        return partial(kernel.default, lr=lr.item())
+    return partial(kernel.tensor_lr, lr=lr.float())
 
 
 def _filled(params: Tensors) -> list[int]:

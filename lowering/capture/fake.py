@@ -34,6 +34,10 @@ VALUE_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 """The errors of fake tensors for an op whose result or shape depends on values."""
 
 
+class CheckedValuesError(RuntimeError):
+    """An op checks the values of its operand, as linear algebra that raises for a singular matrix does."""
+
+
 _DTYPE_OF_INPUT = {torch.ops.aten.native_group_norm_backward.default: 1}
 """
 Op -> number of the operand that gives the first result its dtype; fake tensors promote it with the weight's dtype.
@@ -46,6 +50,9 @@ class _FakeTensorMode(FakeTensorMode):
 
     Results have the dtypes of torch's kernels. `needed_by` is the autograd sequence number of the forward call, or None
     if the op itself belongs to the forward.
+
+    Raises:
+        CheckedValuesError: an op raises an error for some values of its operand.
     """
 
     needed_by: int | None = None
@@ -57,6 +64,9 @@ class _FakeTensorMode(FakeTensorMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] = MappingProxyType({}),
     ) -> object:
+        if func is torch.ops.aten._linalg_check_errors.default:
+            # torch 2.11 would drop the check from the graph; later versions raise an error before they come here.
+            raise CheckedValuesError
         try:
             results = super().dispatch(func, types, args, kwargs)
         except VALUE_NEEDED:

@@ -35,7 +35,7 @@ from .calling import Batch, CallError, Precision, compute_output, compute_step
 from .captured import CaptureError
 from .effects import Effects
 from .export import ExportedStep
-from .fake import VALUE_NEEDED, Fakes
+from .fake import VALUE_NEEDED, CheckedValuesError, Fakes
 from .origins import SiteRecorder, attach_origins
 
 aten = torch.ops.aten
@@ -289,7 +289,9 @@ def _reason(error: Exception, step: _WatchedStep, needed_by: int | None) -> str:
 
     if isinstance(error, UncapturedHigherOrderOpError):
         return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
-    if isinstance(error, NotImplementedError) and "with_effects" in str(error):
+    if isinstance(error, CheckedValuesError) or (
+        isinstance(error, NotImplementedError) and "with_effects" in str(error)
+    ):
         return (
             f"{recorder.latest}: {recorder.function} raises an error that depends on the values of its operand, which"
             f" capture does not have; {CHECKED.instead}"

@@ -100,6 +100,16 @@ def test_a_learning_rate_on_the_host_is_detected(monkeypatch: pytest.MonkeyPatch
     assert check_program(program("dp")).depends
 
 
+def test_the_host_reads_the_learning_rate_of_float64_parameters_only():
+    """CUDA kernels read a rate as float32, which has too few digits for float64."""
+    step = TrainingStep(nn.Linear(4, 2).double(), nn.functional.mse_loss, SGD, (torch.zeros(8, 4).double(), torch.zeros(8, 2).double()))
+    made = compile_step(step, split_cluster(Mesh.of(dp=2)), PlanOptions("fixed", "dp"))
+    report = check_program([Stage(*each) for each in load_text(made.program, "<program>")])
+    assert report.fatal == []
+    assert report.found["sync"]
+    assert all("runtime/optimizers.py" in each for each in report.found["sync"])
+
+
 def test_parameters_and_states_keep_their_memory_between_steps():
     """All values except step counts: so the kernels of each step find parameters and states in the same memory."""
     moved = check_program(program("zero3")).moved
