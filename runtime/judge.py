@@ -140,9 +140,10 @@ class Judge:
                 f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches",
             )
         for rank in self._waiting(now) if left else ():
-            mine = self._reports[rank]
-            if mine.lost or now - self._moved[rank] >= min(_SECONDS_TO_CONNECT, self.bounds.gone / 4):
-                first = min(left, key=lambda other: self._reports[other].step)
+            mine, first = self._reports[rank], min(left, key=lambda other: self._reports[other].step)
+            # The last reports of ranks that leave together may be a beat apart.
+            waited = now - max(self._moved[rank], self._moved[first])
+            if mine.lost or waited >= min(_SECONDS_TO_CONNECT, self.bounds.gone / 4):
                 text = (
                     f"{self.named(first)} left early: its script ended after step {self._reports[first].step}, and "
                     f"{self.named(rank)} waits for it in {mine}; give all ranks the same number of steps, and end the "

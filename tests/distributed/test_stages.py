@@ -40,11 +40,11 @@ def test_a_killed_rank_ends_all_spawned_ranks(rank: int):
 
 
 def torchrun(*arguments: str, program: Path = PROGRAM, ranks: int = 4) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(program)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [*command, *arguments], cwd=PROGRAM.parent, env=environment, stdout=pipe, stderr=pipe, text=True
+        [*command, str(program), *arguments], cwd=PROGRAM.parent, env=environment, stdout=pipe, stderr=pipe, text=True
     )
 
 

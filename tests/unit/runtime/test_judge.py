@@ -92,6 +92,11 @@ def test_a_rank_that_left_early_is_named_if_others_wait():
     assert judged(*lasting(60, READS, LEFT, READS)) == ""
 
 
+def test_ranks_that_leave_together_after_a_long_wait_are_not_at_fault():
+    """The report of one rank arrives a beat after that of another, and until then says that it waits."""
+    assert judged(*lasting(8, WAITS, COMPUTES, WAITS), [WAITS, LEFT, WAITS], [LEFT, LEFT, LEFT]) == ""
+
+
 def test_different_numbers_of_steps_are_reported_at_the_end():
     told = judged([LEFT, replace(LEFT, step=5), LEFT])
     assert told.startswith("the ranks ran different numbers of training steps: 3 on rank 0 (one), 5 on rank 1 (two)")

@@ -102,7 +102,8 @@ def test_a_learning_rate_on_the_host_is_detected(monkeypatch: pytest.MonkeyPatch
 
 def test_the_host_reads_the_learning_rate_of_float64_parameters_only():
     """CUDA kernels read a rate as float32, which has too few digits for float64."""
-    step = TrainingStep(nn.Linear(4, 2).double(), nn.functional.mse_loss, SGD, (torch.zeros(8, 4).double(), torch.zeros(8, 2).double()))
+    batch = (torch.zeros(8, 4).double(), torch.zeros(8, 2).double())
+    step = TrainingStep(nn.Linear(4, 2).double(), nn.functional.mse_loss, SGD, batch)
     made = compile_step(step, split_cluster(Mesh.of(dp=2)), PlanOptions("fixed", "dp"))
     report = check_program([Stage(*each) for each in load_text(made.program, "<program>")])
     assert report.fatal == []
