@@ -340,7 +340,7 @@ def lower(
         initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
-            _verify(module)
+            verify_plan(module)
             return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
         def emitted() -> tuple[str, float]:
@@ -364,7 +364,13 @@ def lower(
     return CompiledStep(module, program, about, began, initial, texts)
 
 
-def _verify(module: ModuleOp) -> None:
+def verify_plan(module: ModuleOp) -> None:
+    """
+    Verify a planned module.
+
+    Raises:
+        PassError: the module is not valid.
+    """
     if fault := first_fault(module):
         hint = "run opt-tool --verify-each to see which"
         raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)

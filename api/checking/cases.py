@@ -21,7 +21,7 @@ from ...passes.pipeline import run_pipeline
 from ...passes.search.pin_file import is_pin_text
 from ...runtime.initialize import drawn_alike
 from ..calibration.local_cluster import GENERIC
-from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
+from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower, verify_plan
 from ..steps import find_step
 from ..training_step import TrainingStep
 from .comparison import Worst
@@ -138,7 +138,7 @@ def capture_key(case: CheckCase) -> tuple[str | Callable[[], TrainingStep], torc
     return case.step, case.dtype, case.optimizer
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _imported(step: str | Callable[[], TrainingStep], dtype: torch.dtype, optimizer: str | None) -> ModuleOp:
     made = CheckCase(step, Mesh.of(gpu=1), dtype=dtype, optimizer=optimizer).training_step()
     return import_training_step(made, dtype=dtype, gradients=True)
@@ -153,7 +153,8 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)
     passes = _options(case).passes(cluster)
-    run_pipeline(Context(), module, passes)
+    run_pipeline(Context(), module, passes, verify_each=False)
+    verify_plan(module)
     return str(passes)
 
 
