@@ -1,0 +1,96 @@
+"""
+Train a byte-level GPT on one device, in plain PyTorch.
+
+    python examples/nanogpt_one.py [--steps N]
+
+`nanogpt_many.py` is the same script for many devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+LAYERS, WIDTH, HEADS, LENGTH, BATCH = 2, 64, 4, 32, 16
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Block(nn.Module):
+    """A block of causal attention and an MLP, each after a layer norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_1, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm_2, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class GPT(nn.Module):
+    """A language model over bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(256, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(LAYERS))), nn.LayerNorm(WIDTH)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(LENGTH, device=tokens.device))
+        return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
+
+
+def batch_at(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the batch of a step: random windows of a source file of Python, and the next byte of each position."""
+    text = torch.tensor(list((Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()))
+    starts = torch.randint(len(text) - LENGTH, (BATCH, 1), generator=torch.Generator().manual_seed(number))
+    rows = text[starts + torch.arange(LENGTH + 1)]
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy of the next byte."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """Return AdamW with weight decay of matrices only."""
+    matrices, vectors = [], []
+    for parameter in parameters:
+        (matrices if parameter.dim() > 1 else vectors).append(parameter)
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors}], 1e-3, weight_decay=0.0)
+
+
+def train(steps: int) -> Iterator[float]:
+    """Train, and yield the loss of every step."""
+    torch.manual_seed(0)
+    model = GPT().to(DEVICE)
+    optimizer = make_optimizer(model.parameters())
+    schedule = CosineAnnealingLR(optimizer, steps)
+    for number in range(steps):
+        inputs, labels = (each.to(DEVICE) for each in batch_at(number))
+        loss = loss_of(model(inputs), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        yield loss.item()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=50)
+    options = parser.parse_args()
+    for number, loss in enumerate(train(options.steps)):
+        print(f"step {number}  loss {loss:.6f}", flush=True)
