@@ -1,16 +1,84 @@
-"""The log messages of `parallelize` about a plan, to the logger ``shardwright`` on rank 0."""
+"""
+The log messages of `parallelize`, to the logger ``shardwright`` on rank 0.
+
+Without any configuration of `logging` they appear on standard error. ``logging.getLogger("shardwright").setLevel(
+logging.WARNING)`` before `parallelize` silences all but warnings.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
 
 from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.legend import legend
+from ..passes.planning.summary import Tried
 from ..runtime.plan import Plan
-from .plan_report import PlanReport, step_text
+from .plan_report import PlanReport, plan_name, step_text
+from .why_not import difference
 
 LOG = logging.getLogger("shardwright")
+
+
+class _OnStandardError(logging.Handler):
+    """Writes messages to standard error until the user configures logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            level = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
+            sys.stderr.write(f"shardwright: {level}{self.format(record)}\n")
+            sys.stderr.flush()
+
+
+def is_first_rank() -> bool:
+    """Return whether this process writes the log of the job."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+class PhaseLog:
+    """Logs each phase of `parallelize` with its seconds on rank 0, and shows the log if logging is not configured."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._began = perf_counter()
+        self._phase = ""
+        self._is_first = is_first_rank()
+        if self._is_first and not LOG.hasHandlers():
+            LOG.addHandler(_OnStandardError())
+            LOG.setLevel(LOG.level or logging.INFO)
+
+    def __call__(self, phase: str) -> None:
+        """Take the name of the next phase of `compile_step`; the search logs its own line."""
+        if self._phase == "import" and phase != "import":
+            self.ended("captured the step")
+        elif self._phase == _SEARCH:
+            self._began = perf_counter()
+        self._phase = phase if self._phase != _SEARCH else ""
+
+    def ended(self, what: str) -> None:
+        """Log what was done since the end of the last phase."""
+        now = perf_counter()
+        if self._is_first:
+            LOG.info("%s: %s in %s", self.name, what, seconds_text(now - self._began))
+        self._began = now
+
+
+_SEARCH = "search-plan"
+
+
+def log_first_step(report: PlanReport, loss: torch.Tensor, began: float) -> None:
+    """Log the seconds of the first step, which also allocates, connects and compiles, by `perf_counter`."""
+    if not is_first_rank():
+        return
+    if loss.is_cuda:
+        torch.cuda.synchronize(loss.device)
+    text = "%s: first step in %s; the prediction for later steps is %s"
+    LOG.info(text, report["name"], seconds_text(perf_counter() - began), step_text(report))
 
 
 def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
@@ -24,7 +92,7 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     """
     name = report["name"]
     mesh = ", ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
-    chosen = report["chosen"] or "as pinned"
+    chosen = plan_name(report)
     LOG.info("%s: planned in %s for %d ranks (%s): %s", name, seconds_text(seconds), report["ranks"], mesh, chosen)
     LOG.info(
         "%s: predicted step %s, of which %s waiting for communication; peak memory of a rank %s",
@@ -34,7 +102,8 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
         bytes_text(max(report["peak_bytes"])),
     )
     if idle := report.get("idle"):
-        LOG.warning('%s: ranks %s idle: the step is faster without them; idle="no" uses all', name, idle)
+        text = '%s: ranks %s idle: the step is faster without them%s; idle="no" uses all'
+        LOG.warning(text, name, idle, one_device(report) if len(idle) == report["ranks"] - 1 else "")
     if (origin := report.get("replan")) is not None:
         LOG.info(
             "%s: started from the plan of %d ranks in %s: %s of %s of state move to other ranks, %s at least",
@@ -56,11 +125,29 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     LOG.debug("%s: seconds of passes %s", name, report["pass_seconds"])
     if splits_nothing(plans):
         LOG.warning(
-            "%s: the plan splits nothing: each of %d ranks computes the full step: by the cluster description, "
+            "%s: the plan splits nothing: each of %d ranks computes the full step%s: by the cluster description, "
             'communication costs more than it saves, or nothing can be split; pins="dp" splits the batch regardless',
             name,
             report["ranks"],
+            one_device(report),
         )
+
+
+def one_device(report: PlanReport) -> str:
+    """Return the predicted times of a plan whose work is on one device, and of data parallelism if it was tried."""
+    step, text = report["predicted_step_s"], f" (one device takes {seconds_text(report['predicted_step_s'])}"
+    tried = [Tried.from_dict(each) for each in report["candidates"]]
+    plain = [each for each in tried if each.family is not None and _is_plain(each) and each.step is not None]
+    if not plain or plain[-1].step is None:
+        return f"{text})"
+    least = "" if plain[-1].exposed is not None else "at least "
+    by = difference(plain[-1].step - step, step)
+    return f"{text}, data parallelism on all {least}{seconds_text(plain[-1].step)}, {by})"
+
+
+def _is_plain(candidate: Tried) -> bool:
+    family = candidate.family
+    return family is not None and family["mode"] == "whole" and family["strategy"] == "dp" and not family["balanced"]
 
 
 def splits_nothing(plans: Sequence[Plan]) -> bool:
