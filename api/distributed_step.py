@@ -94,12 +94,12 @@ class DistributedStep(StepState):
         report = self.plan
         figures = {
             "plan": repr(plan_name(report)),
-            "mesh": "x".join(f"{axis}={size}" for axis, size in report["mesh"].items()),
+            "mesh": report["mesh"],
             "ranks": report["ranks"],
-            "predicted_step": seconds_text(report["predicted_step_s"]),
-            "predicted_peak_memory": bytes_text(max(report["peak_bytes"])),
+            "predicted_step": repr(seconds_text(report["predicted_step_s"])),
+            "predicted_peak_memory": repr(bytes_text(max(report["peak_bytes"]))),
         }
-        return f"DistributedStep({report['name']}, {', '.join(f'{name}={text}' for name, text in figures.items())})"
+        return f"DistributedStep({report['name']!r}, {', '.join(f'{name}={text}' for name, text in figures.items())})"
 
     def explain(self) -> str:
         """

@@ -46,7 +46,7 @@ class PhaseLog:
     def __init__(self, name: str) -> None:
         self.name = name
         self._began = perf_counter()
-        self._phase = ""
+        self._phase, self._searched = "", False
         self._is_first = is_first_rank()
         if self._is_first and not LOG.hasHandlers():
             LOG.addHandler(_OnStandardError())
@@ -56,12 +56,12 @@ class PhaseLog:
         """Take the name of the next phase of `compile_step`; the search logs its own line."""
         if self._phase == "import" and phase != "import":
             self.ended("captured the step")
-        elif self._phase == _SEARCH:
-            self._began = perf_counter()
-        self._phase = phase if self._phase != _SEARCH else ""
+        elif self._phase == _SEARCH and not self._searched:
+            self._searched, self._began = True, perf_counter()
+        self._phase = phase
 
     def ended(self, what: str) -> None:
-        """Log what was done since the end of the last phase."""
+        """Log the end of a phase, and the seconds since the end of the phase before."""
         now = perf_counter()
         if self._is_first:
             LOG.info("%s: %s in %s", self.name, what, seconds_text(now - self._began))

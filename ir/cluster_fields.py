@@ -270,7 +270,7 @@ def _with_unit(text: str, unit: Unit) -> float | str:
 
 
 def quantity(text: str, unit: Unit, *, positive: bool = True) -> float:
-    """Return the number in a text such as `90` or `2 min`; ValueError says what was expected."""
+    """Return the number in a text such as `90` or `2 min`; the ValueError about another text has an example."""
     number = _with_unit(text, unit)
     if isinstance(number, str) or not (unit.least <= number <= unit.most or (number == 0 and not positive)):
         units = ", ".join(unit.units)

@@ -12,7 +12,7 @@ from ..ir.pins import PRESETS
 from ..models.names import NAMES
 
 _REQUESTED = "_ARGCOMPLETE"
-"""The environment variable by which a shell asks for completions."""
+"""The environment variable that a shell sets to ask for completions."""
 
 
 def complete(parser: argparse.ArgumentParser, commands: Iterable[argparse.ArgumentParser]) -> None:

@@ -41,7 +41,7 @@ def _exists(module: str) -> bool:
 
 
 def _verify_target(target: str) -> None:
-    """Refuse a target that is neither the folder of a plan, nor an IR file, nor a step."""
+    """Refuse a target unless it is a folder, an IR file or the name of a step."""
     path = Path(target)
     if path.is_dir() or path.suffix == ".mlir":
         return

@@ -18,8 +18,7 @@ def only_json(asked: bool) -> Generator[Answer, None, None]:
     """
     Write the result that the block gives to the yielded function to standard output, if it is asked for.
 
-    What the block prints goes to standard error meanwhile, also from processes that it starts and from the user's
-    model.
+    All output of the block, of processes that it starts and of the user's model goes to standard error meanwhile.
     """
     found: list[Mapping[str, object]] = []
     if not asked:

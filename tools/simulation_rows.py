@@ -91,8 +91,8 @@ def rank_rows(simulation: Simulation) -> Iterator[RanksRow]:
             class_name(each),
             simulation.compute_seconds(each.number),
             simulation.exposed_seconds(each.number),
-            simulation.busy_seconds(each.number),
-            simulation.sent_bytes(each.number),
+            dict(simulation.busy_seconds(each.number)),
+            dict(simulation.sent_bytes(each.number)),
             held.peak(each),
         )
 
@@ -111,7 +111,7 @@ def longest_waiting(simulation: Simulation) -> RankClass:
 
 
 def wait_rows(simulation: Simulation) -> list[OpRow]:
-    """Return what the ranks that wait longest wait for, the longest waits first."""
+    """Return the ops that the ranks with the longest waits wait for, the longest first."""
     by_op: dict[tuple[str, str], float] = {}
     for traffic, seconds in simulation.waited(longest_waiting(simulation).number).items():
         key = (op_name(traffic.op), traffic.kind)
