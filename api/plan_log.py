@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from math import prod
 from time import perf_counter
 
 import torch
@@ -136,18 +137,19 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
 def one_device(report: PlanReport) -> str:
     """Return the predicted times of a plan whose work is on one device, and of data parallelism if it was tried."""
     step, text = report["predicted_step_s"], f" (one device takes {seconds_text(report['predicted_step_s'])}"
-    tried = [Tried.from_dict(each) for each in report["candidates"]]
-    plain = [each for each in tried if each.family is not None and _is_plain(each) and each.step is not None]
-    if not plain or plain[-1].step is None:
+    tried = (each for each in map(Tried.from_dict, report["candidates"]) if _is_data_parallel(each, report["ranks"]))
+    *_, (seconds, exposed) = (None, None), *((each.step, each.exposed) for each in tried)
+    if seconds is None:
         return f"{text})"
-    least = "" if plain[-1].exposed is not None else "at least "
-    by = difference(plain[-1].step - step, step)
-    return f"{text}, data parallelism on all {least}{seconds_text(plain[-1].step)}, {by})"
+    least = "" if exposed is not None else "at least "
+    return f"{text}, data parallelism on all {least}{seconds_text(seconds)}, {difference(seconds - step, step)})"
 
 
-def _is_plain(candidate: Tried) -> bool:
-    family = candidate.family
-    return family is not None and family["mode"] == "whole" and family["strategy"] == "dp" and not family["balanced"]
+def _is_data_parallel(candidate: Tried, ranks: int) -> bool:
+    """Return whether a candidate is plain data parallelism over all ranks."""
+    if (family := candidate.family) is None or family["balanced"] or family["strategy"] != "dp":
+        return False
+    return family["mode"] == "whole" and prod(family["mesh"].values()) == ranks
 
 
 def splits_nothing(plans: Sequence[Plan]) -> bool:

@@ -21,6 +21,10 @@ WIDTH = 100
 """The width of tables in files and pipes, unless the environment variable COLUMNS has another one."""
 
 
+_WORD = 16
+"""The length of a word that may be divided in a narrow column."""
+
+
 def print_parts(parts: Iterable[Table | str], file: IO[str]) -> None:
     """
     Print tables and lines to a stream.
@@ -37,6 +41,9 @@ def print_parts(parts: Iterable[Table | str], file: IO[str]) -> None:
             continue
         for column in part.columns:
             column.overflow = "fold"
+            words = (len(word) for cell in (column.header, *column.cells) for word in str(cell).split())
+            # Otherwise Rich cuts words in many columns before it wraps the text in few.
+            column.min_width = min(max(words, default=0), _WORD)
         if not is_terminal:
             if part.title is not None:
                 # A title of a table wraps at the width of the table.

@@ -81,19 +81,24 @@ def test_measurements_are_logged(caplog: pytest.LogCaptureFixture):
     ]
 
 
-def data_parallel(step: float) -> dict[str, Any]:
-    family = {"mode": "whole", "strategy": "dp", "mesh": {"gpu": 2}, "balanced": False}
-    return {"name": "dp on 2", "why": "by an estimate", "step": step, "family": family}
+def data_parallel(step: float, ranks: int = 2) -> dict[str, Any]:
+    family = {"mode": "whole", "strategy": "dp", "mesh": {"gpu": ranks}, "balanced": False}
+    return {"name": f"dp on {ranks}", "why": "by an estimate", "step": step, "family": family}
 
 
 def test_a_plan_that_splits_nothing_says_what_data_parallelism_takes(caplog: pytest.LogCaptureFixture):
-    report: Any = {**REPORT, "chosen": "searched on 2", "candidates": [data_parallel(3e-3)]}
+    report: Any = {
+        **REPORT,
+        "chosen": "searched on 2",
+        "candidates": [data_parallel(3e-3), data_parallel(2e-3, ranks=1)],
+    }
     log_plan(report, [plan("[{}, {}]")], 1.5)
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     times = "(one device takes 2 ms, data parallelism on all at least 3 ms, slower by 1 ms (50.0%))"
     assert f"each of 2 ranks computes the full step {times}" in warning
     caplog.clear()
-    log_plan({**report, "idle": [1]}, [plan('[{"gpu"}, {}]')], 1.5)
+    report["idle"] = [1]
+    log_plan(report, [plan('[{"gpu"}, {}]')], 1.5)
     assert f"the step is faster without them {times}" in caplog.text
 
 
