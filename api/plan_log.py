@@ -27,12 +27,12 @@ LOG = logging.getLogger("shardwright")
 
 
 class _OnStandardError(logging.Handler):
-    """Writes messages to standard error until the user configures logging."""
+    """Writes messages to standard error until the user configures logging; warnings as `logging` itself does then."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
-            level = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
-            sys.stderr.write(f"shardwright: {level}{self.format(record)}\n")
+            tool = "shardwright: " if record.levelno < logging.WARNING else ""
+            sys.stderr.write(f"{tool}{self.format(record)}\n")
             sys.stderr.flush()
 
 
