@@ -23,12 +23,12 @@ def refuse_early(options: Namespace) -> None:
             verify(given)
 
 
-def _verify_step(spec: str) -> None:
+def _verify_step(spec: str, hint: str = "") -> None:
     """Refuse a step whose model or module does not exist."""
     module, colon, _ = spec.partition(":")
     if not colon:
         if spec not in NAMES:
-            raise tool_error(f"{unknown_model(spec, NAMES)}; {OR_OWN}")
+            raise tool_error(f"{unknown_model(spec, NAMES)}; {OR_OWN}", hint)
         return
     top = module.partition(".")[0]
     # Only outer packages are looked up, because looking up a module in a package imports the package.
@@ -47,7 +47,7 @@ def _verify_target(target: str) -> None:
         return
     if "/" in target and ":" not in target:
         raise tool_error(f"there is no folder {target}", "name a folder that `shardwright plan` wrote, or a step")
-    _verify_step(target)
+    _verify_step(target, "there is no folder of this name either, which `shardwright plan` would have written")
 
 
 def _verify_pins(pins: str) -> None:

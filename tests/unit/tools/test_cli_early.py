@@ -29,6 +29,7 @@ MISTAKES = [
     ([*PLAN, "--pins", "zro3"], 'did you mean "zero3"?'),
     ([*PLAN, "--pipeline", "prepare,finsh"], "hint: did you mean 'finish'?"),
     (["simulate", "no/plan"], "there is no folder no/plan"),
+    (["run", "no-plan"], "hint: there is no folder of this name either"),
     (["check", "mlp", "--mesh", "2y2"], "--mesh: mesh '2y2'"),
     (["simulat", "plan"], 'did you mean "simulate"?'),
 ]
