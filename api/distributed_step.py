@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Literal, NoReturn, SupportsIndex, overload
 
 import torch
@@ -13,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
+from ..ir.units import bytes_text, seconds_text
 from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike, verify_alike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
@@ -28,8 +30,9 @@ from .batch_values import BatchValues
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
+from .plan_log import log_first_step
 from .plan_record import PlanRecord
-from .plan_report import PlanReport
+from .plan_report import PlanReport, plan_name
 from .step_profile import StepProfile, profiled
 from .step_state import StepState
 from .trained_loss import trained_loss, warn_on_one_rank
@@ -85,6 +88,28 @@ class DistributedStep(StepState):
         self._replicas = REPLICAS.add(executor)
         self._finite = FiniteLosses(executor, on_nan)
         self._evaluated = replace(self._given, what="evaluation")
+        self._is_new = True
+
+    def __repr__(self) -> str:
+        report = self.plan
+        figures = {
+            "plan": repr(plan_name(report)),
+            "mesh": report["mesh"],
+            "ranks": report["ranks"],
+            "predicted_step": repr(seconds_text(report["predicted_step_s"])),
+            "predicted_peak_memory": repr(bytes_text(max(report["peak_bytes"]))),
+        }
+        return f"DistributedStep({report['name']!r}, {', '.join(f'{name}={text}' for name, text in figures.items())})"
+
+    def explain(self) -> str:
+        """
+        Return the figures of the plan, and the best plan of every other kind with the reason why it lost.
+
+        It is the text of ``shardwright explain`` about a whole plan. Any rank may call this alone.
+        """
+        from .plan_tables import plan_parts, text_of
+
+        return text_of(plan_parts(self.plan))
 
     def __call__(self, batch: Batch | LocalRows, lr: GivenRate = None) -> torch.Tensor:
         """
@@ -106,6 +131,7 @@ class DistributedStep(StepState):
             NonFiniteError: the loss is nan or infinite and ``on_nan`` is ``raise``; on CUDA, the loss of the step
                 before. Parameters and states have been updated by then.
         """
+        began = perf_counter()
         self._verify_modes()
         self._values.verify(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
@@ -124,6 +150,9 @@ class DistributedStep(StepState):
         self._replicas.took(loss)
         if self.optimizer is not None:
             self.optimizer.stepped()
+        if self._is_new:
+            self._is_new = False
+            log_first_step(self.plan, loss, began)
         return trained_loss(loss)
 
     def profile(self) -> AbstractContextManager[StepProfile]:

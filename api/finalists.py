@@ -148,7 +148,12 @@ def fastest(reports: Sequence[PlanReport], seconds: Sequence[float]) -> tuple[in
         for report, spent in zip(reports, seconds, strict=True)
     ]
     best = min(range(len(reports)), key=lambda index: seconds[index])
-    return best, {**reports[best], "measured": measured}
+    report: PlanReport = {**reports[best], "measured": measured}
+    if report["chosen"] in [each["name"] for each in reports[0]["candidates"]]:
+        # Only the first plan was searched for; the others were rebuilt, so their reports lack the other candidates.
+        report["candidates"] = reports[0]["candidates"]
+        report["legend"] = reports[0].get("legend", {})
+    return best, report
 
 
 def measured_here(finalists: Sequence[CompiledStep], spec: str) -> CompiledStep:

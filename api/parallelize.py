@@ -42,11 +42,11 @@ from ..runtime.watch import Watch
 from .batch_form import BatchForm
 from .batch_values import BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
-from .compile import CompiledStep, PlanOptions, verify_pins
+from .compile import CompiledStep, Observer, PlanOptions, verify_pins
 from .distributed_step import DistributedStep
 from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
-from .plan_log import log_plan
+from .plan_log import PhaseLog, is_first_rank, log_plan
 from .plan_record import PlanRecord
 from .plan_report import PlanReport
 from .training_step import LossScaling, TrainingStep
@@ -82,8 +82,9 @@ def parallelize(
 
     Rank 0 plans, and all ranks run its plan. Without torchrun there is one rank, and the plan is for one device of the
     cluster. As with DDP, a module's weights are taken from rank 0; afterwards the step holds them, and the module can
-    be used only inside ``with step.module():``. Rank 0 logs the plan and its predicted time to the logger
-    ``shardwright``.
+    be used only inside ``with step.module():``. Rank 0 logs each phase with its seconds, the plan and its predicted
+    time to the logger ``shardwright``. Without any configuration of `logging` the log appears on standard error;
+    ``logging.getLogger("shardwright").setLevel(logging.WARNING)`` silences it.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling,
@@ -162,6 +163,7 @@ def _parallelized(
     replan_from: Path | None,
 ) -> DistributedStep:
     began, model, device = time.perf_counter(), step.model, connections.device
+    phases = PhaseLog(_name_of(model))
     _refuse(step, options)
     connections.verify()
     verify_alike("seeds", seed)
@@ -175,13 +177,18 @@ def _parallelized(
             cluster = auto_cluster(device, mesh_of(cluster))
         elif cluster == AUTO:
             cluster = auto_cluster(device)
-        request = _Asked(step, cluster, options, measure, replan_from)
+        if is_measured:
+            phases.ended("measured the ranks, or read earlier measurements,")
+        request = _Asked(step, cluster, options, measure, replan_from, phases)
         planned, modules = _from_rank_0(request)
+        phases.ended(f"compiled {len(planned)} program{'s' if len(planned) > 1 else ''}")
         best, report = _fastest(planned, step, device, seed)
+        if len(planned) > 1:
+            phases.ended(f"timed {len(planned)} programs")
     program = planned[best][0]
     loaded = connections.load(program, f"<the program of {report['name']}>")
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
-    if not dist.is_initialized() or dist.get_rank() == 0:
+    if is_first_rank():
         log_plan(report, [stage.plan for stage in loaded], time.perf_counter() - began)
     executor = Executor(loaded, connections.connect(loaded))
     _initialize(executor, model, seed, device)
@@ -259,6 +266,7 @@ class _Asked:
     options: PlanOptions
     measure: int
     replan_from: Path | None
+    observe: Observer
 
     def compiled(self, world: int) -> list[CompiledStep]:
         """Return the best plan for `world` ranks, followed by other plans that may be faster."""
@@ -268,7 +276,7 @@ class _Asked:
         old = EarlierPlan.find(self.replan_from) if self.replan_from is not None else None
 
         def compiled(asked: PlanOptions) -> list[CompiledStep]:
-            return compile_finalists(self.step, cluster, asked, most, name=name)
+            return compile_finalists(self.step, cluster, asked, most, name=name, observe=self.observe)
 
         return old.made(compiled, self.options, cluster) if old is not None else compiled(self.options)
 

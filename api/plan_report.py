@@ -64,6 +64,11 @@ def step_text(report: PlanReport) -> str:
     return f"{text} ({' to '.join(map(seconds_text, expected))})" if expected else text
 
 
+def plan_name(report: PlanReport) -> str:
+    """Return the name of the plan, or a note that the user's pins or passes have decided everything."""
+    return report["chosen"] or "as pinned"
+
+
 class PlanReport(TypedDict):
     """A plan: times in seconds, sizes in bytes."""
 

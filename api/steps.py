@@ -8,7 +8,9 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from ..ir.plain import did_you_mean
 from ..runtime.initialize import drawn_alike
+from .step_names import OR_OWN
 from .training_step import TrainingStep
 
 _HUGGING_FACE = "hf:"
@@ -37,7 +39,7 @@ def find_step(spec: str) -> TrainingStep:
         try:
             return training_step(spec)
         except ValueError as error:
-            raise StepError(f"{error}; or name your own as package.module:callable") from error
+            raise StepError(f"{error}; {OR_OWN}") from error
     make = _callable(spec)
     try:
         with drawn_alike():
@@ -76,8 +78,9 @@ def _callable(spec: str) -> Callable[[], object]:
     for part in name.split("."):
         target = getattr(target, part, None)
     if not callable(target):
-        names = ", ".join(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
-        raise StepError(f"{spec}: {module_name} has no callable {name!r}; it has {names or 'none'}")
+        known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        listed = ", ".join(known) or "none"
+        raise StepError(f"{spec}: {module_name} has no callable {name!r}; it has {listed}{did_you_mean(name, known)}")
     return target
 
 

@@ -51,6 +51,8 @@ BYTES = Unit("bytes", "40GiB", _SIZES, 1, 1e18)
 SECONDS = Unit("seconds", "5us", _TIMES, 1e-15, 1e6)
 BANDWIDTH = Unit("bytes/s", "25GB/s", {**{f"{unit}/s": factor for unit, factor in _SIZES.items()}, **_BITS}, 1, 1e18)
 FLOPS = Unit("FLOP/s", "19.5TFLOP/s", {f"{p}FLOP/s": f for p, f in {"": Decimal(1), **_THOUSANDS}.items()}, 1, 1e21)
+DURATION = Unit("seconds", "90s", {**_TIMES, "min": Decimal(60), "h": Decimal(3600)}, 1e-3, 1e9)
+"""The unit of durations of work, such as a search."""
 BLOCK = replace(BYTES, most=2.0**30)
 BETA = replace(PLAIN, least=1e-18, most=1)
 PART = replace(PLAIN, least=1e-6, most=1e6)
@@ -265,6 +267,15 @@ def _with_unit(text: str, unit: Unit) -> float | str:
         return float(Decimal(match[1]) * units[match[2]])
     except (DecimalException, OverflowError):
         return text
+
+
+def quantity(text: str, unit: Unit, *, positive: bool = True) -> float:
+    """Return the number in a text such as `90` or `2 min`; the ValueError about another text has an example."""
+    number = _with_unit(text, unit)
+    if isinstance(number, str) or not (unit.least <= number <= unit.most or (number == 0 and not positive)):
+        units = ", ".join(unit.units)
+        raise ValueError(f"{shown(text)} is not {_wanted(unit)}, from {unit.least:g} to {unit.most:g} (units: {units})")
+    return number
 
 
 def _wanted(unit: Unit) -> str:

@@ -10,10 +10,16 @@ Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Pl
 PlainTable: TypeAlias = Mapping[str, Plain]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name, with the most similar known name; empty if none is similar."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f'; did you mean "{near[0]}"?' if near else ""
+def closest(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known names that are most similar to an unknown one, whatever their case, the most similar first."""
+    by_lower = {other.lower(): other for other in known}
+    return [by_lower[near] for near in difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=cutoff)]
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Return the end of a message about an unknown name, with similar known names; empty if none is similar."""
+    near = " or ".join(f'"{each}"' for each in closest(name, known, most))
+    return f"; did you mean {near}?" if near else ""
 
 
 def are_tables(values: Sequence[Plain]) -> TypeGuard[Sequence[PlainTable]]:

@@ -8,10 +8,11 @@ and `parallelize` check options against it. `docs/options.md` is generated from 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
+from .cluster_fields import DURATION, quantity
 from .mesh import parse_mesh
 
 Way = Literal["search", "candidate", "strategy", "passes"]
@@ -134,6 +135,11 @@ def _text(expected: str, metavar: str, read: Callable[[str], object]) -> Values:
     return Values(expected, takes, {"metavar": metavar})
 
 
+def seconds_of(text: str) -> float:
+    """Return the seconds of a duration on a command line, such as `90`, `90s` or `2min`."""
+    return quantity(text, DURATION, positive=False)
+
+
 def _read_ratios(text: str) -> object:
     return not are_shares(text) or [float(share) for share in text.split(",")]
 
@@ -164,7 +170,7 @@ _DTYPE = Values("", _ANYTHING.takes, {"choices": ("float32", "float64", "bfloat1
 _FILE, _PASSES = (Values("", _ANYTHING.takes, {"metavar": name}) for name in ("FILE", "PASSES"))
 _FLAG = Values("True or False", lambda value: isinstance(value, bool))
 _COUNT = _number("a whole number above 0", 1)
-_SECONDS = _number("seconds, at least 0", 0, kind=float, metavar="SECONDS")
+_SECONDS = replace(_number("seconds, at least 0", 0, kind=float), flag={"type": seconds_of, "metavar": "DURATION"})
 _FRACTION = _number("a fraction between 0 and 1", 0, 1, float, "FRACTION")
 _SHARES = _text("'auto', 'even', 'balanced', or shares as '0.7,0.3'", "SHARES", _read_ratios)
 _MESH = _text("sizes as '2x4' or named axes as 'dp=2,tp=4'", "MESH", parse_mesh)
@@ -199,7 +205,7 @@ OPTIONS: Mapping[str, Option] = {
         "auto",
         "whether devices may idle; auto: if the step is faster without them",
     ),
-    "budget": Option(_SEARCH, _SECONDS, None, "time limit of the search; by default it does not depend on time"),
+    "budget": Option(_SEARCH, _SECONDS, None, "time limit of the search, as 90, 90s or 2min; by default none"),
     "measure": Option(_SEARCH, _COUNT, 1, "run the N best plans of different kinds on this machine, take the fastest"),
     "candidate": Option(
         frozenset({"candidate"}), _FILE, None, "rebuild the plan of this plan.json instead of searching"

@@ -12,7 +12,6 @@ of a device with its rates. Measured times of single ops do not scale, and are d
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -23,6 +22,7 @@ from typing import TypeAlias
 
 from .cluster import Cluster, Device, Link
 from .cluster_file import ClusterFileError, cluster_toml, parse_cluster
+from .plain import closest
 from .toml_text import inline
 
 _Value: TypeAlias = "bool | int | float | str | list[_Value] | dict[str, _Value]"
@@ -57,7 +57,7 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
     """
     table, aliases = _table(cluster), _aliases(cluster)
     if path not in (known := fields(cluster)):
-        close = difflib.get_close_matches(path, known, n=1, cutoff=0.4)
+        close = closest(path, known, cutoff=0.4)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise WhatIfError(f"the cluster has no field {path}; {hint}")
     *sections, field = aliases.get(path, path).split(".")

@@ -8,11 +8,11 @@ divide the heads.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from ..api.step_names import unknown_model
 from ..api.training_step import TrainingStep
 from .bert import BertConfig, bert_step
 from .gpt2 import GPT2Config, gpt2_step
@@ -136,6 +136,4 @@ def training_step(name: str) -> TrainingStep:
     """
     if name in MODELS:
         return MODELS[name]()
-    close = difflib.get_close_matches(name, MODELS, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"no shipped model is called {name!r}{hint} (there are {', '.join(sorted(MODELS))})")
+    raise ValueError(unknown_model(name, MODELS))

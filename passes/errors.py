@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Literal, NoReturn, TypeAlias
 
 from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
+
+from ..ir.plain import closest
 
 FailureKind: TypeAlias = Literal["failed", "crashed", "invalid", "unsound"]
 
@@ -82,7 +83,7 @@ def place_in_model(location: Attribute) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a question whether the closest of `known` was meant; empty if no name is close."""
-    close = get_close_matches(name, known, n=1)
+    close = closest(name, known)
     return f"did you mean '{close[0]}'?" if close else ""
 
 

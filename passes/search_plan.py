@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from time import perf_counter
 from typing import Literal
 
 from xdsl.context import Context
@@ -21,6 +22,7 @@ from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
 from ..ir.pins import Pin
 from ..ir.text_file import read_text
+from ..ir.units import seconds_text
 from .analysis.memory import size_text
 from .errors import fail
 from .leave_idle import leave_idle
@@ -193,9 +195,12 @@ class SearchPlanPass(ModulePass):
             add_pins(op, chosen.pins)
         pins = pin_entries(funcs[0])
         bench = CandidateCompiler(op, cluster)
+        began = perf_counter()
         result = self._found(bench, chosen, fixed)
         if isinstance(result, str):
             fail(funcs[0], result)
+        if chosen is None or self.adapt:
+            LOG.info("%s", result.text(perf_counter() - began))
         if (ranks := result.best.candidate.layout.ranks) is not None:
             leave_idle(result.best.module, cluster, ranks)
         replace_module(op, result.best.module)
@@ -375,6 +380,12 @@ class _FoundPlan:
     notes: list[Note]
     runners_up: list[Candidate] = field(default_factory=list[Candidate])
     bound: tuple[float, str] | None = None
+
+    def text(self, seconds: float) -> str:
+        """Return a line about a search that took `seconds`: the number of candidates, the best one and the bound."""
+        bound = f"; the lower bound is {seconds_text(self.bound[0])}" if self.bound is not None else ""
+        best = f"{self.best.candidate.name}, {seconds_text(self.best.seconds)}"
+        return f"searched {len(self.notes)} candidates in {seconds_text(seconds)}: best {best}{bound}"
 
     def attributes(self, pins: Sequence[Pin], own_mesh: Mesh) -> dict[str, Attribute]:
         """Return the attributes of the function that record the plan."""

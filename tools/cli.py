@@ -15,6 +15,8 @@ from pkgutil import resolve_name
 
 from ..ir.garbage import collector_paused, kept_to_the_end
 from .cli_arguments import TOOL, parse_arguments
+from .cli_early import refuse_early
+from .cli_json import only_json
 from .diagnostics import Diagnostic, DiagnosticError
 
 _MOST_CHARACTERS = 4096
@@ -32,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check(words)
         options = parse_arguments(words)
-        with collector_paused():
+        refuse_early(options)
+        with only_json(getattr(options, "json", False)) as answer, collector_paused():
+            options.answer = answer
             command = resolve_name(f"{__package__}.{options.handler}")
-        return command(options)
+            return command(options)
     except BrokenPipeError:
         # The reader of the output has closed it; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,7 +65,9 @@ def diagnostic_of(error: Exception) -> Diagnostic:
     if isinstance(error, DiagnosticError):
         return error.diagnostic
     if type(error).__module__.split(".", maxsplit=1)[0] == PACKAGE:
-        return Diagnostic(str(error), TOOL)
+        # The text of an error with a hint has several lines.
+        hint = getattr(error, "hint", "")
+        return Diagnostic(getattr(error, "message", "") if hint else str(error), TOOL, hint=hint)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Diagnostic(f"{where}{error.strerror or error}", TOOL)

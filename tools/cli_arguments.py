@@ -10,7 +10,9 @@ from importlib.metadata import version
 from typing import Any
 
 from ..ir.mesh import Mesh, parse_mesh
-from ..ir.plan_options import differing, refusal, taken_by
+from ..ir.plain import did_you_mean
+from ..ir.plan_options import differing, refusal, seconds_of, taken_by
+from .cli_completion import complete
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "shardwright"
@@ -20,6 +22,8 @@ _STEP = (
     "package.module:callable returning a TrainingStep"
 )
 _CLUSTER = "a cluster file, or the name of a shipped one"
+
+_JSON = "print one JSON object to standard output, and everything else to standard error"
 
 _Add = Callable[..., object]
 
@@ -44,14 +48,29 @@ def mesh_of(text: str) -> Mesh:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; `handler` of the result runs the command. DiagnosticError describes an invalid line."""
-    parser = _parser()
-    options, unknown = parser.parse_known_args([_present(word) for word in arguments])
+    parser, commands = _parsers()
+    complete(parser, commands.values())
+    words = [_present(word) for word in arguments]
+    if words and (command := commands.get(words[0])) is not None:
+        # Argparse reports missing arguments first, although they may be missing because of a misspelt flag.
+        _refuse_unknown_flags(command, words[1:])
+    options, unknown = parser.parse_known_args(words)
     parser.prog = f"{TOOL} {arguments[0]}"
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if (problem := _refusal(options)) is not None:
         parser.error(problem)
     return options
+
+
+def _refuse_unknown_flags(command: ToolParser, words: Sequence[str]) -> None:
+    known = [flag for action in command._actions for flag in action.option_strings]
+    for word in words:
+        flag = word.partition("=")[0]
+        if word == "--":
+            return
+        if flag.startswith("--") and flag not in known:
+            command.error(f"unrecognized arguments: {flag}{did_you_mean(flag, known)}")
 
 
 def _present(word: str) -> str:
@@ -93,21 +112,25 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _parser() -> ToolParser:
+def _parsers() -> tuple[ToolParser, dict[str, ToolParser]]:
+    """Return the parser of the tool, and the parsers of its commands by name."""
     parser = ToolParser(
         prog=TOOL,
         description="Turn a single-device PyTorch training step into the program that trains it on a cluster.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{TOOL} {version(TOOL)}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands: dict[str, ToolParser] = {}
     for name, (handler, summary, add_options) in _COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary}.", allow_abbrev=False)
+        command = commands[name] = subparsers.add_parser(
+            name, help=summary, description=f"{summary}.", allow_abbrev=False
+        )
         add_options(command.add_argument)
         help_text = "show the Python traceback of an error"
         command.add_argument("--debug-traceback", action="store_true", help=help_text)
         command.set_defaults(handler=handler, command=name)
-    return parser
+    return parser, commands
 
 
 def _import_options(add: _Add) -> None:
@@ -125,6 +148,7 @@ def _plan_options(add: _Add) -> None:
     add("--out", required=True, metavar="DIR", help="where to write the files of the plan: step.mlir, program.py, ...")
     _of_plans(add, "plan")
     _reduce_dtype(add)
+    add("--json", action="store_true", help=_JSON)
 
 
 def _replan_options(add: _Add) -> None:
@@ -161,7 +185,7 @@ def _explain_options(add: _Add) -> None:
         "the result of an op (h.0.mlp.up.addmm): print its placement, and the step time with the best alternatives"
     )
     add("value", nargs="?", metavar="VALUE|OP", help=value_help)
-    add("--json", action="store_true", help="print JSON")
+    add("--json", action="store_true", help=_JSON)
 
 
 def _simulate_options(add: _Add) -> None:
@@ -171,7 +195,10 @@ def _simulate_options(add: _Add) -> None:
         help=f"the folder of a plan, an IR file with all decisions, or a step: {_STEP}",
     )
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, in place of the plan's")
-    set_help = "override a field of the cluster, as link.node.bandwidth=25GB/s; repeatable"
+    set_help = (
+        "override a field of the cluster, with units as in cluster files: link.node.bandwidth=25GB/s or '10 Gbit/s', "
+        "link.node.latency=5us, device.a100.memory=80GiB; repeatable"
+    )
     add("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE", help=set_help)
     sweep_help = "simulate COUNT values of a field, as link.node.bandwidth=1GB/s..100GB/s:9"
     add("--sweep", metavar="FIELD=FROM..TO:COUNT", help=sweep_help)
@@ -181,6 +208,7 @@ def _simulate_options(add: _Add) -> None:
     measured_help = "the measurements of run --overlap or step.profile(), to compare with the prediction"
     add("--measured", metavar="FILE", help=measured_help)
     _of_plans(add, "simulate")
+    add("--json", action="store_true", help=_JSON)
 
 
 def _check_options(add: _Add) -> None:
@@ -191,6 +219,7 @@ def _check_options(add: _Add) -> None:
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, put on the mesh; by default a generic one")
     _of_plans(add, "check")
     add("--dtype", choices=("float32", "float64"), default="float32", help="dtype of all floats (%(default)s)")
+    add("--json", action="store_true", help=_JSON)
     add("--steps", type=_positive, default=5, metavar="K", help="number of training steps (%(default)s)")
     add("--optimizer", choices=("sgd", "adamw"), help="the optimizer that replaces the step's own")
 
@@ -199,7 +228,8 @@ def _profile_options(add: _Add) -> None:
     add("-o", "--output", default="-", metavar="FILE", help="where to write the cluster file (standard output)")
     add("--nproc-per-node", type=_positive, metavar="N", help="number of processes to start here; not under torchrun")
     add("--mesh", metavar="MESH", help="the axes of the ranks, such as node=2,gpu=4; by default gpu=N")
-    add("--seconds", type=float, default=60.0, metavar="S", help="approximate seconds to measure (%(default)s)")
+    seconds_help = "approximate time to measure, as 90, 90s or 2min (60s)"
+    add("--seconds", type=_duration, default=60.0, metavar="DURATION", help=seconds_help)
     add("--resume", action="store_true", help="resume from the measurements of an earlier run to the same FILE")
     ops_help = "also measure the ops of a plan, or of a step planned here, in their local shapes; repeatable"
     add("--ops-of", action="append", default=[], metavar="DIR|STEP", help=ops_help)
@@ -232,8 +262,8 @@ def _of_plans(add: _Add, command: str) -> None:
         flag = _flag(f"no_{name}" if usual is True else name)
         if isinstance(usual, bool):
             keywords["action"] = "store_false" if usual else "store_true"
-        if keywords.get("type") is int:
-            keywords["type"] = _positive
+        if (kind := keywords.get("type")) in _KINDS:
+            keywords["type"] = _KINDS[kind]
         text = f"{option.help} ({usual})" if isinstance(usual, str) else option.help
         add(flag, dest=name, default=argparse.SUPPRESS, help=text, **keywords)
 
@@ -251,6 +281,17 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"takes a positive whole number, not '{text}'")
     return number
+
+
+def _duration(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_KINDS: dict[object, Callable[[str], float]] = {int: _positive, seconds_of: _duration}
+"""Maps the types of the table of options to functions with errors for a command line."""
 
 
 def _ranks(text: str) -> list[int]:

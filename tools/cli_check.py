@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -42,7 +43,10 @@ def check_command(options: Namespace) -> int:
             (result,) = check_on_ranks([case], case.mesh.device_count)
     if result.message:
         raise tool_error(result.message)
-    _print(result)
+    if options.json:
+        options.answer(_record(result))
+    else:
+        _print(result)
     return 0 if result.passed else 1
 
 
@@ -72,6 +76,12 @@ def _mesh(text: str) -> Mesh:
         message = f"--mesh {text} has {mesh.device_count} devices; a check runs at most {MOST_RANKS}"
         raise tool_error(message)
     return mesh
+
+
+def _record(result: CheckResult) -> dict[str, object]:
+    errors = [{**asdict(worst), "allowed": result.allows(worst)} for worst in result.errors]
+    about = {"case": str(result.case), "steps": result.case.steps, "passed": result.passed}
+    return {**about, "tolerance": result.tolerance, "rounding": dict(result.own), "errors": errors}
 
 
 def _print(result: CheckResult) -> None:

@@ -1,24 +1,20 @@
-"""Shared output of the commands of `shardwright`: progress on a terminal, and numbers as text."""
+"""Shared output of the commands of `shardwright`: progress on a terminal, and tables."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
-from ..api.plan_report import PlanReport, step_text
-from ..ir.units import bytes_text, seconds_text
-from ..passes.planning.legend import legend
-from ..passes.planning.summary import Tried
+from ..api.plan_tables import print_parts
 
 
 @contextmanager
@@ -74,70 +70,9 @@ _IMPORTED = time.perf_counter()
 
 def print_report(*parts: Table | str, stderr: bool = False) -> None:
     """
-    Print tables and lines to standard output: formatted on a terminal, otherwise one line per row, for `grep`.
+    Print tables and lines to standard output: boxed on a terminal, in its width, otherwise plain (`print_parts`).
 
     Args:
         stderr: whether to print to standard error instead.
     """
-    is_terminal = Console(stderr=stderr).is_terminal
-    console = _Console(stderr=stderr, width=None if is_terminal else _WIDE, markup=False, emoji=False)
-    for part in parts:
-        if isinstance(part, str):
-            console.print(Text(_printable(part)), soft_wrap=True)
-            continue
-        if not is_terminal:
-            if part.title is not None:
-                # A title of a table wraps at the width of the table.
-                console.print(part.title, soft_wrap=True)
-            part.box, part.title, part.pad_edge = None, None, False
-        console.print(part)
-
-
-class _Console(Console):
-    """A console that prints the user's names verbatim, without interpreting markup or terminal codes."""
-
-    def render_str(self, text: str, **settings: Any) -> Text:
-        return super().render_str(_printable(text), **settings)
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-
-
-_WIDE = 10_000
-"""The width of output to files and pipes, large enough that lines do not wrap."""
-
-
-def rows_table(title: str, rows: Mapping[str, str]) -> Table:
-    """Return a table of names with their values."""
-    table = Table(title=title, show_header=False)
-    for row in rows.items():
-        table.add_row(*row)
-    return table
-
-
-def plan_rows(report: PlanReport) -> dict[str, str]:
-    """Return the name and the figures of a plan; only a search over plans gives a name and a lower bound."""
-    peak = report["peak"]
-    rows = {
-        **({"plan": report["chosen"]} if report["chosen"] else {}),
-        "predicted step": step_text(report),
-        "of it compute": seconds_text(report["predicted_compute_s"]),
-        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
-    }
-    if (bound := report["bound_s"]) is not None and (gap := report["gap"]) is not None:
-        rows["no step is shorter than"] = f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"
-    rows["peak memory of a rank"] = f"{bytes_text(peak['bytes'])}, in {peak['at']}"
-    return rows
-
-
-def figures(candidate: Tried) -> tuple[str, str, str]:
-    """Return the step of a candidate, the exposed part of it and the peak memory as text, `-` if unknown."""
-    step, exposed = (seconds_text(time) if time is not None else "-" for time in (candidate.step, candidate.exposed))
-    return step, exposed, bytes_text(candidate.peak_bytes) if candidate.peak_bytes is not None else "-"
-
-
-def legend_tables(names: Iterable[str | None]) -> list[Table]:
-    """Return the legend of the names of plans as one table, or an empty list if they have no terms to explain."""
-    terms = legend(name for name in names if name)
-    return [rows_table("terms in the names of plans", terms)] if terms else []
+    print_parts(parts, sys.stderr if stderr else sys.stdout)

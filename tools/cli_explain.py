@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from rich.table import Table
@@ -15,6 +13,9 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..api.files import UNDECIDED
 from ..api.plan_report import PlanReport
+from ..api.plan_tables import legend_tables, plan_parts
+from ..api.why_not import difference, why_not
+from ..ir.plain import closest
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
 from ..ir.units import bytes_text, seconds_text
@@ -22,15 +23,13 @@ from ..passes.planning.alternatives import Alternative, Alternatives, Decided, N
 from ..passes.planning.candidate_compiler import CandidateCompiler
 from ..passes.planning.notes import Refused
 from ..passes.planning.records import Chosen
-from ..passes.planning.summary import Tried
 from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
 from .cli_arguments import command_line, tool_error
-from .cli_console import figures, legend_tables, plan_rows, print_report, rows_table, working
+from .cli_console import print_report, working
 from .ir_input import load_module
 from .plan_folder import WHOLE, read_report
-from .why_not import difference, why_not
 
 NEAREST = 3
 """The number of names that are suggested for an unknown one."""
@@ -51,9 +50,9 @@ def explain_command(options: Namespace) -> int:
     else:
         shown = _one_decision(_answer(folder, report, options.value), report, options.value)
     if options.json:
-        print(json.dumps(shown.record, indent=2))
-        return 0
-    print_report(*shown.parts)
+        options.answer(shown.record)
+    else:
+        print_report(*shown.parts)
     return 0
 
 
@@ -88,13 +87,7 @@ def _again(report: PlanReport, folder: Path) -> str:
 
 
 def _whole_plan(report: PlanReport) -> Shown:
-    facts = {**plan_rows(report), "of candidates": str(len(report["candidates"]))}
-    plan = rows_table(f"{report['name']} on {report['cluster']}", facts)
-    kinds = Table("why not", "best of its kind", "step", "exposed", "peak", "because", title="other kinds of plans")
     reasons = why_not(report)
-    for each in reasons:
-        best = each.best or Tried("-", each.why)
-        kinds.add_row(each.kind, best.name, *figures(best), each.why)
     record = {
         "chosen": report["chosen"],
         "step": report["predicted_step_s"],
@@ -107,8 +100,7 @@ def _whole_plan(report: PlanReport) -> Shown:
         "why_not": [each.as_dict() for each in reasons],
     }
     hint = "cost of another decision: shardwright explain DIR VALUE, for a parameter or the result of an op"
-    names = [report["chosen"], *(each.best.name for each in reasons if each.best is not None)]
-    return Shown([plan, kinds, *legend_tables(names), hint], record)
+    return Shown([*plan_parts(report, reasons), hint], record)
 
 
 def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
@@ -137,7 +129,7 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    found = get_close_matches(name, list(known), n=NEAREST, cutoff=0.5)
+    found = closest(name, known, most=NEAREST, cutoff=0.5)
     near = f"did you mean {' or '.join(found)}? " if found else ""
     return f"{near}step.mlir has the names" if known else ""
 

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.plan_report import MeasuredReport, PlanReport
+from ..api.plan_report import PlanReport
+from ..api.plan_tables import figures, legend_tables, measured_table, plan_rows, rows_table
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
 from ..dialects import train
@@ -36,16 +37,7 @@ from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
 from ..passes.planning.summary import Tried
 from .cli_arguments import command_line, plan_arguments
-from .cli_console import (
-    figures,
-    legend_tables,
-    plan_progress,
-    plan_rows,
-    print_report,
-    process_began,
-    rows_table,
-    working,
-)
+from .cli_console import plan_progress, print_report, process_began, working
 
 MOST_ROWS = 8
 """The number of largest parameters and of best candidates that are listed."""
@@ -78,6 +70,9 @@ def plan_command(options: Namespace) -> int:
 def _plan(options: Namespace) -> int:
     compiled = planned(options, find_cluster(options.cluster))
     folder = compiled.save(options.out, process_began())
+    if options.json:
+        options.answer({"folder": str(folder), **compiled.report})
+        return 0
     parts: list[Table | str] = [summary(compiled.report), placements(compiled)]
     lost = [Tried.from_dict(entry) for entry in compiled.report["candidates"] if "step" in entry and entry["why"]]
     next_best = sorted(lost, key=lambda candidate: candidate.step or 0.0)[:MOST_ROWS]
@@ -119,14 +114,6 @@ def _step(options: Namespace, spec: str) -> TrainingStep:
     """Return the step that a command line names, with the options for it."""
     step, dtype = find_step(spec), getattr(options, "reduce_dtype", None)
     return step if dtype is None else replace(step, reduce_dtype=dtype)
-
-
-def measured_table(measured: Sequence[MeasuredReport]) -> Table:
-    """Return a table of the plans that were run."""
-    table = Table("plan", "predicted step", "measured step", title="the plans that were run")
-    for each in measured:
-        table.add_row(each["plan"], seconds_text(each["predicted_step_s"]), seconds_text(each["measured_step_s"]))
-    return table
 
 
 def _plan_arguments(options: Namespace) -> dict[str, Any]:

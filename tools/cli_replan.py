@@ -11,12 +11,13 @@ from rich.table import Table
 from ..api.files import PLANNED, UNDECIDED, plan_digest
 from ..api.plan_record import RECORD, PlanRecord
 from ..api.plan_report import PlanReport
+from ..api.plan_tables import legend_tables, rows_table
 from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
 from .cli_arguments import command_line, tool_error
-from .cli_console import legend_tables, print_report, process_began, rows_table, working
+from .cli_console import print_report, process_began, working
 from .cli_plan import side_processes, summary
 from .ir_input import load_module
 from .plan_folder import read_report

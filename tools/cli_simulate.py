@@ -33,12 +33,15 @@ from ..passes.strip_resharding import strip_decisions
 from .cli_arguments import command_line, plan_arguments, refuse_for_planned, tool_error
 from .cli_console import print_report, working
 from .ir_input import load_module
-from .simulation_plots import plot_points, plot_timeline
-from .simulation_tables import Point, points_table, tables
+from .simulation_plots import plot_points, plot_timeline, require_matplotlib
+from .simulation_rows import Point, step_record, sweep_record
+from .simulation_tables import points_table, tables
 
 
 def simulate_command(options: Namespace) -> int:
     """Simulate a step, or a sweep over a number of the cluster, and print the results."""
+    if options.plot is not None:
+        require_matplotlib()
     target = _target(options)
     module = target.planned
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
@@ -50,7 +53,10 @@ def simulate_command(options: Namespace) -> int:
         points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
             plot_points(options.sweep, points, Path(options.plot))
-        print_report(points_table(options.sweep, points))
+        if options.json:
+            options.answer(sweep_record(options.sweep, points))
+        else:
+            print_report(points_table(options.sweep, points))
         return 0
     if options.replan:
         module = _replanned(target, cluster, options)
@@ -58,9 +64,12 @@ def simulate_command(options: Namespace) -> int:
     measured = _measured(options.measured) if options.measured is not None else None
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
-    shown = tables(simulation) if measured is None else _beside(simulation, measured, options.measured or "")
+    shown, record = _results(simulation, measured, options)
     if options.trace is not None:
         _write_trace(simulation, measured, Path(options.trace))
+    if options.json:
+        options.answer(record)
+        return 0
     print_report(*shown)
     if options.trace is not None:
         print_report(f"{options.trace} opens in https://ui.perfetto.dev")
@@ -208,13 +217,20 @@ def _measured(path: str) -> MeasuredSteps:
         raise tool_error(f"--measured {path} has no measured steps: {reason}", f"write one with: {again}") from error
 
 
-def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
-    from .measured_tables import NotThisStepError, measured_tables
+def _results(
+    simulation: Simulation, measured: MeasuredSteps | None, options: Namespace
+) -> tuple[list[Table], dict[str, object]]:
+    """Return the results as tables and for JSON; of them only the requested form is made."""
+    if measured is None:
+        return ([], step_record(simulation)) if options.json else (list(tables(simulation)), {})
+    from .measured_tables import NotThisStepError, measured_record, measured_tables
 
     try:
-        return list(measured_tables(simulation, measured))
+        if options.json:
+            return [], {**step_record(simulation), "measured": measured_record(simulation, measured)}
+        return list(measured_tables(simulation, measured)), {}
     except NotThisStepError as error:
-        raise tool_error(f"--measured {path} belongs to another step: {error}") from error
+        raise tool_error(f"--measured {options.measured} belongs to another step: {error}") from error
 
 
 def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:

@@ -7,14 +7,13 @@ from argparse import Namespace
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from math import prod
 from typing import cast
 
 from ..ir.mesh import Mesh
 from ..ir.ops.spec import OpInstance, OpSpec
 from ..ir.ops.table import op_table
-from ..ir.plain import Plain
+from ..ir.plain import Plain, closest
 from ..ir.rules import Rule, parse_rule
 from ..passes.search.algorithms.theory import Triple, collective_triples, op_triples
 from .cli_arguments import mesh_of, tool_error
@@ -59,7 +58,7 @@ def _find_op(name: str) -> OpSpec:
         return spec
     base = spelled.split(".", maxsplit=1)[0]
     near = [other for other in table if other.split(".", maxsplit=1)[0] == base]
-    similar = get_close_matches(spelled, [*table, "MatMul", COLLECTIVES], n=3, cutoff=0.5)
+    similar = closest(spelled, [*table, "MatMul", COLLECTIVES], most=3, cutoff=0.5)
     near += [other for other in similar if other not in near]
     hint = f"the nearest names are {', '.join(near[:5])}" if near else f"or '{COLLECTIVES}' for the collectives"
     raise tool_error(

@@ -15,7 +15,7 @@ from ..passes.analysis.simulation.measured import PredictedVsMeasured, beside
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
-from .simulation_tables import numbered
+from .simulation_rows import OverlapRow, numbered
 
 MOST_ROWS = 12
 """The number of longest collectives that are listed."""
@@ -62,6 +62,21 @@ def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator
     for pair in pairs:
         if pair.pairs:
             yield _traffic(simulation, pair)
+
+
+def measured_record(simulation: Simulation, measured: MeasuredSteps) -> dict[str, object]:
+    """
+    Return the overlap in the measured steps, of the ranks that `measured_tables` compares, for JSON.
+
+    Raises:
+        NotThisStepError: as in `pairs_of`.
+    """
+    rows = [
+        OverlapRow(f"rank {pair.rank.rank}", phase, channel, overlap).as_dict()
+        for pair in pairs_of(simulation, measured)
+        for (phase, channel), overlap in pair.rank.overlaps.items()
+    ]
+    return {"step": step_seconds(measured.middle), "steps": len(measured.steps), "overlap": rows}
 
 
 def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[PredictedVsMeasured]) -> Table:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..passes.analysis.simulation.names import category
 from ..passes.analysis.simulation.results import COMPUTE, RankClass, Simulation
 from ..passes.analysis.simulation.trace import class_name
-from .simulation_tables import Point
+from .cli_arguments import tool_error
+from .simulation_rows import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def require_matplotlib() -> None:
+    """Raise DiagnosticError if matplotlib is missing, which is better known before a long search or sweep."""
+    try:
+        import_module("matplotlib")
+    except ImportError as error:
+        raise tool_error(f"--plot needs matplotlib ({error}): pip install 'shardwright[plot]'") from error
+
 
 _COLOURS = {
     "forward": "tab:blue", "backward": "tab:orange", "update": "tab:green", "all_reduce": "tab:red",
@@ -80,6 +91,7 @@ def plot_points(what: str, points: Sequence[Point], path: Path) -> None:
 
 
 def _figure(height: float) -> tuple[Figure, Axes]:
+    require_matplotlib()
     import matplotlib
 
     matplotlib.use("Agg")

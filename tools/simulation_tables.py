@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.table import Table
-from xdsl.ir import Operation
 
 from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import bytes_text, seconds_text
-from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
-from ..passes.analysis.simulation.held import HeldBytes
-from ..passes.analysis.simulation.names import op_name
-from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
+from .simulation_rows import Point, longest_waiting, overlap_rows, path_rows, rank_rows, wait_rows
 
 MOST_ROWS = 8
 """The number of longest ops and collectives that are listed."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A value of a sweep, with its simulation or the error that prevented it."""
-
-    value: float
-    simulation: Simulation | None
-    problem: str = ""
 
 
 def tables(simulation: Simulation) -> Iterator[Table]:
@@ -43,60 +29,42 @@ def tables(simulation: Simulation) -> Iterator[Table]:
 def _ranks(simulation: Simulation) -> Table:
     title = f"one step: {seconds_text(simulation.seconds)}"
     table = Table("ranks", "compute", "waiting", "busy", "sent", "peak memory", title=title)
-    held = HeldBytes(simulation)
-    for each in simulation.classes:
-        busy = simulation.busy_seconds(each.number)
-        parts = (f"{stream} {seconds / (simulation.seconds or 1.0):.0%}" for stream, seconds in busy.items())
-        sent = simulation.sent_bytes(each.number)
+    for row in rank_rows(simulation):
+        parts = (f"{stream} {seconds / (simulation.seconds or 1.0):.0%}" for stream, seconds in row.busy.items())
         table.add_row(
-            class_name(each),
-            seconds_text(simulation.compute_seconds(each.number)),
-            seconds_text(simulation.exposed_seconds(each.number)),
+            row.ranks,
+            seconds_text(row.compute),
+            seconds_text(row.waiting),
             "\n".join(parts),
-            "\n".join(f"{kind} {bytes_text(size)}" for kind, size in sent.items()),
-            bytes_text(held.peak(each)),
+            "\n".join(f"{kind} {bytes_text(size)}" for kind, size in row.sent.items()),
+            bytes_text(row.peak_bytes),
         )
     return table
 
 
 def _overlap(simulation: Simulation) -> Table:
-    """Return a table of the overlap of communication, on the ranks of each stage that compute longest."""
     table = Table(*COLUMNS, title="overlap of communication and computation")
-    for stage in dict.fromkeys(each.stage for each in simulation.classes):
-        ranks = simulation.busiest(stage)
-        for (phase, channel), overlap in overlaps(simulation, ranks.number).items():
-            table.add_row(class_name(ranks), phase, channel, *cells(overlap))
+    for row in overlap_rows(simulation):
+        table.add_row(row.ranks, row.phase, row.over, *cells(row.overlap))
     return table
 
 
 def _waits(simulation: Simulation) -> Table:
     """Return a table of the longest waits, on the ranks that wait longest."""
-    waiting = max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
-    table = Table("collective or transfer", "kind", "waited for", title=f"{class_name(waiting)} wait for")
-    by_op: dict[tuple[str, str], float] = {}
-    for traffic, seconds in simulation.waited(waiting.number).items():
-        key = (op_name(traffic.op), traffic.kind)
-        by_op[key] = by_op.get(key, 0.0) + seconds
-    for (name, kind), seconds in sorted(by_op.items(), key=lambda row: -row[1])[:MOST_ROWS]:
-        table.add_row(name, kind, seconds_text(seconds))
+    title = f"{class_name(longest_waiting(simulation))} wait for"
+    table = Table("collective or transfer", "kind", "waited for", title=title)
+    for row in wait_rows(simulation)[:MOST_ROWS]:
+        table.add_row(row.name, row.kind, seconds_text(row.seconds))
     return table
 
 
 def _path(simulation: Simulation) -> Table:
     """Return a table of the ops and collectives on the critical path."""
-    path = seconds_by_op(simulation, critical_path(simulation))
-    table = Table("op", "seconds", "of the step", title=f"the critical path: {len(path)} ops and collectives")
-    rows: dict[str, float] = {}
-    for op, seconds in path.items():
-        rows[numbered(op)] = rows.get(numbered(op), 0.0) + seconds
-    for name, seconds in sorted(rows.items(), key=lambda row: -row[1])[:MOST_ROWS]:
-        table.add_row(name, seconds_text(seconds), f"{seconds / simulation.seconds:.1%}")
+    count, rows = path_rows(simulation)
+    table = Table("op", "seconds", "of the step", title=f"the critical path: {count} ops and collectives")
+    for row in rows[:MOST_ROWS]:
+        table.add_row(row.name, seconds_text(row.seconds), f"{row.seconds / simulation.seconds:.1%}")
     return table
-
-
-def numbered(op: Operation) -> str:
-    """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
-    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
 
 
 def points_table(what: str, points: Sequence[Point]) -> Table:
@@ -104,11 +72,7 @@ def points_table(what: str, points: Sequence[Point]) -> Table:
     path = what.partition("=")[0]
     table = Table(path, "step", "compute", "waiting", title=f"sweep of {path}")
     for point in points:
-        if point.simulation is None:
-            table.add_row(f"{point.value:.4g}", point.problem.splitlines()[0], "", "")
-            continue
-        simulation = point.simulation
-        busiest = max(simulation.classes, key=lambda each: simulation.compute_seconds(each.number)).number
-        times = (simulation.seconds, simulation.compute_seconds(busiest), simulation.exposed_seconds(busiest))
-        table.add_row(f"{point.value:.4g}", *map(seconds_text, times))
+        times = point.seconds
+        cells = map(seconds_text, times) if times is not None else (point.problem.splitlines()[0], "", "")
+        table.add_row(f"{point.value:.4g}", *cells)
     return table

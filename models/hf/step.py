@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import operator
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from urllib.parse import parse_qsl
 import torch
 from torch import nn
 
+from ...api.step_names import unknown_type
 from ...api.training_step import LossFunction, TrainingStep
 from .batches import BatchSizes
 from .tasks import HFError, class_for, example_batch, task_of
@@ -145,9 +145,7 @@ def _named(name: str, overrides: dict[str, object]) -> tuple[PretrainedConfig, B
 
     tiny = TINY.get(name, Tiny(name, sizes=BatchSizes()))
     if tiny.model_type not in CONFIG_MAPPING:
-        close = difflib.get_close_matches(name, [*CONFIG_MAPPING, *TINY], n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise HFError(f"transformers has no model type {name!r}{hint}")
+        raise HFError(unknown_type(name, [*CONFIG_MAPPING, *TINY]))
     _check_known(AutoConfig.for_model(tiny.model_type), overrides)
     # Overrides go to the constructor, because the class derives some settings from others.
     return AutoConfig.for_model(tiny.model_type, **_nested({**tiny.overrides, **overrides})), tiny.sizes

@@ -15,6 +15,9 @@ from .candidates import Candidate
 
 LOG = logging.getLogger("shardwright.plan")
 
+REPORT_SECONDS = 5.0
+"""The least seconds between two reports of a search at level INFO."""
+
 FAULT = "fault: "
 """The prefix of the reason for a candidate whose passes crash, or whose program does not verify."""
 
@@ -80,11 +83,20 @@ class Allowance:
     seconds: float | None = None
     began: float = field(default_factory=perf_counter)
     spent: float = 0.0
+    reported: float = field(default_factory=perf_counter)
+    """The time of the last report of progress."""
 
     @property
     def is_late(self) -> bool:
         """Return whether the user's time limit has passed."""
         return self.seconds is not None and perf_counter() - self.began > self.seconds
+
+    def report_level(self) -> int:
+        """Return the level of a message about progress: INFO at most once in `REPORT_SECONDS`, DEBUG otherwise."""
+        if (now := perf_counter()) - self.reported < REPORT_SECONDS:
+            return logging.DEBUG
+        self.reported = now
+        return logging.INFO
 
     def is_over(self, effort: float) -> bool:
         """Return whether the time limit or `effort` times the usual work is spent, so that nothing new may begin."""

@@ -6,6 +6,7 @@ A job is a function of a module that tests can import; `run_job` returns its exi
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import multiprocessing.util
 import os
@@ -105,6 +106,8 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, by_torchr
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     torch.set_num_threads(1)
+    # Only faults are of interest, not the phases of planning.
+    logging.getLogger("shardwright").setLevel(logging.WARNING)
     # Temporary files go into a folder of this job, which is deleted with it.
     folder, agent = str(Path(errors).parent), {"TORCHELASTIC_USE_AGENT_STORE": str(by_torchrun)}
     os.environ |= {**places(rank, world, port), **agent, "TMPDIR": folder}

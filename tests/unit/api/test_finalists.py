@@ -56,6 +56,9 @@ def test_the_fastest_is_chosen_and_all_are_reported(finalists: list[CompiledStep
     best, report = fastest(reports, [3.0, 1.0, 2.0])
     assert best == 1
     assert report["chosen"] == reports[1]["chosen"]
+    # A rebuilt plan is explained by the candidates of the search.
+    assert report["candidates"] == reports[0]["candidates"]
+    assert len(report["candidates"]) > len(reports[1]["candidates"])
     measured = report.get("measured", [])
     assert [each["measured_step_s"] for each in measured] == [3.0, 1.0, 2.0]
     assert [each["plan"] for each in measured] == [each["chosen"] for each in reports]

@@ -14,7 +14,7 @@ def test_a_name_without_a_colon_is_a_shipped_step():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("mlp-tin", r"did you mean 'mlp-tiny'\?.* or name your own as package.module:callable"),
+        ("mlp-tin", r"did you mean \"mlp-tiny\"\?.* or name your own as package.module:callable"),
         ("no_such_package.steps:make", "there is no module 'no_such_package', here or installed"),
         ("odd_steps:missing", "odd_steps has no callable 'missing'; it has .*no_step"),
         ("odd_steps:no_step", "returned a int, expected a shardwright.TrainingStep"),

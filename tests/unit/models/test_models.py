@@ -146,7 +146,7 @@ def test_vgg_takes_batch_norm() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"did you mean 'gpt2-small'\?.*vgg19-tiny"):
+    with pytest.raises(ValueError, match=r"did you mean \"gpt2-small\"\?.*vgg19-tiny"):
         training_step("gpt2_small")
 
 

@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "unknown command": (["plna"], "invalid choice: 'plna'"),
     "unknown option": (["check", "mlp-tiny", "--mesh", "2", "--frob"], "unrecognized arguments: --frob"),
     "no ranks": (["profile", "--nproc-per-node", "0"], "takes a positive whole number, not '0'"),
-    "unknown step": (["import", "mlp-tine"], "did you mean 'mlp-tiny'?"),
+    "unknown step": (["import", "mlp-tine"], 'did you mean "mlp-tiny"?'),
     "no module": (["import", "nowhere:step"], "there is no module 'nowhere'"),
     "capture": (["import", "odd_steps:data_dependent"], "needs the values of a tensor"),
     "no cluster": (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], "local-4, "),
@@ -251,7 +251,7 @@ def test_sizes_are_printed_with_units(count: int, text: str):
     ("words", "told", "hint"),
     [
         (["plann", "mlp-tiny"], 'did you mean "plan"?', "shardwright --help"),
-        (["check", "mlp-tiny", "--mesh", "2", "--stages", "2"], "arguments: --stages 2", "shardwright check --help"),
+        (["check", "mlp-tiny", "--mesh", "2", "--stages", "2"], "arguments: --stages", "shardwright check --help"),
         (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], 'did you mean "local-4"?', ""),
         (["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pins", "zro3"], 'did you mean "zero3"?', ""),
     ],

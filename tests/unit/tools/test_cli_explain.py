@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from shardwright.api.why_not import why_not
 from shardwright.passes.planning.legend import legend
 from shardwright.passes.planning.summary import Tried
 from shardwright.tools.cli import main
-from shardwright.tools.why_not import why_not
 
 OWN = {"gpu": 4}
 
@@ -132,7 +132,10 @@ def test_unknown_names_and_folders_are_one_message(plan: Path, tmp_path: Path, c
     assert "older version" in capsys.readouterr().err
 
 
-def test_terms_in_the_names_of_plans_are_explained(plan: Path, capsys: pytest.CaptureFixture[str]):
+def test_terms_in_the_names_of_plans_are_explained(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("COLUMNS", "300")
     report = json.loads((plan / "plan.json").read_text())
     assert report["legend"] == legend([each["name"] for each in report["candidates"]])
     for arguments in ((str(plan),), (str(plan), parameter(plan))):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..api.plan_report import PlanReport
 from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.candidates import Family
 from ..passes.planning.summary import Tried
+from .plan_report import PlanReport
 
 KINDS: dict[str, Callable[[Family, dict[str, int]], bool]] = {
     "data parallelism": lambda family, _: family["mode"] == "whole" and family["strategy"] == "dp",

@@ -1,0 +1,153 @@
+"""The results of a simulation as rows, for tables and for JSON: times in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from xdsl.ir import Operation
+
+from ..ir.overlap import Overlap
+from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
+from ..passes.analysis.simulation.held import HeldBytes
+from ..passes.analysis.simulation.names import op_name
+from ..passes.analysis.simulation.overlap_report import overlaps
+from ..passes.analysis.simulation.results import RankClass, Simulation
+from ..passes.analysis.simulation.trace import class_name
+
+
+@dataclass(frozen=True)
+class RanksRow:
+    """
+    The step of a class of equivalent ranks.
+
+    Args:
+        busy: busy seconds of each stream.
+        sent: bytes that each rank sends, by kind.
+    """
+
+    ranks: str
+    compute: float
+    waiting: float
+    busy: Mapping[str, float]
+    sent: Mapping[str, float]
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class OverlapRow:
+    """The overlap of communication with computation, by phase and channel (`over`)."""
+
+    ranks: str
+    phase: str
+    over: str
+    overlap: Overlap
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the row with the derived figures, for JSON."""
+        figures = ("compute", "communication", "overlapped", "exposed", "ratio")
+        found = {"ranks": self.ranks, "phase": self.phase, "over": self.over}
+        return {**found, **{name: getattr(self.overlap, name) for name in figures}}
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """Seconds of an op, collective or transfer, with `*` in the place of layer numbers."""
+
+    name: str
+    seconds: float
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a sweep, with its simulation or the error that prevented it."""
+
+    value: float
+    simulation: Simulation | None
+    problem: str = ""
+
+    @property
+    def seconds(self) -> tuple[float, float, float] | None:
+        """The seconds of the step, and the compute and waiting seconds of the ranks that compute longest."""
+        if self.simulation is None:
+            return None
+        found = self.simulation
+        busiest = max(found.classes, key=lambda each: found.compute_seconds(each.number)).number
+        return found.seconds, found.compute_seconds(busiest), found.exposed_seconds(busiest)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the value with its times, for JSON."""
+        times = self.seconds or (None, None, None)
+        found = dict(zip(("step", "compute", "waiting"), times, strict=True))
+        return {"value": self.value, **found, "problem": self.problem}
+
+
+def rank_rows(simulation: Simulation) -> Iterator[RanksRow]:
+    """Yield the row of each class of ranks."""
+    held = HeldBytes(simulation)
+    for each in simulation.classes:
+        yield RanksRow(
+            class_name(each),
+            simulation.compute_seconds(each.number),
+            simulation.exposed_seconds(each.number),
+            dict(simulation.busy_seconds(each.number)),
+            dict(simulation.sent_bytes(each.number)),
+            held.peak(each),
+        )
+
+
+def overlap_rows(simulation: Simulation) -> Iterator[OverlapRow]:
+    """Yield the overlap of communication, on the ranks of each stage that compute longest."""
+    for stage in dict.fromkeys(each.stage for each in simulation.classes):
+        ranks = simulation.busiest(stage)
+        for (phase, channel), overlap in overlaps(simulation, ranks.number).items():
+            yield OverlapRow(class_name(ranks), phase, channel, overlap)
+
+
+def longest_waiting(simulation: Simulation) -> RankClass:
+    """Return the ranks that wait longest."""
+    return max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
+
+
+def wait_rows(simulation: Simulation) -> list[OpRow]:
+    """Return the ops that the ranks with the longest waits wait for, the longest first."""
+    by_op: dict[tuple[str, str], float] = {}
+    for traffic, seconds in simulation.waited(longest_waiting(simulation).number).items():
+        key = (op_name(traffic.op), traffic.kind)
+        by_op[key] = by_op.get(key, 0.0) + seconds
+    rows = [OpRow(name, seconds, kind) for (name, kind), seconds in by_op.items()]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def path_rows(simulation: Simulation) -> tuple[int, list[OpRow]]:
+    """Return the number of ops and collectives on the critical path, and their rows, the longest first."""
+    path = seconds_by_op(simulation, critical_path(simulation))
+    rows: dict[str, float] = {}
+    for op, seconds in path.items():
+        rows[numbered(op)] = rows.get(numbered(op), 0.0) + seconds
+    return len(path), sorted((OpRow(*row) for row in rows.items()), key=lambda row: -row.seconds)
+
+
+def numbered(op: Operation) -> str:
+    """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
+    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
+
+
+def step_record(simulation: Simulation) -> dict[str, object]:
+    """Return the results of one step, for JSON."""
+    return {
+        "step": simulation.seconds,
+        "ranks": [asdict(row) for row in rank_rows(simulation)],
+        "overlap": [row.as_dict() for row in overlap_rows(simulation)],
+        "waits": {
+            "ranks": class_name(longest_waiting(simulation)),
+            "ops": [asdict(row) for row in wait_rows(simulation)],
+        },
+        "critical_path": [{"name": row.name, "seconds": row.seconds} for row in path_rows(simulation)[1]],
+    }
+
+
+def sweep_record(what: str, points: Sequence[Point]) -> dict[str, object]:
+    """Return the results of a sweep, for JSON."""
+    return {"field": what.partition("=")[0], "points": [point.as_dict() for point in points]}
