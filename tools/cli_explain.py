@@ -14,7 +14,8 @@ from rich.text import Text
 from xdsl.utils.exceptions import PassFailedException
 
 from ..api.files import UNDECIDED
-from ..api.plan_report import PlanReport
+from ..api.plan_report import PlanReport, plan_rows
+from ..api.why_not import difference, figures, why_not
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
 from ..ir.units import bytes_text, seconds_text
@@ -27,10 +28,9 @@ from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
 from .cli_arguments import command_line, tool_error
-from .cli_console import figures, legend_tables, plan_rows, print_report, rows_table, working
+from .cli_console import legend_tables, print_report, rows_table, working
 from .ir_input import load_module
 from .plan_folder import WHOLE, read_report
-from .why_not import difference, why_not
 
 NEAREST = 3
 """The number of names that are suggested for an unknown one."""

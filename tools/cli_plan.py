@@ -19,9 +19,10 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.plan_report import MeasuredReport, PlanReport
+from ..api.plan_report import MeasuredReport, PlanReport, plan_rows
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
+from ..api.why_not import figures
 from ..dialects import train
 from ..dialects.compute import python_value, shape_of
 from ..dialects.step import sharding_of
@@ -37,10 +38,8 @@ from ..passes.analysis.coverage import coverage
 from ..passes.planning.summary import Tried
 from .cli_arguments import command_line, plan_arguments
 from .cli_console import (
-    figures,
     legend_tables,
     plan_progress,
-    plan_rows,
     print_report,
     process_began,
     rows_table,

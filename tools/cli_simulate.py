@@ -23,6 +23,7 @@ from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
 from ..ir.text_file import read_text
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.add_cluster import add_cluster
+from ..passes.analysis.simulation.measured import NotThisStepError
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.errors import describe
@@ -209,7 +210,7 @@ def _measured(path: str) -> MeasuredSteps:
 
 
 def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
-    from .measured_tables import NotThisStepError, measured_tables
+    from .measured_tables import measured_tables
 
     try:
         return list(measured_tables(simulation, measured))

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
-from xdsl.ir import Operation
 
 from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import bytes_text, seconds_text
 from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from ..passes.analysis.simulation.held import HeldBytes
-from ..passes.analysis.simulation.names import op_name
+from ..passes.analysis.simulation.longest import longest_waits, seconds_by_name
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
@@ -73,11 +72,7 @@ def _waits(simulation: Simulation) -> Table:
     """Return a table of the longest waits, on the ranks that wait longest."""
     waiting = max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
     table = Table("collective or transfer", "kind", "waited for", title=f"{class_name(waiting)} wait for")
-    by_op: dict[tuple[str, str], float] = {}
-    for traffic, seconds in simulation.waited(waiting.number).items():
-        key = (op_name(traffic.op), traffic.kind)
-        by_op[key] = by_op.get(key, 0.0) + seconds
-    for (name, kind), seconds in sorted(by_op.items(), key=lambda row: -row[1])[:MOST_ROWS]:
+    for (name, kind), seconds in longest_waits(simulation, waiting.number)[:MOST_ROWS]:
         table.add_row(name, kind, seconds_text(seconds))
     return table
 
@@ -86,17 +81,9 @@ def _path(simulation: Simulation) -> Table:
     """Return a table of the ops and collectives on the critical path."""
     path = seconds_by_op(simulation, critical_path(simulation))
     table = Table("op", "seconds", "of the step", title=f"the critical path: {len(path)} ops and collectives")
-    rows: dict[str, float] = {}
-    for op, seconds in path.items():
-        rows[numbered(op)] = rows.get(numbered(op), 0.0) + seconds
-    for name, seconds in sorted(rows.items(), key=lambda row: -row[1])[:MOST_ROWS]:
+    for name, seconds in seconds_by_name(path)[:MOST_ROWS]:
         table.add_row(name, seconds_text(seconds), f"{seconds / simulation.seconds:.1%}")
     return table
-
-
-def numbered(op: Operation) -> str:
-    """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
-    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
 
 
 def points_table(what: str, points: Sequence[Point]) -> Table:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from shardwright.api.why_not import why_not
 from shardwright.passes.planning.legend import legend
 from shardwright.passes.planning.summary import Tried
 from shardwright.tools.cli import main
-from shardwright.tools.why_not import why_not
 
 OWN = {"gpu": 4}
 
