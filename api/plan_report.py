@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from html import escape
 from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
@@ -112,6 +113,13 @@ def plan_rows(report: PlanReport) -> dict[str, str]:
         rows["no step is shorter than"] = f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"
     rows["peak memory of a rank"] = f"{bytes_text(peak['bytes'])}, in {peak['at']}"
     return rows
+
+
+def plan_html(report: PlanReport) -> str:
+    """Return the figures of a plan as a table in HTML, as notebooks show it."""
+    cells = {"model": f"{report['name']} on {report['cluster']}", **plan_rows(report)}
+    rows = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in cells.items())
+    return f"<table>{''.join(rows)}</table>"
 
 
 def versions() -> dict[str, str]:

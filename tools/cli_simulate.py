@@ -19,8 +19,7 @@ from ..dialects.pipe import FragmentOp, TransferOp
 from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
-from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
-from ..ir.text_file import read_text
+from ..ir.measured_steps import MeasuredSteps
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.simulation.measured import NotThisStepError
@@ -31,9 +30,10 @@ from ..passes.pipeline import run_pipeline
 from ..passes.search.constraints import strip_pins
 from ..passes.step.step_view import cluster_of_module
 from ..passes.strip_resharding import strip_decisions
-from .cli_arguments import command_line, plan_arguments, refuse_for_planned, tool_error
+from .cli_arguments import plan_arguments, refuse_for_planned, tool_error
 from .cli_console import print_report, working
 from .ir_input import load_module
+from .measured_tables import measured_tables, read_measured, with_measured
 from .simulation_plots import plot_points, plot_timeline
 from .simulation_tables import Point, points_table, tables
 
@@ -56,7 +56,7 @@ def simulate_command(options: Namespace) -> int:
     if options.replan:
         module = _replanned(target, cluster, options)
     simulation = _simulated(module, cluster)
-    measured = _measured(options.measured) if options.measured is not None else None
+    measured = read_measured(options.measured) if options.measured is not None else None
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
     shown = tables(simulation) if measured is None else _beside(simulation, measured, options.measured or "")
@@ -200,18 +200,7 @@ def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
     return simulations[0]
 
 
-def _measured(path: str) -> MeasuredSteps:
-    try:
-        return MeasuredSteps.parse(read_text(path))
-    except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        again = command_line("run", "DIR", "--overlap", path)
-        raise tool_error(f"--measured {path} has no measured steps: {reason}", f"write one with: {again}") from error
-
-
 def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
-    from .measured_tables import measured_tables
-
     try:
         return list(measured_tables(simulation, measured))
     except NotThisStepError as error:
@@ -221,7 +210,6 @@ def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[
 def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:
     from ..ir.text_file import write_atomically
     from ..passes.analysis.simulation.trace import trace
-    from .measured_tables import with_measured
 
     content = trace(simulation)
     content = content if measured is None else with_measured(content, simulation, measured)

@@ -8,17 +8,29 @@ from typing import Any
 
 from rich.table import Table
 
-from ..ir.measured_steps import MeasuredRank, MeasuredSteps, step_seconds
+from ..ir.measured_steps import MeasuredFileError, MeasuredRank, MeasuredSteps, step_seconds
 from ..ir.overlap_table import COLUMNS, cells
+from ..ir.text_file import read_text
 from ..ir.units import seconds_text
 from ..passes.analysis.simulation.measured import PredictedVsMeasured, beside, pairs_of
 from ..passes.analysis.simulation.names import numbered
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
+from .cli_arguments import command_line, tool_error
 
 MOST_ROWS = 12
 """The number of longest collectives that are listed."""
+
+
+def read_measured(path: str) -> MeasuredSteps:
+    """Return the measured steps of a file; a DiagnosticError describes an invalid file."""
+    try:
+        return MeasuredSteps.parse(read_text(path))
+    except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        again = command_line("run", "DIR", "--overlap", path)
+        raise tool_error(f"{path} has no measured steps: {reason}", f"write one with: {again}") from error
 
 
 def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator[Table]:

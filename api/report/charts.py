@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColorBar, ColumnDataSource, FactorRange, HoverTool, Legend, LegendItem, LogColorMapper, NumeralTickFormatter, Plot
+from bokeh.models import (
+    ColorBar,
+    ColumnDataSource,
+    FactorRange,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LogColorMapper,
+    NumeralTickFormatter,
+    Plot,
+)
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 from numpy.typing import NDArray
@@ -55,13 +65,13 @@ def timeline(plan: Planned, measured: Sequence[MeasuredRank] = ()) -> Plot:
     chart = _figure(
         130 + 30 * len(rows),
         [*hover, ("sends", "@sent"), ("compute waits", "@waited")],
-        y_range=FactorRange(*reversed(list(rows)), range_padding=0.1),
+        y_range=FactorRange(factors=list(reversed(rows)), range_padding=0.1),
         x_axis_label=f"time in the step ({unit})",
     )
     items: list[LegendItem] = []
     for kind in dict.fromkeys(bar.kind for bars in rows.values() for bar in bars):
         pairs = [(row, bar) for row, bars in rows.items() for bar in bars if bar.kind == kind]
-        source = ColumnDataSource(_columns(pairs, scale))
+        source = ColumnDataSource(data=_columns(pairs, scale))
         colour = COLOURS.get(kind, "#000000")
         glyph = chart.hbar(
             y="row", left="left", right="right", height=0.8, color=colour, line_color=None, source=source
@@ -98,7 +108,7 @@ def _measured(rank: MeasuredRank) -> Mapping[str, list[Bar]]:
     return {stream: _few(bars, rank.seconds / _MOST_BARS) for stream, bars in found.items()}
 
 
-def _columns(pairs: Sequence[tuple[str, Bar]], scale: float) -> dict[str, list[Any]]:
+def _columns(pairs: Sequence[tuple[str, Bar]], scale: float) -> dict[str, Any]:
     bars = [bar for _, bar in pairs]
     return {
         "row": [row for row, _ in pairs],
@@ -119,29 +129,28 @@ def memory_over_time(plan: Planned, held: HeldBytes, ranks: RankClass) -> Plot:
     times, roles = held.by_role(ranks)
     kept = _highest(np.array(list(roles.values())).sum(axis=0))
     unit, scale = ("us", 1e6) if plan.simulation.seconds < 1e-3 else ("ms", 1e3)
-    # A step curve: what is held from one op on is held until the next.
+    # A step curve: memory changes only when an op begins.
     x = np.repeat(np.append(np.array(times)[kept], plan.simulation.seconds) * scale, 2)[1:-1]
+    sizes = {role.value: np.repeat(np.array(bytes_held)[kept], 2) for role, bytes_held in roles.items()}
+    names = list(sizes)
+    sizes["total"] = np.sum(list(sizes.values()), axis=0)
+    size_unit, size = _size_unit(float(sizes["total"].max()))
     data: dict[str, Any] = {"x": x.round(4).tolist()}
-    for role, sizes in roles.items():
-        data[role.value] = np.repeat(np.array(sizes)[kept], 2).tolist()
-    total = np.sum([data[role.value] for role in roles], axis=0)
-    data["total"] = total.tolist()
-    names = [role.value for role in roles]
-    for name in (*names, "total"):
-        data[f"{name} text"] = [bytes_text(size) for size in data[name]]
-    chart = _figure(320, [], x_axis_label=f"time in the step ({unit})", y_axis_label="bytes held")
+    for name, held_bytes in sizes.items():
+        data[name] = (held_bytes / size).round(5).tolist()
+        data[f"{name} text"] = [bytes_text(each) for each in held_bytes.tolist()]
+    chart = _figure(320, [], x_axis_label=f"time in the step ({unit})", y_axis_label=f"held ({size_unit})")
     source = ColumnDataSource(data)
     areas = chart.varea_stack(names, x="x", color=[_ROLES[name] for name in names], source=source)
     line = chart.line("x", "total", color="#000000", line_width=1, source=source)
     rows = [(name, f"@{{{name} text}}") for name in ("total", *reversed(names))]
     chart.add_tools(HoverTool(renderers=[line], mode="vline", tooltips=rows))
-    _bytes_axis(chart)
     _legend(chart, [LegendItem(label=name, renderers=[area]) for name, area in zip(names, areas, strict=True)])
     return chart
 
 
 def _highest(total: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return the indices at which a curve changes, or of the highest point of each of many intervals."""
+    """Return the indices of the changes of a curve; if there are many, only the highest point of each interval."""
     kept = np.flatnonzero(np.diff(total, prepend=-1))
     if len(kept) <= _MOST_POINTS:
         return kept
@@ -151,14 +160,18 @@ def _highest(total: NDArray[np.int64]) -> NDArray[np.intp]:
 
 def peaks_by_rank(peaks: Sequence[float]) -> Plot:
     """Return the peak memory of each rank as bars."""
+    unit, size = _size_unit(max(peaks))
     chart = _figure(
-        220, [("rank", "@rank"), ("peak", "@text")], x_axis_label="rank", y_axis_label="peak memory", x_range=(-1, len(peaks))
+        220,
+        [("rank", "@rank"), ("peak", "@text")],
+        x_axis_label="rank",
+        y_axis_label=f"peak ({unit})",
+        x_range=(-1, len(peaks)),
     )
     texts = [bytes_text(peak) for peak in peaks]
-    source = ColumnDataSource({"rank": list(range(len(peaks))), "peak": list(peaks), "text": texts})
+    source = ColumnDataSource({"rank": list(range(len(peaks))), "peak": [peak / size for peak in peaks], "text": texts})
     chart.vbar(x="rank", top="peak", width=0.8, color="#0072B2", source=source)
     chart.xaxis[0].ticker.min_interval = 1
-    _bytes_axis(chart)
     return chart
 
 
@@ -167,21 +180,23 @@ def matrix(sent: NDArray[np.float64], names: Sequence[str]) -> Plot:
     senders, receivers = np.nonzero(sent)
     sizes = sent[senders, receivers]
     low, high = (float(sizes.min()), float(sizes.max())) if len(sizes) else (1.0, 1.0)
+    unit, size = _size_unit(high)
+    low, high = low / size, high / size
     mapper = LogColorMapper(palette=Cividis256[::-1], low=low if low < high else low / 2, high=high)
     tips = [("from", "@sender"), ("to", "@receiver"), ("bytes", "@text")]
     chart = _figure(
         560,
         tips,
-        x_range=FactorRange(*names),
-        y_range=FactorRange(*reversed(names)),
+        x_range=FactorRange(factors=list(names)),
+        y_range=FactorRange(factors=list(reversed(names))),
         x_axis_label="to",
         y_axis_label="from",
     )
     source = ColumnDataSource(
         {
-            "sender": [names[at] for at in senders],
-            "receiver": [names[at] for at in receivers],
-            "sent": sizes.round().tolist(),
+            "sender": [names[int(at)] for at in senders],
+            "receiver": [names[int(at)] for at in receivers],
+            "sent": (sizes / size).tolist(),
             "text": [bytes_text(size) for size in sizes],
         }
     )
@@ -190,7 +205,9 @@ def matrix(sent: NDArray[np.float64], names: Sequence[str]) -> Plot:
     chart.xaxis.major_label_orientation = "vertical"
     chart.axis.major_label_text_font_size = "8px" if len(names) > 40 else "11px"
     chart.grid.grid_line_color = None
-    chart.add_layout(ColorBar(color_mapper=mapper, formatter=_bytes_formatter(), title="bytes"), "right")
+    chart.add_layout(
+        ColorBar(color_mapper=mapper, formatter=NumeralTickFormatter(format="0.[000]"), title=unit), "right"
+    )
     return chart
 
 
@@ -218,9 +235,7 @@ def _legend(chart: Any, items: Sequence[LegendItem]) -> None:
     chart.add_layout(legend, "above")
 
 
-def _bytes_axis(chart: Any) -> None:
-    chart.yaxis.formatter = _bytes_formatter()
-
-
-def _bytes_formatter() -> Any:
-    return NumeralTickFormatter(format="0.0 ib")
+def _size_unit(largest: float) -> tuple[str, float]:
+    """Return a unit for the sizes on an axis, and the bytes of one unit."""
+    units = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
+    return next(((unit, size) for unit, size in units.items() if largest >= size), ("bytes", 1.0))

@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a bar: its share of the longest bar of its table, and what it stands for."""
+    """A part of a bar, with its length relative to the longest bar of the table."""
 
     name: str
     share: float

@@ -10,7 +10,7 @@ from itertools import groupby
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
 from ...ir.units import seconds_text
-from ...passes.analysis.parallelism import Spread, per_axis
+from ...passes.analysis.parallelism import Kind, Spread, per_axis
 from ...passes.step.blocks import layer_of
 from .content import Node, Section, Text, Tree
 from .planned import Planned
@@ -131,4 +131,8 @@ def _folded(kinds: Iterable[str]) -> list[str]:
     for kind in kinds:
         axis, _, named = kind.partition(": ")
         by_axis.setdefault(axis, {}).update(dict.fromkeys(named.split(" + ")))
+    for named in by_axis.values():
+        if len(named) > 1:
+            # The biases of a column: the word for the weights says it.
+            named.pop(Kind.OUTPUTS, None)
     return [f"{axis}: {' + '.join(named)}" for axis, named in by_axis.items()]

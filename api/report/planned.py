@@ -16,6 +16,10 @@ from ...passes.step.step_view import StepView, cluster_of_module, step_views
 from ..plan_report import PlanReport
 
 
+class ReportError(RuntimeError):
+    """An error about a report that cannot be made; the message says what to do."""
+
+
 @dataclass(frozen=True)
 class Planned:
     """
@@ -41,7 +45,11 @@ class Planned:
     @cached_property
     def simulation(self) -> Simulation:
         """The predicted step."""
-        return simulate_module(self.module)[0]
+        simulations = simulate_module(self.module)
+        if len(simulations) != 1:
+            message = f"the IR of {self.folder} has {len(simulations)} step functions, expected one; plan again"
+            raise ReportError(message)
+        return simulations[0]
 
     @cached_property
     def views(self) -> list[StepView]:
@@ -55,6 +63,6 @@ class Planned:
 
     @cached_property
     def busiest(self) -> list[RankClass]:
-        """The class of ranks of each stage that computes longest."""
-        stages = dict.fromkeys(each.stage for each in self.simulation.classes)
-        return [self.simulation.busiest(stage) for stage in stages]
+        """The class of ranks of each stage that computes longest; idle ranks have none."""
+        classes = [each for each in self.simulation.classes if any(self.simulation.ops(each.number))]
+        return [self.simulation.busiest(stage) for stage in dict.fromkeys(each.stage for each in classes)]

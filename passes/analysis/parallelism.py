@@ -156,7 +156,7 @@ def _spread(
         if axis not in home.split_axes and any(axis in state.split_axes for state in states):
             found[Kind.STATES] = None
         if len(found) > 1:
-            # Some op of the layer may still be computed by all ranks alike.
+            # Another op may still use the whole parameter on all ranks.
             found.pop(Kind.REPLICATED, None)
         kinds[axis] = tuple(found) or (Kind.REPLICATED,)
     used = tuple(dict.fromkeys(use.sharding for use in uses))
@@ -175,6 +175,9 @@ def _split_kind(use: _Use, axis: str, shape: Sequence[int]) -> Kind:
 
 def _whole_kind(use: _Use, axis: str, rows: int, mesh: Mesh) -> Kind:
     """Return the kind of a use of a whole parameter, by the dim of the activations that the axis splits."""
+    if not any(axis in each.split_axes for each in use.signature.results):
+        # The bias of a product with split contracted features, say, is added once.
+        return Kind.REPLICATED
     for index, sharding in enumerate(use.signature.operands):
         if index == use.index or axis not in sharding.split_axes:
             continue

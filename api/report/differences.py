@@ -1,0 +1,71 @@
+"""The difference of two plans: their figures, and the parameters that they spread differently."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from ...ir.units import bytes_text, seconds_text
+from ...passes.analysis.parallelism import Spread
+from ...passes.step.step_view import StepView
+from .content import Section, Table, Text
+from .layers import kinds_text, placements
+from .planned import Planned
+from .sections import mesh_text
+
+
+def differences_section(plan: Planned, other: Planned) -> Section:
+    """Return the section that compares a plan with another one."""
+    head = ("", plan.folder, other.folder, "difference")
+    blocks: list[Table | Text] = [Table("Figures", head, list(_figures(plan, other)))]
+    rows = list(_spreads(plan, other))
+    if rows:
+        title = f"Parameters that are spread differently ({len(rows)} groups)"
+        blocks.append(Table(title, ("parameters", plan.folder, other.folder), rows))
+    else:
+        blocks.append(Text("Both plans spread every parameter alike."))
+    return Section("against", f"Against {other.folder}", blocks)
+
+
+def _figures(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str, str]]:
+    here, there = plan.report, other.report
+    yield "plan", here["chosen"] or "-", there["chosen"] or "-", ""
+    yield "cluster", here["cluster"], there["cluster"], ""
+    yield "mesh", mesh_text(here), mesh_text(there), ""
+    for name, key in (
+        ("predicted step", "predicted_step_s"),
+        ("of it compute", "predicted_compute_s"),
+        ("of it waiting for communication", "predicted_exposed_communication_s"),
+    ):
+        yield _figure(name, here[key], there[key], seconds_text)
+    yield _figure("peak memory of a rank", here["peak"]["bytes"], there["peak"]["bytes"], bytes_text)
+    roles = dict.fromkeys([*here["peak"]["roles"], *there["peak"]["roles"]])
+    for role in roles:
+        sizes = [each["peak"]["roles"].get(role, 0) for each in (here, there)]
+        yield _figure(f"of it {role}", sizes[0], sizes[1], bytes_text)
+    for kind in dict.fromkeys([*here["collective_bytes"], *there["collective_bytes"]]):
+        sizes = [each["collective_bytes"].get(kind, 0.0) for each in (here, there)]
+        yield _figure(f"{kind.replace('_', '-')} of a rank", sizes[0], sizes[1], bytes_text)
+
+
+def _figure(name: str, here: float, there: float, text: Callable[[float], str]) -> tuple[str, str, str, str]:
+    by = f"{there / here - 1:+.1%}" if here else ("0" if not there else "only there")
+    return name, text(here), text(there), by
+
+
+def _spreads(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str]]:
+    """Yield the parameters whose spread differs; equal layers with the same difference are one row."""
+    texts = [{spread.name: _text(view, spread) for view, spread in each.spreads} for each in (plan, other)]
+    groups: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    for name in dict.fromkeys([*texts[0], *texts[1]]):
+        here, there = (each.get(name, "no such parameter") for each in texts)
+        if here != there:
+            pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+            groups[pattern, here, there] += 1
+    for (pattern, here, there), count in groups.items():
+        yield f"{pattern} ({count})" if count > 1 else pattern, here, there
+
+
+def _text(view: StepView, spread: Spread) -> str:
+    stage = f"stage {view.stage}; " if view.stage is not None else ""
+    return f"{stage}{placements(spread.home, view.mesh)}; {'; '.join(kinds_text(spread))}"
