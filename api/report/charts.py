@@ -63,7 +63,7 @@ def timeline(plan: Planned, measured: Sequence[MeasuredRank] = ()) -> Plot:
     unit, scale = ("us", 1e6) if plan.simulation.seconds < 1e-3 else ("ms", 1e3)
     hover = [("", "@label"), ("kind", "@kind"), ("ops", "@count"), ("from", "@begin"), ("takes", "@takes")]
     chart = _figure(
-        130 + 30 * len(rows),
+        max(220, 130 + 30 * len(rows)),
         [*hover, ("sends", "@sent"), ("compute waits", "@waited")],
         y_range=FactorRange(factors=list(reversed(rows)), range_padding=0.1),
         x_axis_label=f"time in the step ({unit})",

@@ -10,7 +10,7 @@ from itertools import groupby
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
 from ...ir.units import seconds_text
-from ...passes.analysis.parallelism import Kind, Spread, per_axis
+from ...passes.analysis.parallelism import Spread, per_axis
 from ...passes.step.blocks import layer_of
 from .content import Node, Section, Text, Tree
 from .planned import Planned
@@ -23,12 +23,12 @@ def layers_section(plan: Planned) -> Section:
     intro = (
         "Each module has the kinds of parallelism of its parameters by axis of the mesh, and the seconds that its ops "
         "compute in a step. The home of a parameter is its placement between steps; in forward it may have another "
-        "one, in which case it is gathered or moved first. Equal modules are folded."
+        "one, in which case it is gathered or moved first. Equal modules are folded, and their seconds are averages."
     )
     roots = _roots(plan)
     if not roots:
         return Section("layers", "Layers and shardings", [Text("The step has no parameters.")])
-    return Section("layers", "Layers and shardings", [Text(intro), Tree(HEAD, [_node(each) for each in roots])])
+    return Section("layers", "Layers and shardings", [Text(intro), Tree(HEAD, [_node(run) for run in _runs(roots)])])
 
 
 @dataclass
@@ -57,12 +57,15 @@ class _Module:
 
 def _roots(plan: Planned) -> list[_Module]:
     root = _Module("")
+    weights = {spread.name.rpartition(".")[0] for _, spread in plan.spreads if len(spread.shape) > 1}
     for view, spread in plan.spreads:
         path, _, name = spread.name.rpartition(".")
         *_, module = root, *root.path(path)
-        module.rows.append((name, *_row(spread, view.mesh)))
+        named = f"{name} (also {', '.join(spread.tied)})" if spread.tied else name
+        module.rows.append((named, *_row(spread, view.mesh)))
         for each in (root, *root.path(path)):
-            each.kinds |= dict.fromkeys(kinds_text(spread))
+            # The kinds of a module are those of its weights; its biases follow them.
+            each.kinds |= dict.fromkeys(kinds_text(spread) if len(spread.shape) > 1 or path not in weights else ())
             each.stages |= {view.stage: None} if view.stage is not None else {}
     seconds: defaultdict[str, float] = defaultdict(float)
     for ranks in plan.busiest:
@@ -100,19 +103,24 @@ def kinds_text(spread: Spread) -> list[str]:
     return [f"{axis}: {' + '.join(kinds)}" for axis, kinds in spread.kinds.items()]
 
 
-def _node(module: _Module, name: str = "", equal: Sequence[_Module] = ()) -> Node:
-    spent = [each.seconds for each in equal or (module,)]
-    stages = sorted({stage for each in equal or (module,) for stage in each.stages})
+def _node(members: Sequence[_Module]) -> Node:
+    """Return the node of a module, or of equal ones; its seconds are their average."""
+    seconds = sum(each.seconds for each in members) / len(members)
+    stages = sorted({stage for each in members for stage in each.stages})
     figures = [
-        "; ".join(_folded(module.kinds)),
-        f"computes {seconds_text(sum(spent))}" if sum(spent) else "",
+        "; ".join(_folded(members[0].kinds)),
+        f"computes {seconds_text(seconds)}{' each' if len(members) > 1 else ''}" if seconds else "",
         f"stage {', '.join(map(str, stages))}" if stages else "",
     ]
     children = [
-        _node(members[0], _names(members), members)
-        for members in (list(run) for _, run in groupby(module.children.values(), _fold_key))
+        replace(_node([each.children[child.name] for each in members for child in run]), name=_names(run))
+        for run in _runs(members[0].children.values())
     ]
-    return Node(name or module.name, " · ".join(filter(None, figures)), module.rows, children)
+    return Node(_names(members), " · ".join(filter(None, figures)), members[0].rows, children)
+
+
+def _runs(modules: Iterable[_Module]) -> list[list[_Module]]:
+    return [list(run) for _, run in groupby(modules, _fold_key)]
 
 
 def _fold_key(module: _Module) -> object:
@@ -131,8 +139,4 @@ def _folded(kinds: Iterable[str]) -> list[str]:
     for kind in kinds:
         axis, _, named = kind.partition(": ")
         by_axis.setdefault(axis, {}).update(dict.fromkeys(named.split(" + ")))
-    for named in by_axis.values():
-        if len(named) > 1:
-            # The biases of a column: the word for the weights says it.
-            named.pop(Kind.OUTPUTS, None)
     return [f"{axis}: {' + '.join(named)}" for axis, named in by_axis.items()]

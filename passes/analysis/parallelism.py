@@ -21,8 +21,8 @@ from enum import StrEnum
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, shape_of
-from ...dialects.placed import sharding_of
+from ...dialects.compute import ComputeOp, python_value, shape_of
+from ...dialects.placed import argument_attribute, sharding_of
 from ...dialects.spmd import ReshardingOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...ir.mesh import Mesh
@@ -50,6 +50,10 @@ _GROUPED = ("bmm", "grouped_mm")
 """The products of a stack of matrices, such as the experts of a mixture."""
 
 
+_TIED = "train.tied"
+"""On a parameter: its further names in the model, as of a head that shares the weight of an embedding."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """
@@ -60,6 +64,7 @@ class Spread:
         uses: shardings in forward, without repetition.
         states: shardings of its optimizer states between steps, without repetition.
         kinds: kinds of parallelism by axis, for the axes with several ranks.
+        tied: further names of the same parameter.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Spread:
     uses: tuple[Sharding, ...]
     states: tuple[Sharding, ...]
     kinds: Mapping[str, tuple[Kind, ...]]
+    tied: tuple[str, ...] = ()
 
 
 def spreads(view: StepView) -> Iterator[Spread]:
@@ -160,7 +166,9 @@ def _spread(
             found.pop(Kind.REPLICATED, None)
         kinds[axis] = tuple(found) or (Kind.REPLICATED,)
     used = tuple(dict.fromkeys(use.sharding for use in uses))
-    return Spread(given.name, shape, home, used, states, kinds)
+    names = argument_attribute(given.argument, _TIED)
+    tied = tuple(python_value(names)) if names is not None else ()
+    return Spread(given.name, shape, home, used, states, kinds, tied)
 
 
 def _split_kind(use: _Use, axis: str, shape: Sequence[int]) -> Kind:
