@@ -115,11 +115,11 @@ def communication_section(plan: Planned) -> Section:
     title = "Communication between ranks"
     if not sent.any():
         return Section("communication", title, [Text("No rank sends anything.")])
-    places = _places(plan, len(sent))
+    places = places_of(len(sent))
     count = 1 + max(places)
     joined = np.zeros((count, count))
     np.add.at(joined, tuple(np.meshgrid(places, places, indexing="ij")), sent)
-    names = _names(places)
+    names = names_of(places)
     hosts = [plan.cluster.host(rank) if rank < plan.cluster.mesh.device_count else 0 for rank in range(len(sent))]
     rows = list(_totals(sent, hosts).items())
     intro = (
@@ -142,13 +142,14 @@ def communication_section(plan: Planned) -> Section:
     return Section("communication", title, blocks)
 
 
-def _places(plan: Planned, ranks: int) -> list[int]:
+def places_of(ranks: int) -> list[int]:
     """Return the row of the matrix for each rank; if there are many ranks, neighbours share a row."""
     size = -(-ranks // _MOST_PLACES)
     return [rank // size for rank in range(ranks)]
 
 
-def _names(places: list[int]) -> list[str]:
+def names_of(places: list[int]) -> list[str]:
+    """Return the ranks in each row of the matrix, as `8-15`."""
     members: dict[int, list[int]] = {}
     for rank, place in enumerate(places):
         members.setdefault(place, []).append(rank)

@@ -15,6 +15,7 @@ from road import road
 
 from shardwright.api.plan_report import report
 from shardwright.api.report.content import Tree
+from shardwright.api.report.drawn import names_of, places_of
 from shardwright.api.report.layers import layers_section
 from shardwright.api.report.page import report_page
 from shardwright.api.report.planned import Planned
@@ -115,6 +116,14 @@ def test_stages_and_measured_steps_are_drawn(road_page: str, road_plan: Planned)
     assert re.search(r"measured, rank \d: compute", road_page)
     assert "rank 0 (stage 0, " in road_page
     assert shown.count("</script><b>road</b>") >= 2
+
+
+def test_many_ranks_share_rows_of_the_matrix():
+    assert names_of(places_of(4)) == ["0", "1", "2", "3"]
+    places = places_of(130)
+    assert len(names_of(places)) == 1 + max(places) <= 64
+    assert names_of(places)[:2] == ["0-2", "3-5"]
+    assert names_of(places)[-1] == "129"
 
 
 def test_equal_modules_are_folded_and_seconds_add_up(road_plan: Planned):
