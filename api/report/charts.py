@@ -24,7 +24,7 @@ from xdsl.ir import Operation
 
 from ...ir.measured_steps import MeasuredRank
 from ...ir.units import bytes_text, seconds_text
-from ...passes.analysis.simulation.bars import Bar, bars_of, joined
+from ...passes.analysis.simulation.bars import TimelineBar, bars_of, joined
 from ...passes.analysis.simulation.held import HeldBytes
 from ...passes.analysis.simulation.results import COMPUTE, RankClass
 from ...passes.analysis.simulation.trace import class_name
@@ -54,7 +54,7 @@ MOST_STAGES = 16
 
 def timeline(plan: Planned, measured: Sequence[MeasuredRank] = ()) -> Plot:
     """Return the timeline of the class of each stage that computes longest, and of measured ranks of the stages."""
-    rows: dict[str, list[Bar]] = {}
+    rows: dict[str, list[TimelineBar]] = {}
     for ranks in plan.busiest[:MOST_STAGES]:
         for stream, bars in _streams(plan, ranks).items():
             rows[f"{class_name(ranks)}: {stream}"] = bars
@@ -81,10 +81,10 @@ def timeline(plan: Planned, measured: Sequence[MeasuredRank] = ()) -> Plot:
     return chart
 
 
-def _streams(plan: Planned, ranks: RankClass) -> Mapping[str, list[Bar]]:
+def _streams(plan: Planned, ranks: RankClass) -> Mapping[str, list[TimelineBar]]:
     """Return the bars of the streams of a class by module, or by block or phase if there would be too many."""
     labels: Sequence[Callable[[Operation], str]] = (layer_of, lambda op: Blocks().of(layer_of(op)), lambda _: "")
-    gap, found = 0.0, dict[str, list[Bar]]()
+    gap, found = 0.0, dict[str, list[TimelineBar]]()
     for label in labels:
         found = dict(bars_of(plan.simulation, ranks, label, gap))
         if len(found[COMPUTE]) <= _MOST_BARS:
@@ -93,22 +93,26 @@ def _streams(plan: Planned, ranks: RankClass) -> Mapping[str, list[Bar]]:
     return {stream: _few(bars, plan.simulation.seconds / _MOST_BARS) for stream, bars in found.items()}
 
 
-def _few(bars: list[Bar], gap: float) -> list[Bar]:
+def _few(bars: list[TimelineBar], gap: float) -> list[TimelineBar]:
     if len(bars) <= _MOST_BARS:
         return bars
-    return list(joined((Bar(each.kind, each.start, each.end, "", 1, each.sent, each.waited) for each in bars), gap))
+    return list(
+        joined((TimelineBar(each.kind, each.start, each.end, "", 1, each.sent, each.waited) for each in bars), gap)
+    )
 
 
-def _measured(rank: MeasuredRank) -> Mapping[str, list[Bar]]:
+def _measured(rank: MeasuredRank) -> Mapping[str, list[TimelineBar]]:
     spans = sorted((start, end, phase) for phase, given in rank.computed.items() for start, end in given)
-    found = {COMPUTE: [Bar(phase, start - rank.start, end - rank.start) for start, end, phase in spans]}
+    found = {COMPUTE: [TimelineBar(phase, start - rank.start, end - rank.start) for start, end, phase in spans]}
     for each in rank.traffic:
         start, end = each.start - rank.start, (each.end or each.start) - rank.start
-        found.setdefault(each.channel, []).append(Bar(each.kind, start, end, each.where, sent=float(each.bytes)))
+        found.setdefault(each.channel, []).append(
+            TimelineBar(each.kind, start, end, each.where, sent=float(each.bytes))
+        )
     return {stream: _few(bars, rank.seconds / _MOST_BARS) for stream, bars in found.items()}
 
 
-def _columns(pairs: Sequence[tuple[str, Bar]], scale: float) -> dict[str, Any]:
+def _columns(pairs: Sequence[tuple[str, TimelineBar]], scale: float) -> dict[str, Any]:
     bars = [bar for _, bar in pairs]
     return {
         "row": [row for row, _ in pairs],

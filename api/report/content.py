@@ -19,7 +19,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """A part of a bar, with its length relative to the longest bar of the table."""
 
     name: str
@@ -28,7 +28,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """
     A table whose first column names the rows.
 
@@ -41,12 +41,12 @@ class Table:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    bars: Sequence[Sequence[Part]] = ()
+    bars: Sequence[Sequence[BarPart]] = ()
     folded: bool = False
 
 
 @dataclass(frozen=True)
-class Terms:
+class TermList:
     """Terms with their meanings."""
 
     kind: ClassVar[str] = "terms"
@@ -96,9 +96,9 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of the page; `key` is its anchor."""
 
     key: str
     title: str
-    blocks: Sequence[Text | Table | Terms | Chart | Tree] = field(default_factory=tuple)
+    blocks: Sequence[Text | PageTable | TermList | Chart | Tree] = field(default_factory=tuple)

@@ -6,25 +6,25 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from ...ir.units import bytes_text, seconds_text
-from ...passes.analysis.parallelism import Spread
+from ...passes.analysis.parallelism import ParameterSpread
 from ...passes.step.step_view import StepView
-from .content import Section, Table, Text
+from .content import PageSection, PageTable, Text
 from .layers import kinds_text, placements
 from .planned import Planned
 from .sections import mesh_text
 
 
-def differences_section(plan: Planned, other: Planned) -> Section:
+def differences_section(plan: Planned, other: Planned) -> PageSection:
     """Return the section that compares a plan with another one."""
     head = ("", plan.folder, other.folder, "difference")
-    blocks: list[Table | Text] = [Table("Figures", head, list(_figures(plan, other)))]
+    blocks: list[PageTable | Text] = [PageTable("Figures", head, list(_figures(plan, other)))]
     rows = list(_spreads(plan, other))
     if rows:
         title = f"Parameters that are spread differently ({len(rows)} groups)"
-        blocks.append(Table(title, ("parameters", plan.folder, other.folder), rows))
+        blocks.append(PageTable(title, ("parameters", plan.folder, other.folder), rows))
     else:
         blocks.append(Text("Both plans spread every parameter alike."))
-    return Section("against", f"Against {other.folder}", blocks)
+    return PageSection("against", f"Against {other.folder}", blocks)
 
 
 def _figures(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str, str]]:
@@ -66,6 +66,6 @@ def _spreads(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str]]:
         yield f"{pattern} ({count})" if count > 1 else pattern, here, there
 
 
-def _text(view: StepView, spread: Spread) -> str:
+def _text(view: StepView, spread: ParameterSpread) -> str:
     stage = f"stage {view.stage}; " if view.stage is not None else ""
     return f"{stage}{placements(spread.home, view.mesh)}; {'; '.join(kinds_text(spread))}"

@@ -15,7 +15,7 @@ from ...passes.analysis.simulation.pairs import bytes_between
 from ...passes.analysis.simulation.results import COMPUTE
 from ...passes.analysis.simulation.trace import class_name
 from .charts import MOST_STAGES, matrix, memory_over_time, peaks_by_rank, timeline
-from .content import Chart, Section, Table, Text
+from .content import Chart, PageSection, PageTable, Text
 from .planned import Planned
 
 _MOST_PLACES = 64
@@ -28,11 +28,11 @@ _MOST_MEMORY = 4
 """The number of stages whose memory over time is shown."""
 
 
-def timeline_section(plan: Planned) -> Section:
+def timeline_section(plan: Planned) -> PageSection:
     """Return the section with the timeline of the predicted step, and of the measured one if there is one."""
     simulation = plan.simulation
     shown = len(plan.busiest[:MOST_STAGES])
-    blocks: list[Text | Table | Chart] = [
+    blocks: list[Text | PageTable | Chart] = [
         Text(
             f"The predicted step takes {seconds_text(simulation.seconds)}. Ranks that behave the same are one class "
             f"(there are {len(simulation.classes)}), and the class of each stage that computes longest is shown"
@@ -56,13 +56,15 @@ def timeline_section(plan: Planned) -> Section:
     ]
     says = "Horizontal bars of computing and communicating over the time of a step; the table has their totals."
     blocks.append(Chart("Timeline", timeline(plan, measured), says))
-    blocks.append(Table("Busy seconds of each stream", ("ranks", "stream", "busy", "of the step"), rows, folded=True))
+    blocks.append(
+        PageTable("Busy seconds of each stream", ("ranks", "stream", "busy", "of the step"), rows, folded=True)
+    )
     if measured:
         blocks.append(_beside(plan))
-    return Section("timeline", "Timeline of the step", blocks)
+    return PageSection("timeline", "Timeline of the step", blocks)
 
 
-def _beside(plan: Planned) -> Table:
+def _beside(plan: Planned) -> PageTable:
     """Return a table of the predicted and the measured busy seconds of each stream."""
     assert plan.measured is not None
     rows: list[tuple[str, ...]] = []
@@ -74,10 +76,10 @@ def _beside(plan: Planned) -> Table:
         for stream in dict.fromkeys([*predicted, *measured]):
             texts = (seconds_text(each.get(stream, 0.0)) for each in (predicted, measured))
             rows.append((f"rank {pair.rank.rank}", stream, *texts))
-    return Table("Predicted and measured busy seconds", ("rank", "stream", "predicted", "measured"), rows)
+    return PageTable("Predicted and measured busy seconds", ("rank", "stream", "predicted", "measured"), rows)
 
 
-def memory_section(plan: Planned) -> Section:
+def memory_section(plan: Planned) -> PageSection:
     """Return the section with the memory of ranks over time by role, and the peak of each rank."""
     held = HeldBytes(plan.simulation)
     fullest = {
@@ -85,7 +87,7 @@ def memory_section(plan: Planned) -> Section:
         for each in plan.busiest
     }
     peak, memory = plan.report["peak"], plan.cluster.memory
-    blocks: list[Text | Table | Chart] = [
+    blocks: list[Text | PageTable | Chart] = [
         Text(
             f"The largest peak is {bytes_text(peak['bytes'])}, in {peak['at']}: {peak['bytes'] / memory:.0%} of the "
             f"{bytes_text(memory)} of a device. Work space inside kernels is not counted."
@@ -98,23 +100,23 @@ def memory_section(plan: Planned) -> Section:
     if len(fullest) > _MOST_MEMORY:
         blocks.append(Text(f"The first {_MOST_MEMORY} of {len(fullest)} stages are shown."))
     roles = [(role, bytes_text(size), f"{size / (peak['bytes'] or 1):.1%}") for role, size in peak["roles"].items()]
-    blocks.append(Table("The largest peak by role", ("role", "bytes", "of the peak"), roles))
+    blocks.append(PageTable("The largest peak by role", ("role", "bytes", "of the peak"), roles))
     largest = [(each["value"], bytes_text(each["bytes"])) for each in peak["largest"]]
-    blocks.append(Table("The largest values at this peak", ("value", "bytes"), largest, folded=True))
+    blocks.append(PageTable("The largest values at this peak", ("value", "bytes"), largest, folded=True))
     peaks = plan.report["peak_bytes"]
     if len(set(peaks)) > 1:
         blocks.append(Chart("Peak of each rank", peaks_by_rank(peaks), "A bar for the peak memory of each rank."))
     else:
         blocks.append(Text(f"All {len(peaks)} ranks have the same peak."))
-    return Section("memory", "Memory", blocks)
+    return PageSection("memory", "Memory", blocks)
 
 
-def communication_section(plan: Planned) -> Section:
+def communication_section(plan: Planned) -> PageSection:
     """Return the section with the bytes that ranks send to one another."""
     sent = bytes_between(plan.simulation)
     title = "Communication between ranks"
     if not sent.any():
-        return Section("communication", title, [Text("No rank sends anything.")])
+        return PageSection("communication", title, [Text("No rank sends anything.")])
     places = places_of(len(sent))
     count = 1 + max(places)
     joined = np.zeros((count, count))
@@ -136,10 +138,10 @@ def communication_section(plan: Planned) -> Section:
             + ("" if count == len(sent) else " Ranks are joined to groups; bytes within a group are on the diagonal.")
         ),
         Chart("Bytes from rank to rank", matrix(joined, names), says),
-        Table("Totals", ("", "bytes in a step"), [(name, bytes_text(size)) for name, size in rows]),
-        Table("The largest pairs", ("pair", "bytes in a step"), listed, folded=True),
+        PageTable("Totals", ("", "bytes in a step"), [(name, bytes_text(size)) for name, size in rows]),
+        PageTable("The largest pairs", ("pair", "bytes in a step"), listed, folded=True),
     ]
-    return Section("communication", title, blocks)
+    return PageSection("communication", title, blocks)
 
 
 def places_of(ranks: int) -> list[int]:

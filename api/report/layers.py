@@ -10,15 +10,15 @@ from itertools import groupby
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
 from ...ir.units import seconds_text
-from ...passes.analysis.parallelism import Spread, per_axis
+from ...passes.analysis.parallelism import ParameterSpread, per_axis
 from ...passes.step.blocks import layer_of
-from .content import Node, Section, Text, Tree
+from .content import Node, PageSection, Text, Tree
 from .planned import Planned
 
 HEAD = ("parameter", "shape", "home", "in forward", "optimizer states", "kinds of parallelism")
 
 
-def layers_section(plan: Planned) -> Section:
+def layers_section(plan: Planned) -> PageSection:
     """Return the section with the modules of the model."""
     intro = (
         "Each module has the kinds of parallelism of its parameters by axis of the mesh, and the seconds that its ops "
@@ -27,8 +27,10 @@ def layers_section(plan: Planned) -> Section:
     )
     roots = _roots(plan)
     if not roots:
-        return Section("layers", "Layers and shardings", [Text("The step has no parameters.")])
-    return Section("layers", "Layers and shardings", [Text(intro), Tree(HEAD, [_node(run) for run in _runs(roots)])])
+        return PageSection("layers", "Layers and shardings", [Text("The step has no parameters.")])
+    return PageSection(
+        "layers", "Layers and shardings", [Text(intro), Tree(HEAD, [_node(run) for run in _runs(roots)])]
+    )
 
 
 @dataclass
@@ -78,7 +80,7 @@ def _roots(plan: Planned) -> list[_Module]:
     return [*([replace(root, name="(the model)", children={})] if root.rows else []), *root.children.values()]
 
 
-def _row(spread: Spread, mesh: Mesh) -> tuple[str, ...]:
+def _row(spread: ParameterSpread, mesh: Mesh) -> tuple[str, ...]:
     shape = "x".join(map(str, spread.shape)) or "scalar"
     used = [each for each in spread.uses if each != spread.home]
     states = [each for each in spread.states if each != spread.home]
@@ -98,7 +100,7 @@ def placements(sharding: Sharding, mesh: Mesh) -> str:
     return (named or "one device") + (" (uneven)" if uneven else "")
 
 
-def kinds_text(spread: Spread) -> list[str]:
+def kinds_text(spread: ParameterSpread) -> list[str]:
     """Return the kinds of parallelism of a parameter by axis, as `gpu: data parallel + fully sharded (ZeRO-3)`."""
     return [f"{axis}: {' + '.join(kinds)}" for axis, kinds in spread.kinds.items()]
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ..plan_report import PlanReport
-from .content import Chart, Section
+from .content import Chart, PageSection
 from .differences import differences_section
 from .layers import layers_section
 from .planned import Planned, ReportError
@@ -53,7 +53,7 @@ def report_page(plan: Planned, other: Planned | None = None) -> str:
     return _rendered(plan.report, sections)
 
 
-def _rendered(report: PlanReport, sections: Sequence[Section]) -> str:
+def _rendered(report: PlanReport, sections: Sequence[PageSection]) -> str:
     from bokeh.embed import components
     from bokeh.resources import Resources
     from jinja2 import Environment

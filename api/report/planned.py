@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.cluster import Cluster
 from ...ir.measured_steps import MeasuredSteps
-from ...passes.analysis.parallelism import Spread, spreads
+from ...passes.analysis.parallelism import ParameterSpread, spreads
 from ...passes.analysis.simulation.results import RankClass, Simulation
 from ...passes.analysis.simulation.simulate import simulate_module
 from ...passes.step.step_view import StepView, cluster_of_module, step_views
@@ -57,7 +57,7 @@ class Planned:
         return [view for view, _ in step_views(self.module)]
 
     @cached_property
-    def spreads(self) -> list[tuple[StepView, Spread]]:
+    def spreads(self) -> list[tuple[StepView, ParameterSpread]]:
         """The parameters of all stages."""
         return [(view, spread) for view in self.views for spread in spreads(view)]
 

@@ -17,7 +17,7 @@ from ...passes.planning.legend import legend
 from ...passes.planning.summary import Tried
 from ..plan_report import PlanReport, plan_rows
 from ..why_not import WhyNot, figures, why_not
-from .content import Part, Section, Table, Terms, Text
+from .content import BarPart, PageSection, PageTable, TermList, Text
 from .planned import Planned
 
 MOST_ROWS = 12
@@ -29,7 +29,7 @@ _FASTER_THAN = ("data parallelism", "ZeRO 1", "ZeRO 3", "tensor parallelism", "a
 _COMPUTE, _WAIT, _BOUND, _OTHER = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 
 
-def plan_section(plan: Planned) -> Section:
+def plan_section(plan: Planned) -> PageSection:
     """Return the section with the figures of the plan, and its speed-up over the plans that people write by hand."""
     report = plan.report
     facts = {
@@ -40,25 +40,25 @@ def plan_section(plan: Planned) -> Section:
         **({"idle ranks": ", ".join(map(str, report["idle"]))} if report["idle"] else {}),
         **plan_rows(report),
     }
-    blocks: list[Table | Terms | Text] = [Table("", ("", ""), list(facts.items()))]
+    blocks: list[PageTable | TermList | Text] = [PageTable("", ("", ""), list(facts.items()))]
     rows = list(_speedups(report)) if report["chosen"] is not None else []
     if len(rows) > 1:
         longest = max(step for _, step in rows) or 1.0
         planned = report["predicted_step_s"] or 1.0
         blocks.append(
-            Table(
+            PageTable(
                 "Speed-up over the plans that people write by hand",
                 ("plan", "step", "the plan is faster by"),
                 [(name, seconds_text(step), f"{step / planned:.2f}x") for name, step in rows],
                 [
-                    (Part(name, step / longest, _COMPUTE if number else _BOUND),)
+                    (BarPart(name, step / longest, _COMPUTE if number else _BOUND),)
                     for number, (name, step) in enumerate(rows)
                 ],
             )
         )
     if terms := legend([report["chosen"] or ""]):
-        blocks.append(Terms("Terms in the name of the plan", terms))
-    return Section("plan", "The plan", blocks)
+        blocks.append(TermList("Terms in the name of the plan", terms))
+    return PageSection("plan", "The plan", blocks)
 
 
 def mesh_text(report: PlanReport) -> str:
@@ -84,7 +84,7 @@ def _speedups(report: PlanReport) -> Iterator[tuple[str, float]]:
         yield f"one device: {name}", step
 
 
-def cluster_section(plan: Planned) -> Section:
+def cluster_section(plan: Planned) -> PageSection:
     """Return the section with the devices and the links of the cluster."""
     cluster = plan.cluster
     counts = Counter(cluster.placement)
@@ -102,10 +102,10 @@ def cluster_section(plan: Planned) -> Section:
     ]
     head = ("device", "count", "peak rates", "memory bandwidth", "memory", "launch of an op")
     blocks = [
-        Table("Devices", head, devices),
-        Table("Links", ("link", "between", "bandwidth", "latency", "start of a collective"), list(_links(cluster))),
+        PageTable("Devices", head, devices),
+        PageTable("Links", ("link", "between", "bandwidth", "latency", "start of a collective"), list(_links(cluster))),
     ]
-    return Section("cluster", "Cluster and links", blocks)
+    return PageSection("cluster", "Cluster and links", blocks)
 
 
 def _links(cluster: Cluster) -> Iterator[tuple[str, ...]]:
@@ -131,33 +131,33 @@ def _rate(number: float, unit: str) -> str:
     return f"{number:.4g} {unit}"
 
 
-def candidates_section(plan: Planned) -> Section:
+def candidates_section(plan: Planned) -> PageSection:
     """Return the section with the candidates that lost, by kind and all of them, and the reasons."""
     report = plan.report
     title = "Candidates that lost, and why"
     if report["chosen"] is None or not report["candidates"]:
         text = "The plan was not made by a search over plans (its options fix it), so there are no candidates."
-        return Section("candidates", title, [Text(text)])
+        return PageSection("candidates", title, [Text(text)])
     tried = list({each["name"]: Tried.from_dict(each) for each in report["candidates"]}.values())
     tried.sort(key=lambda each: (each.name != report["chosen"], each.step is None, each.step or 0.0))
     longest = max((each.step for each in tried if each.step is not None), default=1.0)
     rows = [(each.name, *figures(each), _why(each, report)) for each in tried]
     bars = [
-        (Part("step", (each.step or 0.0) / longest, _BOUND if each.name == report["chosen"] else _COMPUTE),)
+        (BarPart("step", (each.step or 0.0) / longest, _BOUND if each.name == report["chosen"] else _COMPUTE),)
         for each in tried
     ]
     reasons = why_not(report)
-    blocks: list[Table | Terms | Text] = [
+    blocks: list[PageTable | TermList | Text] = [
         Text("A candidate whose reason is an estimate was not compiled, because its estimate exceeds the best step."),
-        Table(
+        PageTable(
             "The best of each kind",
             ("kind", "best of its kind", "step", "exposed", "peak", "because"),
             list(_kinds(reasons)),
         ),
-        Table(f"All {len(tried)} candidates", ("candidate", "step", "exposed", "peak", "why not"), rows, bars),
-        Terms("Terms in the names of plans", legend(each.name for each in tried)),
+        PageTable(f"All {len(tried)} candidates", ("candidate", "step", "exposed", "peak", "why not"), rows, bars),
+        TermList("Terms in the names of plans", legend(each.name for each in tried)),
     ]
-    return Section("candidates", title, blocks)
+    return PageSection("candidates", title, blocks)
 
 
 def _kinds(reasons: Sequence[WhyNot]) -> Iterator[tuple[str, ...]]:
@@ -174,22 +174,22 @@ def _why(each: Tried, report: PlanReport) -> str:
     return each.why or "slower"
 
 
-def bound_section(plan: Planned) -> Section:
+def bound_section(plan: Planned) -> PageSection:
     """Return the section with the lower bound, the parts of the gap, the longest waits and the critical path."""
     report, simulation = plan.report, plan.simulation
     step = simulation.seconds or 1.0
-    blocks: list[Table | Text] = [Text(_bound_text(plan))]
+    blocks: list[PageTable | Text] = [Text(_bound_text(plan))]
     rows: list[tuple[str, str, str]] = []
-    bars: list[tuple[Part, ...]] = []
+    bars: list[tuple[BarPart, ...]] = []
     if (bound := report["bound_s"]) is not None:
         rows.append(("lower bound", seconds_text(bound), "no plan of its family is faster"))
-        bars.append((Part("lower bound", bound / step, _BOUND),))
+        bars.append((BarPart("lower bound", bound / step, _BOUND),))
     for ranks in plan.busiest:
         parts = list(_parts(plan, ranks))
         spent = ", ".join(f"{part.name} {part.share:.1%}" for part in parts)
         rows.append((class_name(ranks), seconds_text(simulation.seconds), spent))
         bars.append(tuple(parts))
-    blocks.append(Table("The step of the busiest ranks", ("", "seconds", "of the step"), rows, bars))
+    blocks.append(PageTable("The step of the busiest ranks", ("", "seconds", "of the step"), rows, bars))
     waiting = max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
     waits = [
         (name, kind.replace("_", "-"), seconds_text(seconds), f"{seconds / step:.1%}")
@@ -198,11 +198,11 @@ def bound_section(plan: Planned) -> Section:
     ]
     title = f"Longest waits of {class_name(waiting)}"
     head = ("collective or transfer", "kind", "waited for", "of the step")
-    blocks.append(Table(title, head, waits) if waits else Text("No rank waits for communication."))
+    blocks.append(PageTable(title, head, waits) if waits else Text("No rank waits for communication."))
     path = seconds_by_name(seconds_by_op(simulation, critical_path(simulation)))[:MOST_ROWS]
     rows = [(name, seconds_text(seconds), f"{seconds / step:.1%}") for name, seconds in path]
-    blocks.append(Table("Longest ops and collectives of the critical path", ("op", "seconds", "of the step"), rows))
-    return Section("bound", "The lower bound and the gap", blocks)
+    blocks.append(PageTable("Longest ops and collectives of the critical path", ("op", "seconds", "of the step"), rows))
+    return PageSection("bound", "The lower bound and the gap", blocks)
 
 
 def _bound_text(plan: Planned) -> str:
@@ -224,25 +224,25 @@ def _bound_text(plan: Planned) -> str:
     )
 
 
-def _parts(plan: Planned, ranks: RankClass) -> Iterator[Part]:
+def _parts(plan: Planned, ranks: RankClass) -> Iterator[BarPart]:
     """Yield the parts of the step of a class of ranks: phases, waits by kind, and the rest."""
     simulation, colours = plan.simulation, {"forward": _COMPUTE, "backward": "#E69F00", "update": _BOUND}
     step = simulation.seconds or 1.0
     seconds: defaultdict[str, float] = defaultdict(float)
     for run in simulation.ops(ranks.number):
         seconds[category(run.op)] += run.end - run.start
-    yield from (Part(phase, seconds[phase] / step, colour) for phase, colour in colours.items() if seconds[phase])
+    yield from (BarPart(phase, seconds[phase] / step, colour) for phase, colour in colours.items() if seconds[phase])
     waits: defaultdict[str, float] = defaultdict(float)
     for traffic, waited in simulation.waited(ranks.number).items():
         waits[traffic.kind] += waited
     yield from (_waited(kind, waited / step) for kind, waited in _largest(waits) if waited)
     rest = 1.0 - (sum(seconds.values()) + sum(waits.values())) / step
     if rest > 5e-4:
-        yield Part("other ranks to end", rest, _OTHER)
+        yield BarPart("other ranks to end", rest, _OTHER)
 
 
-def _waited(kind: str, share: float) -> Part:
-    return Part(f"waits for {kind.replace('_', '-')}", share, _WAIT)
+def _waited(kind: str, share: float) -> BarPart:
+    return BarPart(f"waits for {kind.replace('_', '-')}", share, _WAIT)
 
 
 def _largest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:

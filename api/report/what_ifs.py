@@ -9,7 +9,7 @@ from ...ir.cluster import Cluster
 from ...ir.units import seconds_text
 from ...ir.what_if import WhatIfError, changed, fields, number
 from ...passes.analysis.simulation.simulate import simulate_module
-from .content import Part, Section, Table, Text
+from .content import BarPart, PageSection, PageTable, Text
 from .planned import Planned
 
 _FACTORS = {"bandwidth": (2.0, 0.5), "beta": (0.5, 2.0), "latency": (0.5,), "alpha": (0.5,)}
@@ -60,7 +60,7 @@ def _is_number(cluster: Cluster, path: str) -> bool:
         return False
 
 
-def what_ifs_section(plan: Planned) -> Section:
+def what_ifs_section(plan: Planned) -> PageSection:
     """Return the section with the steps of the plan on changed hardware."""
     now = plan.simulation.seconds
     found = [
@@ -71,12 +71,12 @@ def what_ifs_section(plan: Planned) -> Section:
     rows = [("as it is", seconds_text(now), "")]
     rows += [(each.what, seconds_text(step), f"{step / now - 1:+.1%}") for each, step in found]
     bars = [
-        (Part("step", step / longest, "#009E73" if step is now else "#0072B2"),)
+        (BarPart("step", step / longest, "#009E73" if step is now else "#0072B2"),)
         for step in (now, *(s for _, s in found))
     ]
     text = (
         "Each row is the step of this plan on a cluster with one change; another plan may be faster there. "
         f"`shardwright simulate {plan.folder} --set FIELD=VALUE --replan` searches again."
     )
-    table = Table("The step on changed hardware", ("change", "step", "difference"), rows, bars)
-    return Section("what-if", "What if", [Text(text), table])
+    table = PageTable("The step on changed hardware", ("change", "step", "difference"), rows, bars)
+    return PageSection("what-if", "What if", [Text(text), table])

@@ -31,7 +31,7 @@ from ...ir.signatures import Signature
 from ..step.step_view import Input, StepView, batch_rows
 
 
-class Kind(StrEnum):
+class Parallelism(StrEnum):
     """A kind of parallelism of a parameter on an axis."""
 
     COLUMN = "Megatron column"
@@ -55,7 +55,7 @@ _TIED = "train.tied"
 
 
 @dataclass(frozen=True)
-class Spread:
+class ParameterSpread:
     """
     A parameter, and how it is spread.
 
@@ -72,11 +72,11 @@ class Spread:
     home: Sharding
     uses: tuple[Sharding, ...]
     states: tuple[Sharding, ...]
-    kinds: Mapping[str, tuple[Kind, ...]]
+    kinds: Mapping[str, tuple[Parallelism, ...]]
     tied: tuple[str, ...] = ()
 
 
-def spreads(view: StepView) -> Iterator[Spread]:
+def spreads(view: StepView) -> Iterator[ParameterSpread]:
     """Yield the parameters of a step, or of one stage, in the order of the arguments."""
     uses = _uses(view)
     states: dict[str, dict[Sharding, None]] = {}
@@ -102,7 +102,7 @@ def per_axis(sharding: Sharding, mesh: Mesh) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Use:
+class _ParameterUse:
     """The operand of an op that comes from a parameter, and the sharding of the parameter there."""
 
     op: ComputeOp
@@ -111,9 +111,9 @@ class _Use:
     sharding: Sharding
 
 
-def _uses(view: StepView) -> dict[BlockArgument, list[_Use]]:
+def _uses(view: StepView) -> dict[BlockArgument, list[_ParameterUse]]:
     """Return the ops of forward that combine each parameter with other values."""
-    uses: dict[BlockArgument, list[_Use]] = {}
+    uses: dict[BlockArgument, list[_ParameterUse]] = {}
     for op in view.func.walk():
         if not isinstance(op, ComputeOp) or BACKWARD in op.attributes or train.is_update(op):
             continue
@@ -122,7 +122,7 @@ def _uses(view: StepView) -> dict[BlockArgument, list[_Use]]:
         for index, value in enumerate(op.args):
             argument, form = _origin(value)
             if isinstance(argument, BlockArgument):
-                uses.setdefault(argument, []).append(_Use(op, signature, index, sharding_of(form)))
+                uses.setdefault(argument, []).append(_ParameterUse(op, signature, index, sharding_of(form)))
     return uses
 
 
@@ -147,45 +147,50 @@ def _is_looked_up(op: ComputeOp) -> bool:
 
 
 def _spread(
-    given: Input, uses: Sequence[_Use], states: tuple[Sharding, ...], axes: Sequence[str], rows: int, mesh: Mesh
-) -> Spread:
+    given: Input,
+    uses: Sequence[_ParameterUse],
+    states: tuple[Sharding, ...],
+    axes: Sequence[str],
+    rows: int,
+    mesh: Mesh,
+) -> ParameterSpread:
     home = sharding_of(given.argument)
     shape = tuple(shape_of(given.argument))
-    kinds: dict[str, tuple[Kind, ...]] = {}
+    kinds: dict[str, tuple[Parallelism, ...]] = {}
     for axis in axes:
-        found: dict[Kind, None] = {}
+        found: dict[Parallelism, None] = {}
         for use in uses:
             is_split = axis in use.signature.operands[use.index].split_axes
             if axis in home.split_axes and not is_split:
-                found[Kind.FULLY_SHARDED] = None
+                found[Parallelism.FULLY_SHARDED] = None
             found[_split_kind(use, axis, shape) if is_split else _whole_kind(use, axis, rows, mesh)] = None
         if axis not in home.split_axes and any(axis in state.split_axes for state in states):
-            found[Kind.STATES] = None
+            found[Parallelism.STATES] = None
         if len(found) > 1:
             # Another op may still use the whole parameter on all ranks.
-            found.pop(Kind.REPLICATED, None)
-        kinds[axis] = tuple(found) or (Kind.REPLICATED,)
+            found.pop(Parallelism.REPLICATED, None)
+        kinds[axis] = tuple(found) or (Parallelism.REPLICATED,)
     used = tuple(dict.fromkeys(use.sharding for use in uses))
     names = argument_attribute(given.argument, _TIED)
     tied = tuple(python_value(names)) if names is not None else ()
-    return Spread(given.name, shape, home, used, states, kinds, tied)
+    return ParameterSpread(given.name, shape, home, used, states, kinds, tied)
 
 
-def _split_kind(use: _Use, axis: str, shape: Sequence[int]) -> Kind:
+def _split_kind(use: _ParameterUse, axis: str, shape: Sequence[int]) -> Parallelism:
     """Return the kind of a use of a split parameter."""
     others = (each for index, each in enumerate(use.signature.operands) if index != use.index)
     if any(axis in each.partial_axes for each in use.signature.results):
-        return Kind.VOCABULARY if _is_looked_up(use.op) else Kind.ROW
+        return Parallelism.VOCABULARY if _is_looked_up(use.op) else Parallelism.ROW
     if len(shape) > 2 and any(name in use.op.name for name in _GROUPED):
-        return Kind.EXPERT if any(axis in each.split_axes for each in others) else Kind.COLUMN
-    return Kind.COLUMN if len(shape) > 1 else Kind.OUTPUTS
+        return Parallelism.EXPERT if any(axis in each.split_axes for each in others) else Parallelism.COLUMN
+    return Parallelism.COLUMN if len(shape) > 1 else Parallelism.OUTPUTS
 
 
-def _whole_kind(use: _Use, axis: str, rows: int, mesh: Mesh) -> Kind:
+def _whole_kind(use: _ParameterUse, axis: str, rows: int, mesh: Mesh) -> Parallelism:
     """Return the kind of a use of a whole parameter, by the dim of the activations that the axis splits."""
     if not any(axis in each.split_axes for each in use.signature.results):
         # The bias of a product with split contracted features, say, is added once.
-        return Kind.REPLICATED
+        return Parallelism.REPLICATED
     for index, sharding in enumerate(use.signature.operands):
         if index == use.index or axis not in sharding.split_axes:
             continue
@@ -193,5 +198,5 @@ def _whole_kind(use: _Use, axis: str, rows: int, mesh: Mesh) -> Kind:
         axes, size = sharding.dims[at].axes, shape_of(use.op.args[index])[at]
         # The rows of the batch are the outer part of a dim into which they are flattened.
         is_rows = at == 0 and size % rows == 0 and mesh.parts(axes[: axes.index(axis) + 1]) <= rows
-        return Kind.DATA if is_rows else Kind.SEQUENCE
-    return Kind.REPLICATED
+        return Parallelism.DATA if is_rows else Parallelism.SEQUENCE
+    return Parallelism.REPLICATED

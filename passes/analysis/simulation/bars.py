@@ -13,7 +13,7 @@ from .results import COMPUTE, RankClass, Simulation
 
 
 @dataclass(frozen=True)
-class Bar:
+class TimelineBar:
     """
     Work on a stream, in seconds from the begin of the step.
 
@@ -36,7 +36,7 @@ class Bar:
 
 def bars_of(
     simulation: Simulation, each: RankClass, label: Callable[[Operation], str] = op_name, gap: float = 0.0
-) -> Mapping[str, list[Bar]]:
+) -> Mapping[str, list[TimelineBar]]:
     """
     Return the bars of each stream of a class; consecutive ops of one kind and label are one bar.
 
@@ -44,20 +44,20 @@ def bars_of(
         label: name of an op on the compute stream.
         gap: seconds between two ops of the compute stream that may still be one bar.
     """
-    computed = (Bar(category(run.op), run.start, run.end, label(run.op)) for run in simulation.ops(each.number))
+    computed = (TimelineBar(category(run.op), run.start, run.end, label(run.op)) for run in simulation.ops(each.number))
     bars = {COMPUTE: list(joined(computed, gap))}
     entries = simulation.execution.entries[each.number]
     waited = {entry.run: entry.end - entry.start for entry in entries if isinstance(entry, WaitRun)}
     for run in simulation.traffic(each.number):
         name, sent = op_name(run.traffic.op), run.traffic.sent
-        bar = Bar(run.traffic.kind, run.start, run.end, name, sent=sent, waited=waited.get(run, 0.0))
+        bar = TimelineBar(run.traffic.kind, run.start, run.end, name, sent=sent, waited=waited.get(run, 0.0))
         bars.setdefault(run.channel.name, []).append(bar)
     return bars
 
 
-def joined(bars: Iterable[Bar], gap: float = 0.0) -> Iterator[Bar]:
+def joined(bars: Iterable[TimelineBar], gap: float = 0.0) -> Iterator[TimelineBar]:
     """Join consecutive bars of one kind and label, because a picture with a bar for each op would be large."""
-    pending: Bar | None = None
+    pending: TimelineBar | None = None
     for bar in bars:
         if pending is not None:
             if (pending.kind, pending.label) == (bar.kind, bar.label) and bar.start <= pending.end + gap:
@@ -69,8 +69,8 @@ def joined(bars: Iterable[Bar], gap: float = 0.0) -> Iterator[Bar]:
         yield pending
 
 
-def _union(first: Bar, second: Bar) -> Bar:
-    return Bar(
+def _union(first: TimelineBar, second: TimelineBar) -> TimelineBar:
+    return TimelineBar(
         first.kind,
         first.start,
         max(first.end, second.end),

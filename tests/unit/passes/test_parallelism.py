@@ -5,13 +5,13 @@ from ir_files import context, parse
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import Reduction, Sharding
-from shardwright.passes.analysis.parallelism import Kind, Spread, per_axis, spreads
+from shardwright.passes.analysis.parallelism import Parallelism, ParameterSpread, per_axis, spreads
 from shardwright.passes.step.step_view import StepView, mesh_of_module, step_functions
 
 HEAD = 'spmd.mesh @mesh = <["dp"=2, "tp"=4]>\n'
 
 
-def spread(body: str, home: str, working: str, states: str = "", batch: str = "[{}, {}]") -> Spread:
+def spread(body: str, home: str, working: str, states: str = "", batch: str = "[{}, {}]") -> ParameterSpread:
     """Return the spread of the parameter `%w` of a step; `working` is a resharding of it, or the parameter itself."""
     sharded = "spmd.sharding = #spmd.sharding<@mesh, "
     state = f'%s: tensor<8x8xf32> {{train.state = ["w", "exp_avg"], {sharded}{states}>}}, ' if states else ""
@@ -38,13 +38,13 @@ WHOLE, ROWS, COLUMNS = "[{}, {}]", '[{"dp"}, {}]', '[{}, {"tp"}]'
 @pytest.mark.parametrize(
     ("left", "home", "result", "dp", "tp"),
     [
-        (ROWS, WHOLE, ROWS, Kind.DATA, Kind.REPLICATED),
-        (ROWS, COLUMNS, '[{"dp"}, {"tp"}]', Kind.DATA, Kind.COLUMN),
-        ('[{"dp"}, {"tp"}]', '[{"tp"}, {}]', '[{"dp"}, {}], unreduced={"tp"}', Kind.DATA, Kind.ROW),
-        (WHOLE, WHOLE, WHOLE, Kind.REPLICATED, Kind.REPLICATED),
+        (ROWS, WHOLE, ROWS, Parallelism.DATA, Parallelism.REPLICATED),
+        (ROWS, COLUMNS, '[{"dp"}, {"tp"}]', Parallelism.DATA, Parallelism.COLUMN),
+        ('[{"dp"}, {"tp"}]', '[{"tp"}, {}]', '[{"dp"}, {}], unreduced={"tp"}', Parallelism.DATA, Parallelism.ROW),
+        (WHOLE, WHOLE, WHOLE, Parallelism.REPLICATED, Parallelism.REPLICATED),
     ],
 )
-def test_products_are_named_by_the_split_features(left: str, home: str, result: str, dp: Kind, tp: Kind):
+def test_products_are_named_by_the_split_features(left: str, home: str, result: str, dp: Parallelism, tp: Parallelism):
     found = spread(product(left, home, result), home, "", batch=left)
     assert found.kinds == {"dp": (dp,), "tp": (tp,)}
     assert [str(each) for each in found.uses] == [home]
@@ -53,20 +53,20 @@ def test_products_are_named_by_the_split_features(left: str, home: str, result: 
 def test_a_parameter_that_is_gathered_for_its_use_is_fully_sharded():
     gathered = f"%g = spmd.all_gather {ROWS} %w out_sharding=<@mesh, {WHOLE}> : tensor<8x8xf32>\n"
     found = spread(product(ROWS, WHOLE, ROWS, "%g"), ROWS, gathered, batch=ROWS)
-    assert found.kinds["dp"] == (Kind.FULLY_SHARDED, Kind.DATA)
+    assert found.kinds["dp"] == (Parallelism.FULLY_SHARDED, Parallelism.DATA)
     assert (str(found.home), [str(each) for each in found.uses]) == (ROWS, [WHOLE])
 
 
 def test_split_states_of_a_whole_parameter_are_zero_1():
     found = spread(product(ROWS, WHOLE, ROWS), WHOLE, "", states=ROWS, batch=ROWS)
-    assert found.kinds["dp"] == (Kind.DATA, Kind.STATES)
+    assert found.kinds["dp"] == (Parallelism.DATA, Parallelism.STATES)
     assert [str(each) for each in found.states] == [ROWS]
 
 
 def test_rows_beyond_the_batch_are_a_sequence():
     # Four parts of dp x tp rows fit into a batch of 8, but the rows of the product may also be split further.
     both = '[{"dp", "tp"}, {}]'
-    assert spread(product(both, WHOLE, both), WHOLE, "", batch=both).kinds["tp"] == (Kind.DATA,)
+    assert spread(product(both, WHOLE, both), WHOLE, "", batch=both).kinds["tp"] == (Parallelism.DATA,)
     tokens = "tensor<16x4xf32>"
     split = '[{"dp", "tp", "sp"}, {}]'
     text = (
@@ -77,7 +77,7 @@ def test_rows_beyond_the_batch_are_a_sequence():
     )
     module = parse(text, context())
     (found,) = spreads(StepView(step_functions(module)[0], mesh_of_module(module)))
-    assert found.kinds == {"dp": (Kind.DATA,), "tp": (Kind.DATA,), "sp": (Kind.SEQUENCE,)}
+    assert found.kinds == {"dp": (Parallelism.DATA,), "tp": (Parallelism.DATA,), "sp": (Parallelism.SEQUENCE,)}
 
 
 def test_placements_are_those_of_a_dtensor():

@@ -5,7 +5,7 @@ import pytest
 from road import road
 
 from shardwright.passes.analysis.memory_roles import MemoryRole
-from shardwright.passes.analysis.simulation.bars import Bar, bars_of, joined
+from shardwright.passes.analysis.simulation.bars import TimelineBar, bars_of, joined
 from shardwright.passes.analysis.simulation.held import HeldBytes
 from shardwright.passes.analysis.simulation.pairs import bytes_between
 from shardwright.passes.analysis.simulation.results import COMPUTE, Simulation
@@ -27,9 +27,14 @@ def test_bars_have_the_seconds_of_their_streams(simulation: Simulation):
 
 
 def test_neighbours_of_one_kind_and_label_are_joined():
-    bars = [Bar("forward", 0, 1, "a"), Bar("forward", 1, 2, "a"), Bar("forward", 2, 3, "b"), Bar("forward", 4, 5, "b")]
-    assert list(joined(bars)) == [Bar("forward", 0, 2, "a", 2), *bars[2:]]
-    assert list(joined(bars, gap=1.0)) == [Bar("forward", 0, 2, "a", 2), Bar("forward", 2, 5, "b", 2)]
+    bars = [
+        TimelineBar("forward", 0, 1, "a"),
+        TimelineBar("forward", 1, 2, "a"),
+        TimelineBar("forward", 2, 3, "b"),
+        TimelineBar("forward", 4, 5, "b"),
+    ]
+    assert list(joined(bars)) == [TimelineBar("forward", 0, 2, "a", 2), *bars[2:]]
+    assert list(joined(bars, gap=1.0)) == [TimelineBar("forward", 0, 2, "a", 2), TimelineBar("forward", 2, 5, "b", 2)]
 
 
 def test_memory_by_role_adds_up(simulation: Simulation):
