@@ -14,8 +14,8 @@ from bokeh.models import (
     Legend,
     LegendItem,
     LogColorMapper,
-    NumeralTickFormatter,
     Plot,
+    PrintfTickFormatter,
 )
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
@@ -65,7 +65,7 @@ def timeline(plan: Planned, measured: Sequence[MeasuredRank] = ()) -> Plot:
     chart = _figure(
         max(220, 130 + 30 * len(rows)),
         [*hover, ("sends", "@sent"), ("compute waits", "@waited")],
-        y_range=FactorRange(factors=list(reversed(rows)), range_padding=0.1),
+        y_range=FactorRange(factors=list(reversed(rows)), range_padding=0.3, range_padding_units="absolute"),
         x_axis_label=f"time in the step ({unit})",
     )
     items: list[LegendItem] = []
@@ -143,7 +143,13 @@ def memory_over_time(plan: Planned, held: HeldBytes, ranks: RankClass) -> Plot:
     for name, held_bytes in sizes.items():
         data[name] = (held_bytes / size).round(5).tolist()
         data[f"{name} text"] = [bytes_text(each) for each in held_bytes.tolist()]
-    chart = _figure(320, [], x_axis_label=f"time in the step ({unit})", y_axis_label=f"held ({size_unit})")
+    chart = _figure(
+        320,
+        [],
+        x_range=(0, plan.simulation.seconds * scale),
+        x_axis_label=f"time in the step ({unit})",
+        y_axis_label=f"held ({size_unit})",
+    )
     source = ColumnDataSource(data)
     areas = chart.varea_stack(names, x="x", color=[_ROLES[name] for name in names], source=source)
     line = chart.line("x", "total", color="#000000", line_width=1, source=source)
@@ -209,9 +215,7 @@ def matrix(sent: NDArray[np.float64], names: Sequence[str]) -> Plot:
     chart.xaxis.major_label_orientation = "vertical"
     chart.axis.major_label_text_font_size = "8px" if len(names) > 40 else "11px"
     chart.grid.grid_line_color = None
-    chart.add_layout(
-        ColorBar(color_mapper=mapper, formatter=NumeralTickFormatter(format="0.[000]"), title=unit), "right"
-    )
+    chart.add_layout(ColorBar(color_mapper=mapper, formatter=PrintfTickFormatter(format="%.3g"), title=unit), "right")
     return chart
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from ...ir.units import bytes_text, seconds_text
@@ -20,8 +20,8 @@ def differences_section(plan: Planned, other: Planned) -> PageSection:
     blocks: list[PageTable | Text] = [PageTable("Figures", head, list(_figures(plan, other)))]
     rows = list(_spreads(plan, other))
     if rows:
-        title = f"Parameters that are spread differently ({len(rows)} groups)"
-        blocks.append(PageTable(title, ("parameters", plan.folder, other.folder), rows))
+        title = "Parameters that are spread differently"
+        blocks.append(PageTable(title, (plan.folder, other.folder, "parameters"), rows))
     else:
         blocks.append(Text("Both plans spread every parameter alike."))
     return PageSection("against", f"Against {other.folder}", blocks)
@@ -49,21 +49,22 @@ def _figures(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str, str
 
 
 def _figure(name: str, here: float, there: float, text: Callable[[float], str]) -> tuple[str, str, str, str]:
-    by = f"{there / here - 1:+.1%}" if here else ("0" if not there else "only there")
+    change = f"{there / here - 1:+.1%}" if there < 10 * here else f"{there / (here or 1):.3g} times"
+    by = change if here else ("0" if not there else "only there")
     return name, text(here), text(there), by
 
 
 def _spreads(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str]]:
-    """Yield the parameters whose spread differs; equal layers with the same difference are one row."""
+    """Yield the different spreads of parameters, each with its parameters; equal layers share a name."""
     texts = [{spread.name: _text(view, spread) for view, spread in each.spreads} for each in (plan, other)]
-    groups: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    groups: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for name in dict.fromkeys([*texts[0], *texts[1]]):
         here, there = (each.get(name, "no such parameter") for each in texts)
         if here != there:
-            pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
-            groups[pattern, here, there] += 1
-    for (pattern, here, there), count in groups.items():
-        yield f"{pattern} ({count})" if count > 1 else pattern, here, there
+            groups[here, there][".".join("*" if part.isdigit() else part for part in name.split("."))] += 1
+    for (here, there), names in groups.items():
+        listed = (f"{name} ({count})" if count > 1 else name for name, count in names.items())
+        yield here, there, ", ".join(listed)
 
 
 def _text(view: StepView, spread: ParameterSpread) -> str:

@@ -9,7 +9,7 @@ use split, result split           Megatron column: the output features are split
 use split, result partial         Megatron row: the contracted features are split; of an embedding, its vocabulary
 use and the other operand split   expert parallel for products of groups, otherwise split as the layer's outputs
 use whole, rows of activations    data parallel if these are rows of the batch, otherwise sequence parallel
-everything whole                  replicated: all ranks of the axis compute the same
+everything whole                  replicated compute: all ranks of the axis compute the same
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Parallelism(StrEnum):
     STATES = "optimizer states split (ZeRO-1)"
     DATA = "data parallel"
     SEQUENCE = "sequence parallel"
-    REPLICATED = "replicated"
+    REPLICATED = "replicated compute"
 
 
 _GROUPED = ("bmm", "grouped_mm")
@@ -166,7 +166,7 @@ def _spread(
             found[_split_kind(use, axis, shape) if is_split else _whole_kind(use, axis, rows, mesh)] = None
         if axis not in home.split_axes and any(axis in state.split_axes for state in states):
             found[Parallelism.STATES] = None
-        if len(found) > 1:
+        if set(found) - {Parallelism.FULLY_SHARDED, Parallelism.STATES, Parallelism.REPLICATED}:
             # Another op may still use the whole parameter on all ranks.
             found.pop(Parallelism.REPLICATED, None)
         kinds[axis] = tuple(found) or (Parallelism.REPLICATED,)
