@@ -66,7 +66,7 @@ def _roots(plan: Planned) -> list[_Module]:
         named = f"{name} (also {', '.join(spread.tied)})" if spread.tied else name
         module.rows.append((named, *_row(spread, view.mesh)))
         for each in (root, *root.path(path)):
-            # The kinds of a module are those of its weights; its biases follow them.
+            # A module has the kinds of its weights; its biases follow them.
             each.kinds |= dict.fromkeys(kinds_text(spread) if len(spread.shape) > 1 or path not in weights else ())
             each.stages |= {view.stage: None} if view.stage is not None else {}
     seconds: defaultdict[str, float] = defaultdict(float)
