@@ -49,7 +49,7 @@ from ..passes.verification import first_fault
 from ..runtime.plan import PlanError
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
-from .plan_report import PlanReport, report, versions
+from .plan_report import PlanReport, plan_html, report, versions
 from .training_step import LossScaling, TrainingStep
 
 PlanAlgorithm: TypeAlias = AlgorithmName | WholePlan
@@ -205,6 +205,9 @@ class CompiledStep:
     began: float
     undecided: ModuleOp | None = None
     texts: tuple[str, str | None] | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.report)
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """

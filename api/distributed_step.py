@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NoReturn, SupportsIndex, overload
 
@@ -12,8 +13,10 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, default_collate
+from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
+from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
 from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike, verify_alike
@@ -32,7 +35,7 @@ from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
 from .plan_log import log_first_step
 from .plan_record import PlanRecord
-from .plan_report import PlanReport, plan_name
+from .plan_report import PlanReport, plan_html, plan_name
 from .step_profile import StepProfile, profiled
 from .step_state import StepState
 from .trained_loss import trained_loss, warn_on_one_rank
@@ -56,6 +59,7 @@ class DistributedStep(StepState):
         device_mesh: the user's DeviceMesh, if the plan was made for one.
         on_nan: the reaction to a loss that is nan or infinite.
         record: the record of the plan, on rank 0.
+        module: the planned step, on rank 0.
     """
 
     def __init__(
@@ -70,10 +74,12 @@ class DistributedStep(StepState):
         device_mesh: DeviceMesh | None = None,
         on_nan: OnNan = "raise",
         record: PlanRecord | None = None,
+        module: ModuleOp | None = None,
     ) -> None:
         super().__init__(executor, device_mesh, record)
         self.plan = plan
         self.program = program
+        self._planned = module
         self._model = model if isinstance(model, nn.Module) else None
         layers = self._model.named_modules() if self._model is not None else ()
         self._modes = [(name, layer, layer.training) for name, layer in layers]
@@ -170,6 +176,34 @@ class DistributedStep(StepState):
         Steps outside are not measured. The first step inside takes longer, so profile several.
         """
         return profiled(self._executor, compiled=self._variants.connections.compiles)
+
+    def report(self, path: str | Path | None = None, profile: StepProfile | None = None) -> str:
+        """
+        Return the HTML of a page about the plan: its shardings, its predicted step, its memory and why it was chosen.
+
+        The page is as `shardwright report` writes it. It needs ``pip install "shardwright[report]"`` on rank 0, which
+        has the plan; the other ranks do nothing and return an empty text.
+
+        Args:
+            path: file to write the page to.
+            profile: measurements of `profile()` to compare with the prediction.
+
+        Raises:
+            ReportError: a package is missing.
+        """
+        if self._planned is None:
+            return ""
+        from .report.page import report_page
+        from .report.planned import Planned
+
+        measured = profile.steps if profile is not None else None
+        page = report_page(Planned(self.plan, self._planned, measured=measured))
+        if path is not None:
+            write_atomically(Path(path), page)
+        return page
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.plan)
 
     def declare(self, batch: Batch) -> None:
         """

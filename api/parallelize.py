@@ -196,7 +196,17 @@ def _parallelized(
     record = PlanRecord.of(modules[best], report) if modules else None
     variants = Variants(executor, BatchForm(step.batch, step.loss is not None, step.no_rows), connections, planner)
     return DistributedStep(
-        executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh, on_nan, record
+        executor,
+        report,
+        program,
+        variants,
+        model,
+        compared,
+        BatchValues.of(step.batch),
+        device_mesh,
+        on_nan,
+        record,
+        modules[best] if modules else None,
     )
 
 

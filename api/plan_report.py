@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from html import escape
 from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
@@ -16,7 +17,7 @@ from ..dialects.ratios import ratios_of
 from ..dialects.staged import Stages
 from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..ir.cluster import Cluster
-from ..ir.units import seconds_text
+from ..ir.units import bytes_text, seconds_text
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
 from ..passes.planning.legend import legend
@@ -102,6 +103,28 @@ class PlanReport(TypedDict):
     total_seconds: NotRequired[float]
     measured: NotRequired[list[MeasuredReport]]
     replan: NotRequired[dict[str, Any]]
+
+
+def plan_rows(report: PlanReport) -> dict[str, str]:
+    """Return the name and the figures of a plan; only a search over plans gives a name and a lower bound."""
+    peak = report["peak"]
+    rows = {
+        **({"plan": report["chosen"]} if report["chosen"] else {}),
+        "predicted step": step_text(report),
+        "of it compute": seconds_text(report["predicted_compute_s"]),
+        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
+    }
+    if (bound := report["bound_s"]) is not None and (gap := report["gap"]) is not None:
+        rows["no step is shorter than"] = f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"
+    rows["peak memory of a rank"] = f"{bytes_text(peak['bytes'])}, in {peak['at']}"
+    return rows
+
+
+def plan_html(report: PlanReport) -> str:
+    """Return the figures of a plan as a table in HTML, as notebooks show it."""
+    cells = {"model": f"{report['name']} on {report['cluster']}", **plan_rows(report)}
+    rows = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in cells.items())
+    return f"<table>{''.join(rows)}</table>"
 
 
 def versions() -> dict[str, str]:

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..ir.units import bytes_text, seconds_text
+from ..ir.units import seconds_text
 from ..passes.planning.legend import legend
 from ..passes.planning.summary import Tried
-from .plan_report import MeasuredReport, PlanReport, step_text
-from .why_not import WhyNot, why_not
+from .plan_report import MeasuredReport, PlanReport, plan_rows
+from .why_not import WhyNot, figures, why_not
 
 WIDTH = 100
 """The width of tables in files and pipes, unless the environment variable COLUMNS has another one."""
@@ -81,27 +81,6 @@ def rows_table(title: str, rows: Mapping[str, str]) -> Table:
     for row in rows.items():
         table.add_row(*row)
     return table
-
-
-def plan_rows(report: PlanReport) -> dict[str, str]:
-    """Return the name and the figures of a plan; only a search over plans gives a name and a lower bound."""
-    peak = report["peak"]
-    rows = {
-        **({"plan": report["chosen"]} if report["chosen"] else {}),
-        "predicted step": step_text(report),
-        "of it compute": seconds_text(report["predicted_compute_s"]),
-        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
-    }
-    if (bound := report["bound_s"]) is not None and (gap := report["gap"]) is not None:
-        rows["no step is shorter than"] = f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"
-    rows["peak memory of a rank"] = f"{bytes_text(peak['bytes'])}, in {peak['at']}"
-    return rows
-
-
-def figures(candidate: Tried) -> tuple[str, str, str]:
-    """Return the step of a candidate, the exposed part of it and the peak memory as text, `-` if unknown."""
-    step, exposed = (seconds_text(time) if time is not None else "-" for time in (candidate.step, candidate.exposed))
-    return step, exposed, bytes_text(candidate.peak_bytes) if candidate.peak_bytes is not None else "-"
 
 
 def legend_tables(names: Iterable[str | None]) -> list[Table]:

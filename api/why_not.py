@@ -101,3 +101,9 @@ def difference(seconds: float, step: float) -> str:
     if abs(seconds) < 1e-6 * step:
         return "as fast"
     return f"{'slower' if seconds > 0 else 'faster'} by {seconds_text(abs(seconds))} ({abs(seconds) / step:.1%})"
+
+
+def figures(candidate: Tried) -> tuple[str, str, str]:
+    """Return the step of a candidate, the exposed part of it and the peak memory as text, `-` if unknown."""
+    step, exposed = (seconds_text(time) if time is not None else "-" for time in (candidate.step, candidate.exposed))
+    return step, exposed, bytes_text(candidate.peak_bytes) if candidate.peak_bytes is not None else "-"

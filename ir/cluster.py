@@ -28,7 +28,7 @@ Algorithm: TypeAlias = Literal["flat", "padded", "grouped_broadcast", "hierarchi
 """The algorithm of a collective. `padded` is `flat` with parts padded to one size; libraries may treat it otherwise."""
 
 
-_PHASES: Mapping[CollectiveKind, tuple[tuple[CollectiveKind, bool], ...]] = {
+PHASES: Mapping[CollectiveKind, tuple[tuple[CollectiveKind, bool], ...]] = {
     CollectiveKind.ALL_REDUCE: (
         (CollectiveKind.REDUCE_SCATTER, False),
         (CollectiveKind.ALL_REDUCE, True),
@@ -363,7 +363,7 @@ class Cluster:
         part = 1.0 / self.mesh.parts(inside)
         copies = _COPIES[kind] * 2 / min(device.memory_bandwidth for device in self.kinds_used)
         alpha, beta = 0.0, copies
-        for phase, is_across in _PHASES[kind]:
+        for phase, is_across in PHASES[kind]:
             fixed, per_byte = self.collective_costs(phase, across if is_across else inside)
             alpha += fixed
             beta += per_byte * (part if is_across and kind is not CollectiveKind.ALL_TO_ALL else 1.0)

@@ -188,6 +188,14 @@ def _explain_options(add: _Add) -> None:
     add("--json", action="store_true", help=_JSON)
 
 
+def _report_options(add: _Add) -> None:
+    add("plan", metavar="DIR", help="the folder that `plan` wrote")
+    add("-o", "--output", default="report.html", metavar="FILE", help="where to write the page (%(default)s)")
+    add("--against", metavar="OTHER", help="the folder of another plan, to compare with")
+    measured_help = "the measurements of run --overlap or step.profile() (DIR/measured.json, if there is one)"
+    add("--measured", metavar="FILE", help=measured_help)
+
+
 def _simulate_options(add: _Add) -> None:
     add(
         "target",
@@ -307,6 +315,11 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "replan": ("cli_replan:replan_command", "Plan again for other devices, moving little state", _replan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
     "explain": ("cli_explain:explain_command", "Say why a plan won, and what others would cost", _explain_options),
+    "report": (
+        "cli_report:report_command",
+        "Write a page that shows a plan and the reasons",
+        _report_options,
+    ),
     "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),

@@ -26,7 +26,7 @@ def complete(parser: argparse.ArgumentParser, commands: Iterable[argparse.Argume
     for action in _actions(commands):
         if (names := _names().get(action.dest)) is not None:
             # Argcomplete reads this attribute.
-            setattr(action, "completer", _Names(names))
+            setattr(action, "completer", _NamesAndFiles(names))
     argcomplete.autocomplete(parser)
 
 
@@ -41,7 +41,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     return {"step": NAMES, "target": NAMES, "cluster": clusters, "pins": tuple(PRESETS), "plan": ()}
 
 
-class _Names:
+class _NamesAndFiles:
     """Completes an argument with names and with files and folders."""
 
     def __init__(self, names: tuple[str, ...]) -> None:

@@ -26,10 +26,10 @@ from ..passes.planning.records import Chosen
 from ..passes.search.constraints import is_pinned
 from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import command_line, tool_error
+from .cli_arguments import tool_error
 from .cli_console import print_report, working
 from .ir_input import load_module
-from .plan_folder import WHOLE, read_report
+from .plan_folder import WHOLE, again, read_report, verify_search
 
 NEAREST = 3
 """The number of names that are suggested for an unknown one."""
@@ -67,23 +67,17 @@ class Shown:
 def _report(folder: Path) -> PlanReport:
     """Return the `plan.json` of a plan that a search over plans made; DiagnosticError if there is none."""
     path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
-    again = f"plan again: {_again(report, folder)}"
+    again_hint = f"plan again: {again(report, folder)}"
     if "chosen_candidate" not in report:
-        raise tool_error(f"{path} was written by an older version, without the data that explain needs", again)
+        raise tool_error(f"{path} was written by an older version, without the data that explain needs", again_hint)
     if report["chosen_candidate"] is None:
         reason = "it was not made by search-plan, so there are no alternatives to compare"
-        raise tool_error(f"{folder}: {reason}", f"{again}, without --pipeline, --algorithm and a preset for --pins")
+        raise tool_error(
+            f"{folder}: {reason}", f"{again_hint}, without --pipeline, --algorithm and a preset for --pins"
+        )
     read_report(folder, *WHOLE)
-    if report["chosen"] not in [each["name"] for each in report["candidates"]]:
-        raise tool_error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", again)
-    if report["bound_s"] is not None and None in (report["gap"], report["bound_of"]):
-        raise tool_error(f"{path} was changed: it has bound_s but lacks gap or bound_of", again)
+    verify_search(report, folder, again_hint)
     return report
-
-
-def _again(report: PlanReport, folder: Path) -> str:
-    """Return the command that writes the plan again."""
-    return command_line("plan", report.get("step") or "STEP", "--cluster", "FILE", "--out", folder)
 
 
 def _whole_plan(report: PlanReport) -> Shown:
@@ -107,7 +101,7 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
     """Return the decision on a value or op, and its alternatives."""
     path = folder / UNDECIDED
     if not path.exists():
-        hint = f"plan again: {_again(report, folder)}"
+        hint = f"plan again: {again(report, folder)}"
         raise tool_error(f"{path} is missing (the step before any decision)", hint)
     with working(f"explaining {name}") as phase:
         phase("reading the step")
@@ -209,8 +203,8 @@ def _remarks(found: Alternatives, report: PlanReport) -> list[str]:
         remarks.append(f"the {shown} of {found.count} alternatives that the search's objective prefers are shown")
     planned = report["predicted_step_s"]
     if abs(found.seconds - planned) > CHANGED * planned:
-        again, was = seconds_text(found.seconds), seconds_text(planned)
-        remarks.append(f"the rebuilt plan takes {again}, but {was} when it was written, perhaps by another version")
+        rebuilt, was = seconds_text(found.seconds), seconds_text(planned)
+        remarks.append(f"the rebuilt plan takes {rebuilt}, but {was} when it was written, perhaps by another version")
     return remarks
 
 

@@ -19,10 +19,11 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.plan_report import PlanReport
-from ..api.plan_tables import figures, legend_tables, measured_table, plan_rows, rows_table
+from ..api.plan_report import PlanReport, plan_rows
+from ..api.plan_tables import legend_tables, measured_table, rows_table
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
+from ..api.why_not import figures
 from ..dialects import train
 from ..dialects.compute import python_value, shape_of
 from ..dialects.step import sharding_of

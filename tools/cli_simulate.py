@@ -19,10 +19,10 @@ from ..dialects.pipe import FragmentOp, TransferOp
 from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
-from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
-from ..ir.text_file import read_text
+from ..ir.measured_steps import MeasuredSteps
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.add_cluster import add_cluster
+from ..passes.analysis.simulation.measured import NotThisStepError
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.errors import describe
@@ -30,9 +30,10 @@ from ..passes.pipeline import run_pipeline
 from ..passes.search.constraints import strip_pins
 from ..passes.step.step_view import cluster_of_module
 from ..passes.strip_resharding import strip_decisions
-from .cli_arguments import command_line, plan_arguments, refuse_for_planned, tool_error
+from .cli_arguments import plan_arguments, refuse_for_planned, tool_error
 from .cli_console import print_report, working
 from .ir_input import load_module
+from .measured_tables import measured_record, measured_tables, read_measured, with_measured
 from .simulation_plots import plot_points, plot_timeline, require_matplotlib
 from .simulation_rows import Point, step_record, sweep_record
 from .simulation_tables import points_table, tables
@@ -61,7 +62,7 @@ def simulate_command(options: Namespace) -> int:
     if options.replan:
         module = _replanned(target, cluster, options)
     simulation = _simulated(module, cluster)
-    measured = _measured(options.measured) if options.measured is not None else None
+    measured = read_measured(options.measured) if options.measured is not None else None
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
     shown, record = _results(simulation, measured, options)
@@ -208,23 +209,12 @@ def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
     return simulations[0]
 
 
-def _measured(path: str) -> MeasuredSteps:
-    try:
-        return MeasuredSteps.parse(read_text(path))
-    except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        again = command_line("run", "DIR", "--overlap", path)
-        raise tool_error(f"--measured {path} has no measured steps: {reason}", f"write one with: {again}") from error
-
-
 def _results(
     simulation: Simulation, measured: MeasuredSteps | None, options: Namespace
 ) -> tuple[list[Table], dict[str, object]]:
     """Return the results as tables and for JSON; of them only the requested form is made."""
     if measured is None:
         return ([], step_record(simulation)) if options.json else (list(tables(simulation)), {})
-    from .measured_tables import NotThisStepError, measured_record, measured_tables
-
     try:
         if options.json:
             return [], {**step_record(simulation), "measured": measured_record(simulation, measured)}
@@ -236,7 +226,6 @@ def _results(
 def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:
     from ..ir.text_file import write_atomically
     from ..passes.analysis.simulation.trace import trace
-    from .measured_tables import with_measured
 
     content = trace(simulation)
     content = content if measured is None else with_measured(content, simulation, measured)

@@ -8,46 +8,30 @@ from typing import Any
 
 from rich.table import Table
 
-from ..ir.measured_steps import MeasuredRank, MeasuredSteps, busiest, step_seconds
+from ..ir.measured_steps import MeasuredFileError, MeasuredRank, MeasuredSteps, step_seconds
 from ..ir.overlap_table import COLUMNS, cells
+from ..ir.text_file import read_text
 from ..ir.units import seconds_text
-from ..passes.analysis.simulation.measured import PredictedVsMeasured, beside
+from ..passes.analysis.simulation.measured import PredictedVsMeasured, beside, pairs_of
+from ..passes.analysis.simulation.names import numbered
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
-from .simulation_rows import OverlapRow, numbered
+from .cli_arguments import command_line, tool_error
+from .simulation_rows import OverlapRow
 
 MOST_ROWS = 12
 """The number of longest collectives that are listed."""
 
 
-class NotThisStepError(ValueError):
-    """An error that reports measurements of another step than the simulated one, with the difference."""
-
-
-def pairs_of(simulation: Simulation, measured: MeasuredSteps) -> list[PredictedVsMeasured]:
-    """
-    Return, for each stage, the measured rank that computes longest with its simulated class, in the step of median
-    length.
-
-    Raises:
-        NotThisStepError: the measurements have other ranks, or other collectives or transfers.
-    """
-    ranks = sorted(rank.rank for rank in measured.middle)
-    predicted = sorted(rank for each in simulation.classes for rank in each.ranks)
-    if ranks != predicted:
-        raise NotThisStepError(f"it has {len(ranks)} ranks, but the step has {len(predicted)}")
-    compared = [beside(simulation, rank) for rank in busiest(measured.middle).values()]
-    pairs = [each for each in compared if each is not None]
-    if apart := next((each for each in pairs if each.apart), None):
-        channel, rank = apart.apart[0], apart.rank
-        sent = sum(each.channel == channel for each in rank.traffic)
-        planned = sum(run.channel.name == channel for run in simulation.traffic(apart.number))
-        raise NotThisStepError(
-            f"rank {rank.rank} sent {sent} messages over {channel!r}, which differ from the {planned} of the step; "
-            "measure the simulated plan"
-        )
-    return pairs
+def read_measured(path: str) -> MeasuredSteps:
+    """Return the measured steps of a file; a DiagnosticError describes an invalid file."""
+    try:
+        return MeasuredSteps.parse(read_text(path))
+    except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        again = command_line("run", "DIR", "--overlap", path)
+        raise tool_error(f"{path} has no measured steps: {reason}", f"write one with: {again}") from error
 
 
 def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator[Table]:

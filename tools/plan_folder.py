@@ -38,10 +38,26 @@ _REPORT: dict[str, Shape] = {
     "chosen_candidate?": (CANDIDATE, type(None)),
     "candidates?": [TRIED],
     "peak_bytes?": [NUMBER],
-    "peak?": {"bytes": NUMBER, "at": str, "roles": {"*": NUMBER}, "*": object},
+    "peak?": {
+        "bytes": NUMBER,
+        "at": str,
+        "roles": {"*": NUMBER},
+        "largest?": [{"value": str, "bytes": NUMBER}],
+        "*": object,
+    },
     "*": object,
 }
 """The entries of `plan.json` that are read again."""
+
+_OF_PAGES: dict[str, Shape] = {
+    "stages?": [COUNT],
+    "idle?": [COUNT],
+    "collective_bytes?": {"*": NUMBER},
+    "versions?": {"*": str},
+}
+"""The entries that only a page about a plan reads."""
+
+PAGE = tuple(name.removesuffix("?") for name in _OF_PAGES)
 
 WHOLE = tuple(name.removesuffix("?") for name in _REPORT if name != "*")
 """The entries that the `plan.json` of a search over plans must have."""
@@ -61,9 +77,23 @@ def read_report(folder: Path, *needed: str) -> PlanReport:
     for name in ("mesh", *needed):
         if name not in report:
             raise _error(f"{path} is not a plan: it has no {name!r}", folder)
-    if (fault := fault_of(report, _REPORT)) is not None:
+    if (fault := fault_of(report, {**_OF_PAGES, **_REPORT})) is not None:
         raise _error(f"{path} was changed, or was written by another version: {fault}", folder)
     return cast("PlanReport", report)
+
+
+def verify_search(report: PlanReport, folder: Path, hint: str) -> None:
+    """Raise DiagnosticError if the entries of a search over plans contradict one another."""
+    path = folder / "plan.json"
+    if report["chosen"] not in [each["name"] for each in report["candidates"]]:
+        raise tool_error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", hint)
+    if report["bound_s"] is not None and None in (report["gap"], report["bound_of"]):
+        raise tool_error(f"{path} was changed: it has bound_s but lacks gap or bound_of", hint)
+
+
+def again(report: PlanReport, folder: Path) -> str:
+    """Return the command that writes the plan again."""
+    return command_line("plan", report.get("step") or "STEP", "--cluster", "FILE", "--out", folder)
 
 
 def _no_number(text: str) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..passes.analysis.simulation.names import category
-from ..passes.analysis.simulation.results import COMPUTE, RankClass, Simulation
+from ..passes.analysis.simulation.bars import bars_of
+from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import class_name
 from .cli_arguments import tool_error
 from .simulation_rows import Point
@@ -34,43 +34,24 @@ _COLOURS = {
 
 def plot_timeline(simulation: Simulation, path: Path) -> None:
     """Plot the activity of the streams of each class of ranks over time, in milliseconds."""
-    rows = [row for each in simulation.classes for row in _rows(simulation, each)]
+    rows = [
+        (f"{class_name(each)}: {stream}" if stream == COMPUTE else stream, bars)
+        for each in simulation.classes
+        for stream, bars in bars_of(simulation, each, label=lambda _: "").items()
+    ]
     figure, axes = _figure(1.2 + 0.32 * len(rows))
     seen: dict[str, None] = {}
     for index, (_, bars) in enumerate(rows):
-        for kind, start, end in bars:
-            label = None if kind in seen else kind
-            seen[kind] = None
-            axes.barh(index, (end - start) * 1e3, left=start * 1e3, height=0.8, color=_COLOURS[kind], label=label)
+        for bar in bars:
+            label = None if bar.kind in seen else bar.kind
+            seen[bar.kind] = None
+            width, left = (bar.end - bar.start) * 1e3, bar.start * 1e3
+            axes.barh(index, width, left=left, height=0.8, color=_COLOURS[bar.kind], label=label)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.6 / len(rows) ** 0.5), ncols=5, fontsize="small")
     _save(figure, path)
-
-
-def _rows(simulation: Simulation, each: RankClass) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
-    """Yield the streams of a class, each with its bars: kind, start, end."""
-    computed = [(category(run.op), run.start, run.end) for run in simulation.ops(each.number)]
-    yield f"{class_name(each)}: {COMPUTE}", list(_joined(computed))
-    channels: dict[str, list[tuple[str, float, float]]] = {}
-    for run in simulation.traffic(each.number):
-        channels.setdefault(run.channel.name, []).append((run.traffic.kind, run.start, run.end))
-    yield from channels.items()
-
-
-def _joined(bars: Sequence[tuple[str, float, float]]) -> Iterator[tuple[str, float, float]]:
-    """Join consecutive bars of the same kind, because a file with a bar for each op would be large."""
-    pending: tuple[str, float, float] | None = None
-    for kind, start, end in bars:
-        if pending is not None and pending[0] == kind and start <= pending[2]:
-            pending = (kind, pending[1], end)
-            continue
-        if pending is not None:
-            yield pending
-        pending = (kind, start, end)
-    if pending is not None:
-        yield pending
 
 
 def plot_points(what: str, points: Sequence[Point], path: Path) -> None:

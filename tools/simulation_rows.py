@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from xdsl.ir import Operation
-
 from ..ir.overlap import Overlap
 from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from ..passes.analysis.simulation.held import HeldBytes
-from ..passes.analysis.simulation.names import op_name
+from ..passes.analysis.simulation.longest import longest_waits, seconds_by_name
 from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import RankClass, Simulation
 from ..passes.analysis.simulation.trace import class_name
@@ -112,26 +110,14 @@ def longest_waiting(simulation: Simulation) -> RankClass:
 
 def wait_rows(simulation: Simulation) -> list[OpRow]:
     """Return the ops that the ranks with the longest waits wait for, the longest first."""
-    by_op: dict[tuple[str, str], float] = {}
-    for traffic, seconds in simulation.waited(longest_waiting(simulation).number).items():
-        key = (op_name(traffic.op), traffic.kind)
-        by_op[key] = by_op.get(key, 0.0) + seconds
-    rows = [OpRow(name, seconds, kind) for (name, kind), seconds in by_op.items()]
-    return sorted(rows, key=lambda row: -row.seconds)
+    waits = longest_waits(simulation, longest_waiting(simulation).number)
+    return [OpRow(name, seconds, kind) for (name, kind), seconds in waits]
 
 
 def path_rows(simulation: Simulation) -> tuple[int, list[OpRow]]:
     """Return the number of ops and collectives on the critical path, and their rows, the longest first."""
     path = seconds_by_op(simulation, critical_path(simulation))
-    rows: dict[str, float] = {}
-    for op, seconds in path.items():
-        rows[numbered(op)] = rows.get(numbered(op), 0.0) + seconds
-    return len(path), sorted((OpRow(*row) for row in rows.items()), key=lambda row: -row.seconds)
-
-
-def numbered(op: Operation) -> str:
-    """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
-    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
+    return len(path), [OpRow(*row) for row in seconds_by_name(path)]
 
 
 def step_record(simulation: Simulation) -> dict[str, object]:

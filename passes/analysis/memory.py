@@ -153,8 +153,13 @@ def peak_memory(
     listed = tuple(AliveValue(_label(held), size) for held, size in alive[:_LISTED])
     roles, by_role = Roles(func), dict.fromkeys(MemoryRole, 0)
     for held, size in alive:
-        by_role[MemoryRole.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
+        by_role[role_of(held, roles)] += size
     return MemoryPeak(tuple(peaks.tolist()), rank, use.run.ops[index], listed, by_role)
+
+
+def role_of(held: Hashable, roles: Roles) -> MemoryRole:
+    """Return the role of the memory of a buffer."""
+    return MemoryRole.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))
 
 
 def _label(held: Hashable) -> str:

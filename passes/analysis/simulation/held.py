@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from ..memory import MemoryUse, memory_use
+from ..liveness import Buffer, bytes_over_time
+from ..memory import MemoryUse, memory_use, role_of
+from ..memory_roles import MemoryRole, Roles
 from .results import RankClass, Simulation
 
 
@@ -40,18 +42,37 @@ class HeldBytes:
 
     def over_time(self, each: RankClass) -> Iterator[Held]:
         """Yield the bytes that a rank of a class holds, at each change."""
-        use = self.use(each)
-        held: list[int] = use.over_time(each.members[0]).tolist()
+        held: list[int] = self.use(each).over_time(each.members[0]).tolist()
+        last = -1
+        for time, index in self._moments(each):
+            if (now := held[index]) != last:
+                yield Held(time, now)
+                last = now
+
+    def by_role(self, each: RankClass) -> tuple[list[float], dict[MemoryRole, list[int]]]:
+        """Return the times of all ops of a class, and the bytes that one of its ranks holds then in each role."""
+        use, roles = self.use(each), Roles(self.simulation.func)
+        buffers: defaultdict[MemoryRole, list[Buffer]] = defaultdict(list)
+        for buffer in use.buffers:
+            buffers[role_of(buffer.value, roles)].append(buffer)
+        moments = list(self._moments(each))
+        column = use.columns[each.members[0]]
+        events = [index for _, index in moments]
+        held: dict[MemoryRole, list[int]] = {}
+        for role in MemoryRole:
+            if role in buffers:
+                over_time = bytes_over_time(buffers[role], len(use.run.ops), use.held.shape[1], use.size)
+                held[role] = over_time[events, column].tolist()
+        return [time for time, _ in moments], held
+
+    def _moments(self, each: RankClass) -> Iterator[tuple[float, int]]:
+        """Yield the begin of each op of a class that the memory analysis knows, with the index of its event."""
         places: defaultdict[Operation, list[int]] = defaultdict(list)
-        for index, op in enumerate(use.run.ops):
+        for index, op in enumerate(self.use(each).run.ops):
             places[op].append(index)
         times: defaultdict[Operation, int] = defaultdict(int)
-        last = -1
         for run in self.simulation.ops(each.number):
             if indices := places.get(run.op):
                 # The body of a loop over parts is listed once, for all parts.
-                index = indices[min(times[run.op], len(indices) - 1)]
+                yield run.start, indices[min(times[run.op], len(indices) - 1)]
                 times[run.op] += 1
-                if (now := held[index]) != last:
-                    yield Held(run.start, now)
-                    last = now

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ....ir.measured_steps import MeasuredRank, MeasuredTraffic
+from ....ir.measured_steps import MeasuredRank, MeasuredSteps, MeasuredTraffic, busiest
 from .engine import TrafficRun
 from .names import category
 from .results import Simulation
@@ -34,6 +34,35 @@ class PredictedVsMeasured:
     rank: MeasuredRank
     pairs: tuple[tuple[TrafficRun, MeasuredTraffic], ...]
     apart: tuple[str, ...]
+
+
+class NotThisStepError(ValueError):
+    """An error that reports measurements of another step than the simulated one, with the difference."""
+
+
+def pairs_of(simulation: Simulation, measured: MeasuredSteps) -> list[PredictedVsMeasured]:
+    """
+    Return, for each stage, the measured rank that computes longest with its simulated class, in the step of median
+    length.
+
+    Raises:
+        NotThisStepError: the measurements have other ranks, or other collectives or transfers.
+    """
+    ranks = sorted(rank.rank for rank in measured.middle)
+    predicted = sorted(rank for each in simulation.classes for rank in each.ranks)
+    if ranks != predicted:
+        raise NotThisStepError(f"it has {len(ranks)} ranks, but the step has {len(predicted)}")
+    compared = [beside(simulation, rank) for rank in busiest(measured.middle).values()]
+    pairs = [each for each in compared if each is not None]
+    if apart := next((each for each in pairs if each.apart), None):
+        channel, rank = apart.apart[0], apart.rank
+        sent = sum(each.channel == channel for each in rank.traffic)
+        planned = sum(run.channel.name == channel for run in simulation.traffic(apart.number))
+        raise NotThisStepError(
+            f"rank {rank.rank} sent {sent} messages over {channel!r}, which differ from the {planned} of the step; "
+            "measure the simulated plan"
+        )
+    return pairs
 
 
 def beside(simulation: Simulation, rank: MeasuredRank) -> PredictedVsMeasured | None:

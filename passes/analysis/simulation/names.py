@@ -24,6 +24,11 @@ def op_name(op: Operation) -> str:
     return "  ".join(filter(None, (where, verb(op))))
 
 
+def numbered(op: Operation) -> str:
+    """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
+    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
+
+
 def verb(op: Operation) -> str:
     """Return the kind of an op: its name, the collective that a start begins, or the overload of an opaque op."""
     if isinstance(op, StartOp):

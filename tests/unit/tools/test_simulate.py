@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 from pair_cluster import PAIR_CLUSTER
+from predicted_steps import as_predicted
 from road import imported_road, road
-from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, lower
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
-from shardwright.ir.measured_steps import MeasuredRank, MeasuredSteps, MeasuredTraffic
-from shardwright.ir.overlap import Span
-from shardwright.passes.analysis.simulation.names import category
-from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.ir.measured_steps import MeasuredSteps
 from shardwright.tools.cli import main
 
 UNDECIDED = """
@@ -128,26 +125,6 @@ def test_a_step_needs_a_cluster_and_a_file_must_be_ir(capsys: pytest.CaptureFixt
     assert "error: the module has no mesh; add one" in refused(capsys, tmp_path / "bare.mlir")
     (tmp_path / "undecided.mlir").write_text(UNDECIDED)
     assert "'aten.relu' op %y: has no signature; run search-strategy" in refused(capsys, tmp_path / "undecided.mlir")
-
-
-def as_predicted(module: ModuleOp) -> MeasuredSteps:
-    """Return a measured step that equals the prediction, except for the phases of traffic."""
-    (simulation,) = simulate_module(module)
-    ranks: dict[int, MeasuredRank] = {}
-    for each in simulation.classes:
-        computed: dict[str, list[Span]] = {}
-        for run in simulation.ops(each.number):
-            computed.setdefault(category(run.op), []).append((run.start, run.end))
-        sent = tuple(
-            MeasuredTraffic(
-                run.traffic.kind, run.channel.name, f"{run.channel.name} {n}", "fc", "forward", 8, run.start, run.end
-            )
-            for n, run in enumerate(simulation.traffic(each.number))
-        )
-        spans = {phase: tuple(found) for phase, found in computed.items()}
-        made = MeasuredRank(0, each.stage, 0.0, simulation.seconds, spans, sent)
-        ranks |= {rank: replace(made, rank=rank) for rank in each.ranks}
-    return MeasuredSteps("road", (tuple(ranks[rank] for rank in sorted(ranks)),))
 
 
 def test_measurements_are_shown_with_the_prediction(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
