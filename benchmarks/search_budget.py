@@ -1,5 +1,5 @@
 """
-Plot the quality of the best plan by the seconds of `search-plan`.
+Plot the quality of the best plan by the processor seconds of `search-plan`, which runs in one process.
 
     python benchmarks/search_budget.py [--budget SECONDS] [STEP@CLUSTER ...]
 
@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,18 +42,18 @@ class Clock(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.began = perf_counter()
+        self.began = process_time()
         self.seconds: dict[int, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record the time; the first argument of the message is the number of evaluated candidates."""
         if isinstance(record.args, tuple) and record.args and isinstance(record.args[0], int):
-            self.seconds[record.args[0]] = perf_counter() - self.began
+            self.seconds[record.args[0]] = process_time() - self.began
 
 
 @dataclass(frozen=True)
 class Curve:
-    """(search seconds, step seconds, name) of each new best candidate, and the end of the search."""
+    """(processor seconds, step seconds, name) of each new best candidate, and the end of the search."""
 
     name: str
     points: tuple[tuple[float, float, str], ...]
@@ -77,7 +77,7 @@ def curve_of(name: str, budget: float | None) -> Curve:
     try:
         passes = f"search-plan{{budget={budget}}}" if budget is not None else "search-plan"
         run_pipeline(Context(), module, passes, verify_each=False)
-        ended = perf_counter() - clock.began
+        ended = process_time() - clock.began
     finally:
         logger.removeHandler(clock)
         logger.setLevel(level)
@@ -109,13 +109,17 @@ def row_of(curve: Curve) -> dict[str, Any]:
 
 
 def plot_curves(curves: Sequence[Curve]) -> None:
-    """Plot the best step by seconds, relative to the best at the end, to `results/search_budget.png`."""
-    with plot("search_budget") as axes:
+    """Plot the best step by processor seconds, relative to the best at the end, to `results/search_budget.png`."""
+    with plot("search_budget", title="Best simulated step found during the search") as axes:
         for curve in curves:
             best = curve.points[-1][1]
             times = [when for when, _, _ in curve.points] + [curve.ended]
             axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
-        axes.set(xscale="log", xlabel="seconds of the search", ylabel="best step / best at the end")
+        axes.set(xscale="log", xlabel="search, processor seconds", yscale="log", ylabel="best step / best at the end")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.grid(visible=True, which="both", linewidth=0.3)
         axes.legend(fontsize=7)
 
 
