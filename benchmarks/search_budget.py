@@ -38,17 +38,21 @@ CASES = (
 
 
 class Clock(logging.Handler):
-    """A log handler that records the time of each candidate's evaluation, by the candidate's number from 1."""
+    """A log handler that records the processor seconds, the step and the name of each new best candidate."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.began = process_time()
-        self.seconds: dict[int, float] = {}
+        self.points: list[tuple[float, float, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record the time; the first argument of the message is the number of evaluated candidates."""
-        if isinstance(record.args, tuple) and record.args and isinstance(record.args[0], int):
-            self.seconds[record.args[0]] = process_time() - self.began
+        """Record a message about a candidate: its number, the best step so far as text, and its name."""
+        if not (isinstance(record.args, tuple) and len(record.args) >= 3 and isinstance(record.args[0], int)):
+            return
+        _, best, name, *_ = record.args
+        number, _, unit = str(best).partition(" ")
+        if unit == "ms" and (not self.points or float(number) * 1e-3 < self.points[-1][1]):
+            self.points.append((process_time() - self.began, float(number) * 1e-3, str(name)))
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,7 @@ def curve_of(name: str, budget: float | None) -> Curve:
         logger.setLevel(level)
     plan = read_plan(step_functions(module)[0])
     assert plan is not None
-    points = [
-        (clock.seconds[number], trial.step, trial.name)
-        for number, trial in enumerate(plan.candidates, 1)
-        if not trial.why and trial.step is not None and number in clock.seconds
-    ]
-    return Curve(name, tuple(points), ended, len(plan.candidates))
+    return Curve(name, tuple(clock.points), ended, len(plan.candidates))
 
 
 def row_of(curve: Curve) -> dict[str, Any]:

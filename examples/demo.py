@@ -54,7 +54,7 @@ class Parts:
 
     @property
     def waiting(self) -> float:
-        """Seconds of the step in which the rank that computes longest waits for communication."""
+        """The seconds that the rank with the longest computation waits for communication."""
         return self.step - self.compute
 
 
@@ -208,7 +208,7 @@ def save_picture(path: Path, plans: Mapping[str, Timed], one: float, losses: Map
     left.set(title="One training step of a small GPT", xlabel="measured, ms")
     left.margins(x=0.15)
     left.invert_yaxis()
-    left.legend(loc="upper right")
+    left.legend(loc="upper left", bbox_to_anchor=(-0.35, -0.06), frameon=False)
     for style, (name, curve) in zip(("-", "--"), losses.items(), strict=True):
         right.plot(range(1, len(curve) + 1), curve, style, label=name)
     right.set(title="Loss", xlabel="step", ylabel="cross-entropy, nats per byte")
