@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test together lint types filecheck unit bench gpu-check docs clean
+.PHONY: help setup demo test together lint types filecheck unit bench gpu-check docs site dist lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,16 @@ bench: setup ## The measurements; each writes its table and plot (BENCH_ARGS="--
 
 docs: setup ## Write the pages of docs/ that come from the code
 	$(BIN)/python -m shardwright.tools.docs docs
+
+site: setup ## Build the manual as a site in build/site; a broken link is an error
+	$(BIN)/sphinx-build -b html -W --keep-going docs build/site
+
+dist: setup ## Build the wheel and the sdist in dist/
+	$(BIN)/python -m build
+
+lock: setup ## Renew requirements-dev.lock, the tested versions of everything in the environment
+	echo '$(TORCH)' | $(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --extra dev \
+		--constraints - --no-header --output-file requirements-dev.lock pyproject.toml
 
 clean: ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

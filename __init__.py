@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .runtime.non_finite import NonFiniteError
     from .runtime.sampler import ShareSampler
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "CheckpointError",
@@ -69,6 +69,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import the public name `name` from its module; raise AttributeError for a name that is not public."""
+    if name == "__version__":
+        # The installed version, which pyproject.toml alone states.
+        return import_module("importlib.metadata").version(__name__)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")

@@ -129,7 +129,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
 
 
 @contextmanager
-def plot(name: str, width: float = 7, height: float = 4, panels: int = 1) -> Generator[Any, None, None]:
+def plot(name: str, width: float = 7, height: float = 4, panels: int = 1, *, title: str) -> Generator[Any, None, None]:
     """Yield the axes of a plot (a list of them for several panels), and write the plot to `results/NAME.png`."""
     import matplotlib
 
@@ -137,38 +137,43 @@ def plot(name: str, width: float = 7, height: float = 4, panels: int = 1) -> Gen
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, panels, figsize=(width * panels, height))
+    figure.suptitle(title)
     yield axes
     figure.tight_layout()
     figure.savefig(RESULTS / f"{name}.png", dpi=120)
     pyplot.close(figure)
 
 
-def plot_bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
+def plot_bars(
+    name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, title: str, ylabel: str
+) -> None:
     """Write a stacked bar chart to `results/NAME.png`."""
-    with plot(name) as axes:
+    with plot(name, title=title) as axes:
         bottom = [0.0] * len(labels)
-        for title, heights in series.items():
-            axes.bar(labels, heights, bottom=bottom, label=title)
+        for label, heights in series.items():
+            axes.bar(labels, heights, bottom=bottom, label=label)
             bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
         axes.set_ylabel(ylabel)
         axes.legend()
 
 
-def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
+def plot_grouped(
+    name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, title: str, ylabel: str
+) -> None:
     """Write a grouped bar chart, with one bar for each series at each label, to `results/NAME.png`."""
-    with plot(name, width=max(7, 0.8 * len(labels))) as axes:
+    with plot(name, width=max(7, 0.8 * len(labels)), title=title) as axes:
         width = 0.8 / len(series)
-        for number, (title, heights) in enumerate(series.items()):
+        for number, (label, heights) in enumerate(series.items()):
             places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(labels))]
-            axes.bar(places, heights, width, label=title)
+            axes.bar(places, heights, width, label=label)
         axes.set_xticks(range(len(labels)), labels, rotation=20 if len(labels) > 5 else 0)
         axes.set_ylabel(ylabel)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
-def plot_ratios(name: str, rows: Sequence[Row], label: Callable[[Any], str], *, xlabel: str) -> None:
+def plot_ratios(name: str, rows: Sequence[Row], label: Callable[[Any], str], *, title: str, xlabel: str) -> None:
     """Write the ratio of each row with its interval to `results/NAME.png`."""
-    with plot(name, height=0.6 * len(rows) + 1.5) as axes:
+    with plot(name, height=0.6 * len(rows) + 1.8, title=title) as axes:
         middles = [row["ratio"] for row in rows]
         errors = [[row["ratio"] - row["low"] for row in rows], [row["high"] - row["ratio"] for row in rows]]
         axes.errorbar(middles, range(len(rows)), xerr=errors, fmt="o", capsize=4)
@@ -177,21 +182,25 @@ def plot_ratios(name: str, rows: Sequence[Row], label: Callable[[Any], str], *, 
         axes.set_xlabel(xlabel)
 
 
-def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
+def plot_scatter(
+    name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, title: str, xlabel: str, ylabel: str
+) -> None:
     """Write a scatter plot with logarithmic axes and the diagonal to `results/NAME.png`."""
-    with plot(name, 6, 5) as axes:
-        for title, points in series.items():
-            axes.scatter(*zip(*points, strict=True), s=12, label=title)
+    with plot(name, 6, 5, title=title) as axes:
+        for label, points in series.items():
+            axes.scatter(*zip(*points, strict=True), s=12, label=label)
         values = [value for points in series.values() for point in points for value in point]
         axes.plot([min(values), max(values)], [min(values), max(values)], color="grey", linewidth=0.8)
         axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
         axes.legend()
 
 
-def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
+def plot_curves(
+    name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, title: str, xlabel: str, ylabel: str
+) -> None:
     """Write a line through the points of each series to `results/NAME.png`."""
-    with plot(name) as axes:
-        for title, points in series.items():
-            axes.plot(*zip(*points, strict=True), label=title)
+    with plot(name, title=title) as axes:
+        for label, points in series.items():
+            axes.plot(*zip(*points, strict=True), label=label)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.legend()

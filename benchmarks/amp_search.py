@@ -277,7 +277,13 @@ def main() -> None:
         rows = list(map(choice_row, settings))
         publish("amp_search", rows, hidden=("runs", "simulated s"))
         series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
-        plot_grouped("amp_search", [row["setting"] for row in rows], series, ylabel="measured seconds of a step")
+        plot_grouped(
+            "amp_search",
+            [row["setting"] for row in rows],
+            series,
+            title="Chosen plans on AMP's clusters",
+            ylabel="measured step, s",
+        )
     if "space" in options.parts:
         hidden = ("cannot run", "best measured s", "Megatron simulated s")
         publish("amp_search_space", list(map(space_row, settings)), hidden=hidden)

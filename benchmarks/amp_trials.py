@@ -202,7 +202,7 @@ def main() -> None:
     publish("amp_summary", table)
     points = {"16 T4s, all fitted": (runs, seconds), "12 V100s and 4 T4s, nothing fitted": (other, beyond)}
     series = {k: [(r.trial.seconds, s) for r, s in zip(*pair, strict=True)] for k, pair in points.items()}
-    plot_scatter("amp_trials", series, xlabel="measured seconds", ylabel="predicted seconds")
+    plot_scatter("amp_trials", series, title="Steps of AMP", xlabel="measured step, s", ylabel="predicted step, s")
 
 
 if __name__ == "__main__":

@@ -318,9 +318,8 @@ def main() -> None:
     except _netns.Unavailable as error:
         skip(error)
     publish("emulated", rows)
-    plot_ratios(
-        "emulated", rows, lambda row: f"{row['comparison']}: {row['program']}", xlabel="step time, to the first"
-    )
+    title, xlabel = "Programs on emulated links", "step time / that of the first program"
+    plot_ratios("emulated", rows, lambda row: f"{row['comparison']}: {row['program']}", title=title, xlabel=xlabel)
 
 
 if __name__ == "__main__":

@@ -89,9 +89,12 @@ def main() -> None:
         skip(error)
     publish("emulated_collectives", rows)
     shown = [row for row in rows if row["way"] != WAYS[0]]
-    xlabel = "seconds, to those of the flat one"
     plot_ratios(
-        "emulated_collectives", shown, lambda row: f"{row['kind']} of {row['bytes']}: {row['way']}", xlabel=xlabel
+        "emulated_collectives",
+        shown,
+        lambda row: f"{row['kind']} of {row['bytes']} bytes: {row['way']}",
+        title="Collectives on emulated links",
+        xlabel="time / that of the flat collective",
     )
 
 

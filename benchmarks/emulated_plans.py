@@ -227,8 +227,8 @@ def main() -> None:
         skip(error)
     publish("emulated_plans", rows)
     publish("emulated_plans_chosen", verdicts)
-    xlabel = "step, to the chosen plan's"
-    plot_ratios("emulated_plans", rows, lambda row: f"{row['case']}: {row['plan']}", xlabel=xlabel)
+    title, xlabel = "Plans on emulated clusters", "step time / that of the chosen plan"
+    plot_ratios("emulated_plans", rows, lambda row: f"{row['case']}: {row['plan']}", title=title, xlabel=xlabel)
 
 
 if __name__ == "__main__":

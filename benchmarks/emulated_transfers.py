@@ -178,8 +178,8 @@ def main() -> None:
     except _netns.Unavailable as error:
         skip(error)
     publish("emulated_transfers", rows)
-    xlabel = "seconds, to broadcast in the best order"
-    plot_ratios("emulated_transfers", rows, lambda row: f"{row['case']}: {row['way']}", xlabel=xlabel)
+    title, xlabel = "Transfers on emulated links", "time / that of broadcasts in the best order"
+    plot_ratios("emulated_transfers", rows, lambda row: f"{row['case']}: {row['way']}", title=title, xlabel=xlabel)
 
 
 if __name__ == "__main__":

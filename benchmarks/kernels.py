@@ -94,7 +94,7 @@ def main() -> None:
     other = [float(each["kernels"]) - copies for each, copies in zip(rows, copying, strict=True)]
     series = {"kernels that compute": other, "kernels that copy": copying}
     series["collectives"] = [float(each["collectives"]) for each in rows]
-    plot_bars(f"kernels-{options.step}", labels, series, ylabel="launches per step")
+    plot_bars(f"kernels-{options.step}", labels, series, title=f"Kernels of {options.step}", ylabel="launches per step")
 
 
 if __name__ == "__main__":

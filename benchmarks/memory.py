@@ -127,7 +127,7 @@ def plot_peaks(table: Sequence[dict[str, Any]]) -> None:
     """Plot predicted against measured peaks, with a band of 10 %, to `results/memory.png`."""
     measured, predicted = ([row[f"{side} MiB"] for row in table] for side in ("measured", "predicted"))
     ends = [min(measured) * 0.8, max(measured) * 1.2]
-    with plot("memory", 5, 5) as axes:
+    with plot("memory", 5, 5, title="Peak memory of a rank") as axes:
         axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], alpha=0.2)
         axes.loglog(measured, predicted, "o", markersize=4)
         axes.set(xlabel="measured peak, MiB", ylabel="predicted peak, MiB")

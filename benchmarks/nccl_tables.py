@@ -266,7 +266,7 @@ def scatter(tables: Sequence[Table], split: Split) -> None:
         for setting in (s for s in split.unseen if s in table.seconds):
             pairs = zip(table.seconds[setting], times(predicted(table.kind, setting, constants)), strict=True)
             series.setdefault(table.kind, []).extend(pairs)
-    plot_scatter("nccl_tables", series, xlabel="published seconds", ylabel="predicted seconds")
+    plot_scatter("nccl_tables", series, title="Collectives of NCCL", xlabel="published, s", ylabel="predicted, s")
 
 
 def main() -> None:

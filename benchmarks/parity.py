@@ -149,7 +149,7 @@ def main() -> None:
     def label(row: dict[str, Any]) -> str:
         return f"{row['step']}: {row['ours']} / {row['peer']}, {row['ranks']} ranks"
 
-    plot_ratios(name, rows, label, xlabel="step time, ours / peer")
+    plot_ratios(name, rows, label, title="Steps compared with peers", xlabel="step time, ours / peer")
 
 
 if __name__ == "__main__":

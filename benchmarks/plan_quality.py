@@ -287,11 +287,11 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
 def plot_ratios_of(rows: Sequence[Row]) -> None:
     """Plot the sorted ratios to `results/plan_quality.png`."""
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
-    with plot("plan_quality") as axes:
+    with plot("plan_quality", title="Searched plans and plans by hand, simulated") as axes:
         axes.plot(range(1, len(ratios) + 1), ratios, ".")
         axes.axhline(1.0, color="grey", linewidth=0.8)
         axes.set(yscale="log", xlabel="pairs of a step and a cluster")
-        axes.set_ylabel("step of the searched plan / of the best by hand")
+        axes.set_ylabel("step time, searched / best by hand")
 
 
 def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:

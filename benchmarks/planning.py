@@ -63,7 +63,7 @@ def main() -> None:
         for part, value in zip(parts.values(), values, strict=True):
             part.append(value)
     publish("planning", rows)
-    plot_bars("planning", options.steps, parts, ylabel="seconds to plan (best run)")
+    plot_bars("planning", options.steps, parts, title="Time to plan", ylabel="best run, s")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,8 @@ def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     publish(f"prediction-{name}-choices", choices(rows))
     publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS])
     points = {name: [(row["measured ms"], row[f"{name} ms"]) for row in rows] for name in BACK_ENDS}
-    plot_scatter(f"prediction-{name}", points, xlabel="measured step, ms", ylabel="predicted step, ms")
+    title = f"Predicted and measured steps, {name}"
+    plot_scatter(f"prediction-{name}", points, title=title, xlabel="measured step, ms", ylabel="predicted step, ms")
 
 
 def main() -> None:

@@ -310,7 +310,7 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
 def plot_lines(name: str, rows: Rows, panels: str, across: str, up: str) -> None:
     """Write a plot with a panel for each value of one column and a line for each algorithm to `results/NAME.png`."""
     titles = list(dict.fromkeys(row[panels] for row in rows))
-    with plot(name, panels=len(titles)) as axes:
+    with plot(name, panels=len(titles), title=f"{up} over {across}") as axes:
         for title, panel in zip(titles, axes if len(titles) > 1 else [axes], strict=True):
             for algorithm, points in _lines([row for row in rows if row[panels] == title], across, up):
                 panel.plot(*zip(*points, strict=True), ".-", label=algorithm)

@@ -1,5 +1,5 @@
 """
-Plot the quality of the best plan by the seconds of `search-plan`.
+Plot the quality of the best plan by the processor seconds of `search-plan`, which runs in one process.
 
     python benchmarks/search_budget.py [--budget SECONDS] [STEP@CLUSTER ...]
 
@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,22 +38,26 @@ CASES = (
 
 
 class Clock(logging.Handler):
-    """A log handler that records the time of each candidate's evaluation, by the candidate's number from 1."""
+    """A log handler that records the processor seconds, the step and the name of each new best candidate."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.began = perf_counter()
-        self.seconds: dict[int, float] = {}
+        self.began = process_time()
+        self.points: list[tuple[float, float, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record the time; the first argument of the message is the number of evaluated candidates."""
-        if isinstance(record.args, tuple) and record.args and isinstance(record.args[0], int):
-            self.seconds[record.args[0]] = perf_counter() - self.began
+        """Record a message about a candidate: its number, the best step so far as text, and its name."""
+        if not (isinstance(record.args, tuple) and len(record.args) >= 3 and isinstance(record.args[0], int)):
+            return
+        _, best, name, *_ = record.args
+        number, _, unit = str(best).partition(" ")
+        if unit == "ms" and (not self.points or float(number) * 1e-3 < self.points[-1][1]):
+            self.points.append((process_time() - self.began, float(number) * 1e-3, str(name)))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """(search seconds, step seconds, name) of each new best candidate, and the end of the search."""
+    """(processor seconds, step seconds, name) of each new best candidate, and the end of the search."""
 
     name: str
     points: tuple[tuple[float, float, str], ...]
@@ -77,18 +81,13 @@ def curve_of(name: str, budget: float | None) -> Curve:
     try:
         passes = f"search-plan{{budget={budget}}}" if budget is not None else "search-plan"
         run_pipeline(Context(), module, passes, verify_each=False)
-        ended = perf_counter() - clock.began
+        ended = process_time() - clock.began
     finally:
         logger.removeHandler(clock)
         logger.setLevel(level)
     plan = read_plan(step_functions(module)[0])
     assert plan is not None
-    points = [
-        (clock.seconds[number], trial.step, trial.name)
-        for number, trial in enumerate(plan.candidates, 1)
-        if not trial.why and trial.step is not None and number in clock.seconds
-    ]
-    return Curve(name, tuple(points), ended, len(plan.candidates))
+    return Curve(name, tuple(clock.points), ended, len(plan.candidates))
 
 
 def row_of(curve: Curve) -> dict[str, Any]:
@@ -109,13 +108,17 @@ def row_of(curve: Curve) -> dict[str, Any]:
 
 
 def plot_curves(curves: Sequence[Curve]) -> None:
-    """Plot the best step by seconds, relative to the best at the end, to `results/search_budget.png`."""
-    with plot("search_budget") as axes:
+    """Plot the best step by processor seconds, relative to the best at the end, to `results/search_budget.png`."""
+    with plot("search_budget", title="Best simulated step found during the search") as axes:
         for curve in curves:
             best = curve.points[-1][1]
             times = [when for when, _, _ in curve.points] + [curve.ended]
             axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
-        axes.set(xscale="log", xlabel="seconds of the search", ylabel="best step / best at the end")
+        axes.set(xscale="log", xlabel="search, processor seconds", yscale="log", ylabel="best step / best at the end")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.grid(visible=True, which="both", linewidth=0.3)
         axes.legend(fontsize=7)
 
 

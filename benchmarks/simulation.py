@@ -114,7 +114,7 @@ def main() -> None:
     publish("simulation", rows)
     heights = {"first time": [row["simulation s (first)"] for row in rows]}
     labels = [row["case"].replace(", ", "\n") for row in rows]
-    plot_bars("simulation", labels, heights, ylabel="seconds to simulate a step")
+    plot_bars("simulation", labels, heights, title="Run time of the simulator", ylabel="time to simulate a step, s")
 
 
 if __name__ == "__main__":

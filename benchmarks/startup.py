@@ -58,11 +58,11 @@ def main() -> None:
         row = {"command": name, "median s": statistics.median(own), "min s": min(own), "max s": max(own)}
         rows.append({**row, "ratio to xdsl-opt": ratio(own, base)["ratio"]})
     publish("startup", rows)
-    with plot("startup", height=0.6 * len(rows) + 1.5) as axes:
+    with plot("startup", height=0.6 * len(rows) + 1.8, title="Start-up of the commands") as axes:
         for place, row in enumerate(rows):
             axes.plot([row["min s"], row["median s"], row["max s"]], [place] * 3, "o-")
         axes.set_yticks(range(len(rows)), list(COMMANDS))
-        axes.set_xlabel("seconds")
+        axes.set_xlabel("time, s: least, median, most")
 
 
 if __name__ == "__main__":

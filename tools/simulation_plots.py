@@ -31,6 +31,12 @@ _COLOURS = {
     "all_gather": "tab:purple", "reduce_scatter": "tab:brown", "all_to_all": "tab:pink", "transfer": "tab:gray",
 }  # fmt: skip
 
+_UNITS = {
+    "bandwidth": "bytes/s", "memory_bandwidth": "bytes/s", "memory": "bytes", "flops": "FLOP/s",
+    "alpha": "s", "latency": "s", "launch": "s", "overhead": "s",
+}  # fmt: skip
+"""Units of the numbers of a cluster, by a part of their path."""
+
 
 def plot_timeline(simulation: Simulation, path: Path) -> None:
     """Plot the activity of the streams of each class of ranks over time, in milliseconds."""
@@ -49,7 +55,8 @@ def plot_timeline(simulation: Simulation, path: Path) -> None:
             axes.barh(index, width, left=left, height=0.8, color=_COLOURS[bar.kind], label=label)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("milliseconds")
+    axes.set_title(f"Simulated step: {simulation.seconds * 1e3:.4g} ms")
+    axes.set_xlabel("time, ms")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.6 / len(rows) ** 0.5), ncols=5, fontsize="small")
     _save(figure, path)
 
@@ -61,11 +68,14 @@ def plot_points(what: str, points: Sequence[Point], path: Path) -> None:
     busiest = [max(simulation.compute_seconds(each.number) for each in simulation.classes) for _, simulation in shown]
     figure, axes = _figure(4.0)
     axes.plot(values, [simulation.seconds for _, simulation in shown], marker="o", label="step")
-    axes.plot(values, busiest, marker=".", linestyle="--", label="of it compute")
+    axes.plot(values, busiest, marker=".", linestyle="--", label="compute of the busiest rank")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel(what.partition("=")[0])
-    axes.set_ylabel("seconds of a step")
+    number = what.partition("=")[0]
+    axes.set_title(f"Simulated step by {number}")
+    unit = next((_UNITS[part] for part in number.split(".") if part in _UNITS), "")
+    axes.set_xlabel(", ".join(filter(None, (number, unit))))
+    axes.set_ylabel("time, s")
     axes.grid(visible=True, which="both", linewidth=0.3)
     axes.legend()
     _save(figure, path)

@@ -149,7 +149,8 @@ def main() -> None:
         rows = random_rows(options.random)
         publish("cross_mesh_random", rows, hidden=("ratios",))
         series = {row["order"]: list(enumerate(sorted(row["ratios"]), 1)) for row in rows}
-        plot_curves("cross_mesh", series, xlabel="random cases, by ratio", ylabel="simulated time / NIC bound")
+        title, ylabel = "Transfers between random meshes", "simulated time / NIC bound"
+        plot_curves("cross_mesh", series, title=title, xlabel="random cases, by ratio", ylabel=ylabel)
 
 
 if __name__ == "__main__":

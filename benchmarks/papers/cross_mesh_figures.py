@@ -339,6 +339,7 @@ def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) 
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
         ways = [column for column in rows[0] if column.endswith(" s") and column != "bound s"]
         bars = {way.removesuffix(" s"): [row[way] for row in rows] for way in ways}
-        plot_grouped(f"cross_mesh_figure_{number}", labels, bars, ylabel="seconds, simulated")
+        title = f"Figure {number} of the cross-mesh paper"
+        plot_grouped(f"cross_mesh_figure_{number}", labels, bars, title=title, ylabel="simulated time, s")
         if speedups := _in_paper(number, rows):
-            plot_grouped(f"cross_mesh_figure_{number}_speedups", labels, speedups, ylabel="speed-up")
+            plot_grouped(f"cross_mesh_figure_{number}_speedups", labels, speedups, title=title, ylabel="speed-up")

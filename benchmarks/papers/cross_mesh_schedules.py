@@ -158,4 +158,4 @@ def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates:
     labels = [f"{row['model']} x {row['parts']}, {row['rate']:g}, {row['chunks']} chunks" for row in rows]
     series = {"best fixed": [min(row[name] for name in FIXED if row[name]) for row in rows]}
     series |= {way: [row[way] for row in rows] for way in ("auto", "free", "links")}
-    plot_grouped("cross_mesh_schedules", labels, series, ylabel="seconds, simulated")
+    plot_grouped("cross_mesh_schedules", labels, series, title="Steps by schedule", ylabel="simulated step, s")

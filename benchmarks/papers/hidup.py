@@ -203,13 +203,14 @@ def plot_table4(name: str, rows: Rows) -> None:
     for plan in ("HiDup", "ours, expert parallel", "ours, duplex", "ours, whole"):
         title = "HiDup's way, simulated" if plan == "HiDup" else plan
         series[title] = [row_of[network, plan]["overlap %"] for network in networks]
-    plot_grouped(name, networks, series, ylabel="communication beside computation, %")
+    plot_grouped(name, networks, series, title="Table 4 of HiDup: overlap", ylabel="overlapped communication, %")
 
 
 def plot_table5(name: str, rows: Rows) -> None:
     """Plot relative times by noise, with the paper's numbers."""
     series = {"ours": [row["relative time"] for row in rows], "paper": [row["paper"] for row in rows]}
-    plot_grouped(name, [row["noise"] for row in rows], series, ylabel="time over that without noise")
+    title, ylabel = "Table 5 of HiDup: noise", "step time / that without noise"
+    plot_grouped(name, [row["noise"] for row in rows], series, title=title, ylabel=ylabel)
 
 
 def plot_orders(name: str, rows: Rows) -> None:
@@ -220,7 +221,7 @@ def plot_orders(name: str, rows: Rows) -> None:
     ]
     ways = ("phases", "list", "best")
     series = {way: [row[f"{way} ms"] / row["whole ms"] for row in rows] for way in ways}
-    plot_grouped(name, labels, series, ylabel="time over that of the batch whole")
+    plot_grouped(name, labels, series, title="Orders of duplex", ylabel="step time / that of the unsplit batch")
 
 
 def main() -> None:

@@ -101,7 +101,8 @@ def plot_figure(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Plot the milliseconds of a step in each way."""
     ways = [column for column in rows[0] if column.endswith(" ms")]
     series = {way.removesuffix(" ms"): [row[way] for row in rows] for way in ways}
-    plot_grouped(name, [row["setting"] for row in rows], series, ylabel="ms of a step, simulated")
+    title = f"HiDup, {name.removeprefix('hidup_')}"
+    plot_grouped(name, [row["setting"] for row in rows], series, title=title, ylabel="simulated step, ms")
 
 
 def placement(model: str) -> list[dict[str, Any]]:
@@ -129,4 +130,5 @@ def _products(view: StepView, part: str) -> str:
 def plot_placement(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Plot the numbers of split and of whole parameters, by rate."""
     series = {kind: [row[kind] for row in rows] for kind in ("whole", "split")}
-    plot_bars(name, [row["rate"] for row in rows], series, ylabel="tensors of parameters")
+    title = "HiDup, figure 11: placement of parameters"
+    plot_bars(name, [row["rate"] for row in rows], series, title=title, ylabel="tensors of parameters")

@@ -153,4 +153,5 @@ def plot_losses(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         by_step, a_step = row["losses"], row["s of a step"]
         ends = range(5, len(by_step) + 1, 5)
         series[row["way"]] = [(end * a_step, sum(by_step[end - 5 : end]) / 5) for end in ends]
-    plot_curves(name, series, xlabel="seconds of the paper's model, simulated", ylabel="loss")
+    xlabel = "simulated time of the paper's model, s"
+    plot_curves(name, series, title="HiDup, figure 10: loss over time", xlabel=xlabel, ylabel="loss")

@@ -1,4 +1,4 @@
-"""The exact script of the README, in an empty folder, trains as one device does, on every rank."""
+"""The exact script of the quick start, in an empty folder, trains as one device does, on every rank."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from shardwright.runtime.sampler import ShareSampler
 FEW = 3.0
 """The allowed error relative to the largest error of a few other summation orders."""
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 
 
-def script() -> str:
-    """Return the first block of Python in the README."""
-    found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def script(page: str) -> str:
+    """Return the first block of Python in a page."""
+    found = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert found is not None
     return found[1]
+
+
+def test_the_script_begins_as_in_the_readme():
+    assert script("docs/quick-start.md").startswith(script("README.md"))
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def test_a_learning_rate_that_is_off_by_a_thousandth_is_detected(one: Run, allow
 def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], allowed: torch.Tensor, tmp_path: Path):
     folder = tmp_path / "empty"
     folder.mkdir()
-    (folder / "train.py").write_text(script())
+    (folder / "train.py").write_text(script("docs/quick-start.md"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "train.py"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)

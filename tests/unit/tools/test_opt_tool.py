@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -221,7 +222,7 @@ def test_dialects_of_the_package_are_known(capsys: pytest.CaptureFixture[str], t
         ("-h", ["usage: opt-tool"]),
         ("--list-passes", ["Shardwright's passes:", "canonicalize"]),
         ("--show-dialects", ["aten, pipe, spmd, train", "arith"]),
-        ("--version", ["opt-tool (shardwright 0.1.0), xDSL 0.74.", "Python 3."]),
+        ("--version", [f"opt-tool (shardwright {version('shardwright')}), xDSL 0.74.", "Python 3."]),
     ],
 )
 def test_the_tool_prints_its_help_version_and_passes(capsys: pytest.CaptureFixture[str], flag: str, parts: list[str]):

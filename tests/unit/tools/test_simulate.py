@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_a_sweep_gives_a_table_and_a_plot(plan: Path, capsys: pytest.CaptureFixt
     out = run(capsys, plan, "--sweep", "link.gpu.bandwidth=1MB/s..100MB/s:3", "--plot", tmp_path / "sweep.png")
     assert [line.split()[0] for line in out.splitlines() if line.startswith("1e+")] == ["1e+06", "1e+07", "1e+08"]
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_is_refused(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    error = refused(capsys, plan, "--plot", "step.svg")
+    assert "--plot needs matplotlib" in error
+    assert "pip install 'shardwright[plot]'" in error
 
 
 def test_a_step_is_planned_first_and_replanned_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
