@@ -76,7 +76,7 @@ def log_first_step(report: PlanReport, loss: torch.Tensor, began: float) -> None
     """Log the seconds of the first step, which also allocates, connects and compiles, by `perf_counter`."""
     if not is_first_rank():
         return
-    if loss.is_cuda:
+    if loss.device.type == "cuda":
         torch.cuda.synchronize(loss.device)
     text = "%s: first step in %s; the prediction for later steps is %s"
     LOG.info(text, report["name"], seconds_text(perf_counter() - began), step_text(report))

@@ -14,6 +14,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Use a new cache folder for each run of the tests.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shardwright-tests-")
 
+# pytest-xdist sets it to 80 in its workers, which would be the width of all tables.
+os.environ.pop("COLUMNS", None)
+
 # The duration of an example depends more on the load of the machine than on the code.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")

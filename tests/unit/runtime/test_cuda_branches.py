@@ -21,6 +21,7 @@ from torch import nn
 import shardwright as sw
 from shardwright.api import finalists, parallelize
 from shardwright.api.calibration import op_families
+from shardwright.api.plan_log import log_first_step
 from shardwright.api.variants import Variants
 from shardwright.lowering.capture.capture import CaptureError, capture_step
 from shardwright.runtime import faults, rank_devices
@@ -90,6 +91,8 @@ def test_clocks_wait_for_the_device(monkeypatch: pytest.MonkeyPatch):
     executor = cast(Any, SimpleNamespace(step=lambda _: None))
     assert finalists._timed(executor, {}, CUDA, 2) > 0
     assert waits.count == 2
+    log_first_step(cast(Any, {"name": "step", "predicted_step_s": 1.0}), loss(1.0), 0.0)
+    assert waits.count == 3
 
 
 def test_products_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
