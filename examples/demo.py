@@ -1,7 +1,7 @@
 """
 The complete workflow: measure this machine, plan a byte-level GPT for it, and train it on several processes.
 
-    python examples/demo.py [--ranks 4] [--steps 30] [--text FILE] [--picture FILE]
+    python examples/demo.py [--ranks 4] [--steps 20] [--text FILE] [--picture FILE]
 
 The best plans, data parallelism among them, are timed in turns, and the model is trained by the fastest. It is trained
 once more by plain PyTorch in one process. The demo prints the plan, the predicted and the measured step, the speed-ups
@@ -222,7 +222,7 @@ def parsed() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of processes (4)")
-    parser.add_argument("--steps", type=int, default=30, metavar="N", help="training steps (30)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (20)")
     parser.add_argument("--text", metavar="FILE", help="train on this file instead of Python's own sources")
     parser.add_argument("--picture", type=Path, default=Path("shardwright-demo.png"), metavar="FILE")
     options = parser.parse_args()
