@@ -69,13 +69,17 @@ def write_atomically(path: Path, text: str) -> None:
     Write `text` to `path`, in UTF-8.
 
     Raises:
-        OSError: the write failed; the old content stays.
+        OSError: the write failed, with `path` as its file; the old content stays.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         _write_into(target, text)
         return
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".shardwright-")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".shardwright-")
+    except OSError as error:
+        # The error names the temporary file, which the user does not know.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

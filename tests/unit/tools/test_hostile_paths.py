@@ -121,6 +121,12 @@ def test_a_large_file_is_not_read(tmp_path: Path):
     assert read_text("/proc/self/status").startswith("Name:")
 
 
+def test_a_write_to_a_missing_folder_names_the_file_of_the_user(tmp_path: Path):
+    with pytest.raises(FileNotFoundError) as raised:
+        write_atomically(tmp_path / "missing" / "page.html", "text")
+    assert raised.value.filename == str(tmp_path / "missing" / "page.html")
+
+
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     before = os.stat("/dev/null")
     (tmp_path / "null").symlink_to("/dev/null")
