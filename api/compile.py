@@ -343,7 +343,7 @@ def lower(
         initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
-            verify_plan(module)
+            _verify(module)
             return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
         def emitted() -> tuple[str, float]:
@@ -367,13 +367,7 @@ def lower(
     return CompiledStep(module, program, about, began, initial, texts)
 
 
-def verify_plan(module: ModuleOp) -> None:
-    """
-    Verify a planned module.
-
-    Raises:
-        PassError: the module is not valid.
-    """
+def _verify(module: ModuleOp) -> None:
     if fault := first_fault(module):
         hint = "run opt-tool --verify-each to see which"
         raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)

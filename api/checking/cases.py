@@ -21,7 +21,7 @@ from ...passes.pipeline import run_pipeline
 from ...passes.search.pin_file import is_pin_text
 from ...runtime.initialize import drawn_alike
 from ..calibration.local_cluster import GENERIC
-from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower, verify_plan
+from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step
 from ..training_step import TrainingStep
 from .comparison import Worst
@@ -153,8 +153,7 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)
     passes = _options(case).passes(cluster)
-    run_pipeline(Context(), module, passes, verify_each=False)
-    verify_plan(module)
+    run_pipeline(Context(), module, passes)
     return str(passes)
 
 
