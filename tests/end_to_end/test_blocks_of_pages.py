@@ -25,7 +25,6 @@ NOT_HERE = {
     "pl.LightningModule": "tests/end_to_end/test_lightning_example.py",
     "set_optimizer_state_dict": "tests/distributed/test_sharded_state.py",
     "rt.random_dropout": "tests/unit/runtime/test_counter_random.py",
-    'precision="fp16-mixed"': "tests/distributed/test_loss_scaling.py",
 }
 """Parts of blocks that need another process, device or package -> the test that runs the same."""
 
