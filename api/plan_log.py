@@ -20,7 +20,7 @@ from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.legend import legend
 from ..passes.planning.summary import Tried
 from ..runtime.plan import Plan
-from .plan_report import PlanReport, plan_name, step_text
+from .plan_report import PlanReport, mesh_text, plan_name, step_text
 from .why_not import difference
 
 LOG = logging.getLogger("shardwright")
@@ -92,7 +92,7 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
         seconds: the time that the user waited for the plan.
     """
     name = report["name"]
-    mesh = ", ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
+    mesh = mesh_text(report)
     chosen = plan_name(report)
     LOG.info("%s: planned in %s for %d ranks (%s): %s", name, seconds_text(seconds), report["ranks"], mesh, chosen)
     LOG.info(

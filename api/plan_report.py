@@ -65,6 +65,11 @@ def step_text(report: PlanReport) -> str:
     return f"{text} ({' to '.join(map(seconds_text, expected))})" if expected else text
 
 
+def mesh_text(report: PlanReport) -> str:
+    """Return the axes of the mesh of a plan with their sizes, as `node=2, gpu=4`."""
+    return ", ".join(f"{axis}={size}" for axis, size in report["mesh"].items()) or "one device"
+
+
 def plan_name(report: PlanReport) -> str:
     """Return the name of the plan, or a note that the user's pins or passes have decided everything."""
     return report["chosen"] or "as pinned"

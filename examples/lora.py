@@ -4,7 +4,7 @@ Fine-tune GPT-2 of Hugging Face with LoRA adapters of the peft library.
     torchrun --nproc-per-node 2 examples/lora.py [--steps N] [--cluster FILE]
     python examples/lora.py --single    # on one device, in plain PyTorch
 
-The weights of the base model are frozen: they have no gradients and no optimizer states. The adapters are saved in the
+The weights of the base model are frozen: they get neither gradients nor optimizer states. The adapters are saved in the
 format of peft.
 """
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.plan_report import PlanReport, plan_rows
+from ..api.plan_report import PlanReport, mesh_text, plan_rows
 from ..api.plan_tables import legend_tables, measured_table, rows_table
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
@@ -133,7 +133,7 @@ def write_text(text: str, output: str) -> None:
 
 def summary(report: PlanReport) -> Table:
     """Return a table of the predicted time, memory and traffic of a plan."""
-    mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
+    mesh = mesh_text(report)
     rows = {
         **plan_rows(report),
         **{f"of it {role}": bytes_text(size) for role, size in report["peak"]["roles"].items()},

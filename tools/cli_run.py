@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..api.calibration.local_cluster import generic_cluster, measured_cluster
+from ..api.plan_report import mesh_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.text_file import read_text
@@ -70,10 +71,9 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     report = read_report(folder, "ranks")
     ranks = options.nproc_per_node or report["ranks"]
     if ranks != report["ranks"]:
-        mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
         raise tool_error(
-            f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), but --nproc-per-node asks for "
-            f"{ranks}",
+            f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh_text(report)}), but "
+            f"--nproc-per-node asks for {ranks}",
             f"omit the option, or plan for a cluster of {ranks} ranks",
         )
     if not 1 <= ranks <= MOST_RANKS:

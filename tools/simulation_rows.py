@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from ..ir.overlap import Overlap
 from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from ..passes.analysis.simulation.held import HeldBytes
-from ..passes.analysis.simulation.longest import longest_waits, seconds_by_name
+from ..passes.analysis.simulation.longest import longest_waiting, longest_waits, seconds_by_name
 from ..passes.analysis.simulation.overlap_report import overlaps
-from ..passes.analysis.simulation.results import RankClass, Simulation
+from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
 
 
@@ -101,11 +101,6 @@ def overlap_rows(simulation: Simulation) -> Iterator[OverlapRow]:
         ranks = simulation.busiest(stage)
         for (phase, channel), overlap in overlaps(simulation, ranks.number).items():
             yield OverlapRow(class_name(ranks), phase, channel, overlap)
-
-
-def longest_waiting(simulation: Simulation) -> RankClass:
-    """Return the ranks that wait longest."""
-    return max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
 
 
 def wait_rows(simulation: Simulation) -> list[OpRow]:

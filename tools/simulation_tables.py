@@ -8,9 +8,10 @@ from rich.table import Table
 
 from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import bytes_text, seconds_text
+from ..passes.analysis.simulation.longest import longest_waiting
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
-from .simulation_rows import Point, longest_waiting, overlap_rows, path_rows, rank_rows, wait_rows
+from .simulation_rows import Point, overlap_rows, path_rows, rank_rows, wait_rows
 
 MOST_ROWS = 8
 """The number of longest ops and collectives that are listed."""

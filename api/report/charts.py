@@ -29,17 +29,18 @@ from ...passes.analysis.simulation.held import HeldBytes
 from ...passes.analysis.simulation.results import COMPUTE, RankClass
 from ...passes.analysis.simulation.trace import class_name
 from ...passes.step.blocks import Blocks, layer_of
+from .content import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from .planned import Planned
 
 COLOURS = {
-    "forward": "#0072B2", "backward": "#E69F00", "update": "#009E73", "all": "#0072B2", "all_reduce": "#D55E00",
-    "all_gather": "#CC79A7", "reduce_scatter": "#56B4E9", "all_to_all": "#F0E442", "transfer": "#7F7F7F",
+    "forward": BLUE, "backward": ORANGE, "update": GREEN, "all": BLUE, "all_reduce": VERMILION,
+    "all_gather": PURPLE, "reduce_scatter": SKY, "all_to_all": YELLOW, "transfer": GREY,
 }  # fmt: skip
-"""The palette of Okabe and Ito, which readers with any kind of colour vision can tell apart."""
+"""The colours of phases, collectives and transfers."""
 
 _ROLES = {
-    "parameters": "#0072B2", "optimizer states": "#009E73", "batch": "#7F7F7F", "gradients": "#D55E00",
-    "gathered": "#CC79A7", "activations": "#E69F00", "buffers": "#56B4E9",
+    "parameters": BLUE, "optimizer states": GREEN, "batch": GREY, "gradients": VERMILION,
+    "gathered": PURPLE, "activations": ORANGE, "buffers": SKY,
 }  # fmt: skip
 
 _MOST_BARS = 600
@@ -180,7 +181,7 @@ def peaks_by_rank(peaks: Sequence[float]) -> Plot:
     )
     texts = [bytes_text(peak) for peak in peaks]
     source = ColumnDataSource({"rank": list(range(len(peaks))), "peak": [peak / size for peak in peaks], "text": texts})
-    chart.vbar(x="rank", top="peak", width=0.8, color="#0072B2", source=source)
+    chart.vbar(x="rank", top="peak", width=0.8, color=BLUE, source=source)
     chart.xaxis[0].ticker.min_interval = 1
     return chart
 

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from bokeh.models import Plot
 
 
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#7F7F7F"
+"""The palette of Okabe and Ito, which readers with any kind of colour vision can tell apart."""
+
+
 @dataclass(frozen=True)
 class Text:
     """A paragraph."""
@@ -24,7 +29,7 @@ class BarPart:
 
     name: str
     share: float
-    colour: str = "#0072B2"
+    colour: str = BLUE
 
 
 @dataclass(frozen=True)

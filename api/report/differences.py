@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 from ...ir.units import bytes_text, seconds_text
 from ...passes.analysis.parallelism import ParameterSpread
+from ...passes.analysis.simulation.names import numbered_name
 from ...passes.step.step_view import StepView
+from ..plan_report import mesh_text
 from .content import PageSection, PageTable, Text
 from .layers import kinds_text, placements
 from .planned import Planned
-from .sections import mesh_text
 
 
 def differences_section(plan: Planned, other: Planned) -> PageSection:
@@ -61,7 +62,7 @@ def _spreads(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str]]:
     for name in dict.fromkeys([*texts[0], *texts[1]]):
         here, there = (each.get(name, "no such parameter") for each in texts)
         if here != there:
-            groups[here, there][".".join("*" if part.isdigit() else part for part in name.split("."))] += 1
+            groups[here, there][numbered_name(name)] += 1
     for (here, there), names in groups.items():
         listed = (f"{name} ({count})" if count > 1 else name for name, count in names.items())
         yield here, there, ", ".join(listed)

@@ -9,15 +9,15 @@ from math import prod
 from ...ir.cluster import Cluster
 from ...ir.units import bytes_text, seconds_text
 from ...passes.analysis.simulation.critical_path import critical_path, seconds_by_op
-from ...passes.analysis.simulation.longest import longest_waits, seconds_by_name
+from ...passes.analysis.simulation.longest import longest_waiting, longest_waits, seconds_by_name
 from ...passes.analysis.simulation.names import category
 from ...passes.analysis.simulation.results import RankClass
 from ...passes.analysis.simulation.trace import class_name
 from ...passes.planning.legend import legend
 from ...passes.planning.summary import Tried
-from ..plan_report import PlanReport, plan_rows
+from ..plan_report import PlanReport, mesh_text, plan_rows
 from ..why_not import WhyNot, figures, why_not
-from .content import BarPart, PageSection, PageTable, TermList, Text
+from .content import BLUE, GREEN, GREY, ORANGE, VERMILION, BarPart, PageSection, PageTable, TermList, Text
 from .planned import Planned
 
 MOST_ROWS = 12
@@ -26,7 +26,7 @@ MOST_ROWS = 12
 _FASTER_THAN = ("data parallelism", "ZeRO 1", "ZeRO 3", "tensor parallelism", "a pipeline")
 """The kinds of plans that people write by hand, which the plan is compared with."""
 
-_COMPUTE, _WAIT, _BOUND, _OTHER = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
+_COMPUTE, _WAIT, _BOUND, _OTHER = BLUE, VERMILION, GREEN, GREY
 
 
 def plan_section(plan: Planned) -> PageSection:
@@ -59,11 +59,6 @@ def plan_section(plan: Planned) -> PageSection:
     if terms := legend([report["chosen"] or ""]):
         blocks.append(TermList("Terms in the name of the plan", terms))
     return PageSection("plan", "The plan", blocks)
-
-
-def mesh_text(report: PlanReport) -> str:
-    """Return the axes of the mesh of a plan with their sizes."""
-    return ", ".join(f"{axis}={size}" for axis, size in report["mesh"].items()) or "one device"
 
 
 def _counts(stages: Sequence[int]) -> str:
@@ -190,7 +185,7 @@ def bound_section(plan: Planned) -> PageSection:
         rows.append((class_name(ranks), seconds_text(simulation.seconds), spent))
         bars.append(tuple(parts))
     blocks.append(PageTable("The step of the busiest ranks", ("", "seconds", "of the step"), rows, bars))
-    waiting = max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
+    waiting = longest_waiting(simulation)
     waits = [
         (name, kind.replace("_", "-"), seconds_text(seconds), f"{seconds / step:.1%}")
         for (name, kind), seconds in longest_waits(simulation, waiting.number)[:MOST_ROWS]
@@ -226,7 +221,7 @@ def _bound_text(plan: Planned) -> str:
 
 def _parts(plan: Planned, ranks: RankClass) -> Iterator[BarPart]:
     """Yield the parts of the step of a class of ranks: phases, waits by kind, and the rest."""
-    simulation, colours = plan.simulation, {"forward": _COMPUTE, "backward": "#E69F00", "update": _BOUND}
+    simulation, colours = plan.simulation, {"forward": _COMPUTE, "backward": ORANGE, "update": _BOUND}
     step = simulation.seconds or 1.0
     seconds: defaultdict[str, float] = defaultdict(float)
     for run in simulation.ops(ranks.number):

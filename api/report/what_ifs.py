@@ -9,7 +9,7 @@ from ...ir.cluster import Cluster
 from ...ir.units import seconds_text
 from ...ir.what_if import WhatIfError, changed, fields, number
 from ...passes.analysis.simulation.simulate import simulate_module
-from .content import BarPart, PageSection, PageTable, Text
+from .content import BLUE, GREEN, BarPart, PageSection, PageTable, Text
 from .planned import Planned
 
 _FACTORS = {"bandwidth": (2.0, 0.5), "beta": (0.5, 2.0), "latency": (0.5,), "alpha": (0.5,)}
@@ -71,8 +71,7 @@ def what_ifs_section(plan: Planned) -> PageSection:
     rows = [("as it is", seconds_text(now), "")]
     rows += [(each.what, seconds_text(step), f"{step / now - 1:+.1%}") for each, step in found]
     bars = [
-        (BarPart("step", step / longest, "#009E73" if step is now else "#0072B2"),)
-        for step in (now, *(s for _, s in found))
+        (BarPart("step", step / longest, GREEN if step is now else BLUE),) for step in (now, *(s for _, s in found))
     ]
     text = (
         "Each row is the step of this plan on a cluster with one change; another plan may be faster there. "

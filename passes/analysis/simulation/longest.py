@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from xdsl.ir import Operation
 
 from .names import numbered, op_name
-from .results import Simulation
+from .results import RankClass, Simulation
+
+
+def longest_waiting(simulation: Simulation) -> RankClass:
+    """Return the class of ranks that waits longest."""
+    return max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
 
 
 def longest_waits(simulation: Simulation, number: int) -> list[tuple[tuple[str, str], float]]:

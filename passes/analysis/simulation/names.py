@@ -26,7 +26,12 @@ def op_name(op: Operation) -> str:
 
 def numbered(op: Operation) -> str:
     """Return the name of an op with `*` in the place of layer numbers, so that equal layers share a name."""
-    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
+    return numbered_name(op_name(op))
+
+
+def numbered_name(name: str) -> str:
+    """Return a name of the model with `*` in the place of layer numbers."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def verb(op: Operation) -> str:
