@@ -118,6 +118,9 @@ class Explorer(Race):
             in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
             layouts = (*layouts, *map(Layout, in_a_row))
             self._enter((Candidate(layout, ADDITIVE) for layout in layouts), to_the_end=True)
+            large = {note.candidate.layout for note in self._too_large()}
+            within = (Candidate(layout, replace(ADDITIVE, fits=True)) for layout in layouts if layout in large)
+            self._enter(within, to_the_end=True)
             self._enter(self._accumulated(), to_the_end=True)
             for batch in self._keeping_less():
                 # A candidate that fits should keep as many activations as memory allows.
