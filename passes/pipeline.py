@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import DiagnosticException
 from .errors import OpFailure, PassError
 from .pipeline_spec import parse_pipeline, pass_text
 from .registry import PassFactory
-from .verification import first_fault
+from .verification import first_fault, is_same, state_of
 
 Observer: TypeAlias = Callable[[ModulePass, ModuleOp], None]
 
@@ -75,17 +75,21 @@ def run_passes(
     Run `passes` on `module` in place and return the seconds of each by name, summed for a pass that runs twice.
 
     `on_before` and `on_after` are called with the module around every pass, outside the timing; `on_after` only if the
-    pass succeeded and, with `verify_each`, left valid IR. PassError names the pass that failed.
+    pass succeeded and, with `verify_each`, left valid IR. A pass that changes nothing is not verified again. PassError
+    names the pass that failed.
     """
     seconds: dict[str, float] = {}
+    valid: list[object] = []
     for step in passes:
         if on_before is not None:
             on_before(step, module)
         start = perf_counter()
         _apply(ctx, module, step)
         seconds[step.name] = seconds.get(step.name, 0.0) + perf_counter() - start
-        if verify_each and (fault := first_fault(module)):
-            raise PassError(step.name, "invalid", fault.message, fault.op)
+        if verify_each and not is_same(state := state_of(module), valid):
+            if fault := first_fault(module):
+                raise PassError(step.name, "invalid", fault.message, fault.op)
+            valid = state
         if on_after is not None:
             on_after(step, module)
     return seconds

@@ -7,7 +7,7 @@ import pytest
 from ir_files import context
 from xdsl.context import Context
 from xdsl.dialects.arith import AddiOp
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i32, i64
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException, VerifyException
@@ -146,6 +146,39 @@ def test_a_use_above_its_definition_is_found():
     assert error.kind == "invalid"
     assert "operand 0 is defined only further down, by 'arith.constant'" in str(error)
     assert isinstance(error.op, AddiOp)
+
+
+def _retype(op: Operation) -> None:
+    op.results[0]._type = i64  # pyright: ignore[reportPrivateUsage]
+
+
+def _drop_property(op: Operation) -> None:
+    op.attributes["overflowFlags"] = op.properties.pop("overflowFlags")
+
+
+def _drop_operand(op: Operation) -> None:
+    op.operands = op.operands[:1]
+
+
+@pytest.mark.parametrize("spoil", [_retype, _drop_property, _drop_operand, move_up])
+def test_invalid_ir_is_found_after_passes_that_changed_nothing(spoil: Callable[[Operation], None]):
+    @dataclass(frozen=True)
+    class Spoil(OnAdditions):
+        name = "spoil"
+
+    ctx = context()
+    nothing = OnAdditions(lambda op: None)
+    with pytest.raises(PassError, match="pass 'spoil' left IR that does not verify: "):
+        run_passes(ctx, parse_module(ctx, ADD), [nothing, nothing, Spoil(spoil), nothing])
+
+
+def test_a_pass_that_changes_nothing_is_not_verified_again(monkeypatch: pytest.MonkeyPatch):
+    verified: list[Operation] = []
+    monkeypatch.setattr("shardwright.passes.pipeline.first_fault", verified.append)
+    ctx = context()
+    nothing, change = OnAdditions(lambda op: None), OnAdditions(lambda op: op.attributes.update(note=StringAttr("new")))
+    run_passes(ctx, parse_module(ctx, ADD), [nothing, nothing, change, nothing])
+    assert len(verified) == 2
 
 
 def test_verification_can_be_left_out():
