@@ -17,6 +17,8 @@ from shardwright.ir.cluster import Cluster, Device
 from shardwright.ir.cluster_file import parse_cluster
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
+from shardwright.models.vgg import VGGConfig, vgg_step
+from shardwright.models.vit import ViTConfig, vit_step
 
 _GPT2 = GPT2Config(layers=2, width=256, heads=4, vocabulary=512, positions=64)
 
@@ -49,6 +51,12 @@ class Case:
         return len(self.rates) * self.ranks_each
 
     @property
+    def most_gain(self) -> float:
+        """Return the step with even shares over the step with shares by speed, if only computation takes time."""
+        factors = [self.slower.get(rank, 1.0) for rank in range(self.ranks)]
+        return max(factors) * statistics.mean(1.0 / factor for factor in factors)
+
+    @property
     def mesh(self) -> str:
         """Return the axes of the cluster in the syntax of a cluster file."""
         return (
@@ -65,6 +73,22 @@ CASES: tuple[Case, ...] = (
     Case("one 50 times slower", partial(mlp_step, (256, 512, 512, 64), batch=512), (None,), 4, (0, 1, 3), {2: 50.0}),
 )
 """Three clusters with unequal links, and one host with a slow rank."""
+
+_STEPS: Mapping[str, Callable[[], TrainingStep]] = {
+    "mlp": partial(mlp_step, (256, 512, 512, 64), batch=512),
+    "mlp of few rows": partial(mlp_step, (256, 512, 512, 64), batch=64),
+    "wide mlp": partial(mlp_step, (512, 1024, 1024, 16), batch=128),
+    "gpt2": partial(gpt2_step, _GPT2, batch=16, length=64),
+    "vit": partial(vit_step, ViTConfig(layers=2, width=192, heads=3, image=64, patch=8, classes=100), batch=24),
+    "vgg": partial(vgg_step, VGGConfig((1, 1, 1), (16, 32, 64), hidden=256, image=32, classes=10), batch=48),
+}
+
+SLOW_RANK: tuple[Case, ...] = tuple(
+    Case(f"{name}, one {times} times slower", step, (None,), 4, (0, 1, 3), {2: float(times)})
+    for name, step in _STEPS.items()
+    for times in (2, 4)
+)
+"""Steps on one host of four ranks, where one rank is two or four times slower."""
 
 
 @dataclass(frozen=True)

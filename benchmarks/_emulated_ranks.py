@@ -18,7 +18,7 @@ from typing import Any
 import _netns
 import torch
 import torch.distributed as dist
-from _emulated_cases import BETWEEN, CASES, INSIDE, Case
+from _emulated_cases import BETWEEN, CASES, INSIDE, SLOW_RANK, Case
 from _paced import Paced
 from _sides import by_round, executor_of, timed, until_all_are_done
 
@@ -141,7 +141,7 @@ def _paced_step(side: Executor, batch: dict[str, Any], pace: Paced) -> None:
 
 def work(request: Any) -> Any:
     """Measure the case of a request, or run its programs."""
-    case = next(case for case in CASES if case.name == request["case"])
+    case = next(case for case in (*CASES, *SLOW_RANK) if case.name == request["case"])
     return run(case, request["programs"], request["pairs"]) if "programs" in request else measure(case)
 
 

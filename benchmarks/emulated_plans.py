@@ -2,11 +2,17 @@
 Compare the chosen plan with plans that a person would write, measured on emulated clusters.
 
     sudo python benchmarks/emulated_plans.py [--pairs 7] [--only NAME ...] [--device FILE]
+    sudo python benchmarks/emulated_plans.py --slow-rank [--pairs 7] [--only NAME ...] [--device FILE]
 
 Three clusters are groups of hosts with unequal links, which are network namespaces (`_netns.py`). In the fourth cluster
 one of four ranks on one host computes 50 times slower. Each step is planned by the search and by hand: data parallelism
 over all ranks, ZeRO 3, tensor parallelism, tensor parallelism inside data parallelism, a pipeline of two stages, data
 parallelism on a part of the cluster, and one rank alone. A plan by hand that gives the chosen program is left out.
+
+`--slow-rank` takes six steps on one host of four ranks instead, where one rank is two or four times slower, and three
+plans by hand: data parallelism with even shares, with shares by speed (HAP's DP-CP), and without the slow rank. `gain`
+is the measured step with even shares over the chosen plan's, and `of most` is its share of the gain of a step that only
+computes (1.75 and 3.25).
 
 Two cores cannot compute for six ranks. Therefore each rank emulates a slower device: the time of an op follows from its
 FLOPs and bytes, and the rank sleeps for the rest of that time (`_paced.py`). Each op of the slowed rank takes 50 times
@@ -36,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import _netns
-from _emulated_cases import CASES, Case, Measured, cluster_of
+from _emulated_cases import CASES, SLOW_RANK, Case, Measured, cluster_of
 from _plain_plans import PIPELINED, Plain, Prepared, Workshop, step_seconds
 from _report import RESULTS, Row, arguments, parsed, plot_ratios, progress, publish, ratio, skip
 from _sides import busy_seconds
@@ -78,10 +84,14 @@ def plans_by_hand(case: Case, cluster: Cluster) -> list[Plain]:
     flat = Mesh((Axis("gpu", count),), own.name)
     grid = own if len(own.axes) == 2 else Mesh((Axis("outer", 2), Axis("inner", count // 2)), own.name)
     outer, inner = grid.names
+    even = Plain("all", "dp", own, (("dp", own.names),))
+    if case in SLOW_RANK:
+        by_speed = replace(even, name="dp, shares by speed", after="balance-ratios")
+        return [even, by_speed, _on_part(case.part, own.name)]
     before = f"partition-stages{{stages=2 micro_batches={MICRO_BATCHES}}},"
     pipelined = PIPELINED.format(parts=MICRO_BATCHES, schedule="1f1b")
     return [
-        Plain("all", "dp", own, (("dp", own.names),)),
+        even,
         Plain("all", "zero3", own, (("zero3", own.names),)),
         Plain("all", "tp", own, (("tp", own.names),)),
         Plain("all", "tp inside dp", grid, (("dp", (outer,)), ("tp", (inner,)))),
@@ -161,7 +171,11 @@ def compare(case: Case, device: Device, pairs: int) -> tuple[list[dict[str, Any]
     others = (busy - _seconds_of_children() + own) / wall
     taken = list(zip(*rounds, strict=True))
     rows = [progress(_row(case, plan, own, taken[1], others)) for plan, own in zip(plans, taken, strict=True)]
-    return rows, progress(_verdict(rows))
+    verdict = _verdict(rows)
+    if case in SLOW_RANK:
+        gain = next((row["ratio"] for row in rows if row["plan"] == "dp"), 1.0)
+        verdict |= {"gain": gain, "of most": gain / case.most_gain}
+    return rows, progress(verdict)
 
 
 def _seconds_of_children() -> float:
@@ -208,27 +222,31 @@ def _verdict(rows: Sequence[Row]) -> dict[str, Any]:
 def main() -> None:
     """Print the tables, and write JSON files and plot."""
     parser = arguments(__doc__)
-    names = [case.name for case in CASES]
+    names = [case.name for case in (*CASES, *SLOW_RANK)]
     parser.add_argument("--pairs", type=int, default=7, help="number of steps of each program of a case")
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="; ".join(names))
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
+    parser.add_argument("--slow-rank", action="store_true", help="six steps with a rank two or four times slower")
     parser.add_argument("--device", type=Path, metavar="FILE", help="profile of one rank, made if missing")
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds for making that profile")
-    options = parsed(parser, pairs=1, only=names[2:3], seconds=2.0)
+    options = parsed(parser, pairs=1, only=[CASES[2].name], seconds=2.0)
     logging.disable(logging.WARNING)
     rows, verdicts = list[dict[str, Any]](), list[dict[str, Any]]()
     try:
         with tempfile.TemporaryDirectory() as place:
             device = profiled_device(options.device or Path(place, "device.toml"), options.seconds)
-        for case in (case for case in CASES if case.name in options.only):
+        for case in SLOW_RANK if options.slow_rank else CASES:
+            if options.only and case.name not in options.only:
+                continue
             case_rows, verdict = compare(case, device, options.pairs)
             rows += case_rows
             verdicts.append(verdict)
     except _netns.Unavailable as error:
         skip(error)
-    publish("emulated_plans", rows)
-    publish("emulated_plans_chosen", verdicts)
+    name = "slow_rank" if options.slow_rank else "emulated_plans"
+    publish(name, rows)
+    publish(f"{name}_chosen", verdicts)
     title, xlabel = "Plans on emulated clusters", "step time / that of the chosen plan"
-    plot_ratios("emulated_plans", rows, lambda row: f"{row['case']}: {row['plan']}", title=title, xlabel=xlabel)
+    plot_ratios(name, rows, lambda row: f"{row['case']}: {row['plan']}", title=title, xlabel=xlabel)
 
 
 if __name__ == "__main__":
