@@ -346,25 +346,40 @@ def lower(
             _verify(module)
             return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
-        def emitted() -> tuple[str, float]:
-            start = perf_counter()
-            program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
-            return program, perf_counter() - start
+        return _emitted(module, initial, checked_report, began, options.processes, name=name, step_spec=step_spec)
 
-        if options.processes == 1:
-            about, (program, spent), texts = checked_report(), emitted(), None
-        else:
-            # Emission may fail on invalid IR. This process runs `checked_report`, so its clearer error comes first.
-            jobs: list[Callable[[], Any]] = [
-                checked_report,
-                emitted,
-                lambda: _text(initial),
-                lambda: _text(module),
-            ]
-            about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, options.processes)
-            texts = planned, before
+
+def _emitted(
+    module: ModuleOp,
+    undecided: ModuleOp | None,
+    checked_report: Callable[[], PlanReport],
+    began: float,
+    processes: int,
+    *,
+    name: str,
+    step_spec: str | None,
+) -> CompiledStep:
+    """Return a planned step with its program; several processes write program, report and texts side by side."""
+
+    def emitted() -> tuple[str, float]:
+        start = perf_counter()
+        program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
+        return program, perf_counter() - start
+
+    if processes == 1:
+        about, (program, spent), texts = checked_report(), emitted(), None
+    else:
+        # Emission may fail on invalid IR. This process runs `checked_report`, so its clearer error comes first.
+        jobs: list[Callable[[], Any]] = [
+            checked_report,
+            emitted,
+            lambda: _text(undecided),
+            lambda: _text(module),
+        ]
+        about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, processes)
+        texts = planned, before
     about["pass_seconds"]["emit"] = spent
-    return CompiledStep(module, program, about, began, initial, texts)
+    return CompiledStep(module, program, about, began, undecided, texts)
 
 
 def _verify(module: ModuleOp) -> None:

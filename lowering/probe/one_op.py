@@ -51,7 +51,7 @@ class Domain:
     The random inputs that an op accepts.
 
     Args:
-        floats: `normal`; `positive` or `unit`, between 0 and 1; `definite`, symmetric positive definite matrices.
+        floats: `normal`; `unit`, between 0 and 1; `definite`, symmetric positive definite matrices.
         high: the exclusive upper bound of integers, which are drawn from 0.
     """
 
@@ -73,7 +73,7 @@ def _draw(shape: Shape, dtype: torch.dtype, domain: Domain, seed: int, generator
     normal = torch.randn(shape, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64)
     if domain.floats == "definite" and len(shape) >= 2 and shape[-1] == shape[-2]:
         normal = normal @ normal.mH + torch.eye(shape[-1])
-    elif domain.floats in ("positive", "unit"):
+    elif domain.floats == "unit":
         normal = torch.rand(shape, generator=generator, dtype=torch.float64) * 0.9 + 0.05
     return normal.to(dtype)
 

@@ -91,8 +91,12 @@ class Allowance:
         """Return whether the user's time limit has passed."""
         return self.seconds is not None and perf_counter() - self.began > self.seconds
 
-    def report_level(self) -> int:
-        """Return the level of a message about progress: INFO at most once in `REPORT_SECONDS`, DEBUG otherwise."""
+    def next_report_level(self) -> int:
+        """
+        Return the level of the next message about progress: INFO at most once in `REPORT_SECONDS`, DEBUG otherwise.
+
+        A message at the level INFO begins a new interval.
+        """
         if (now := perf_counter()) - self.reported < REPORT_SECONDS:
             return logging.DEBUG
         self.reported = now

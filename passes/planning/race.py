@@ -272,5 +272,5 @@ class Race:
         self.notes.append(note)
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
-        level = self.allowance.report_level()
+        level = self.allowance.next_report_level()
         LOG.log(level, "%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)

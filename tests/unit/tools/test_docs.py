@@ -45,7 +45,7 @@ class TwicePass(ModulePass):
     by_whom: Literal["me", "you"] = "me"
 
 
-@pytest.mark.parametrize("name", ["passes.md", "dialects.md", "not-supported.md"])
+@pytest.mark.parametrize("name", ["passes.md", "dialects.md", "not-supported.md", "options.md"])
 def test_page_is_up_to_date(name: str):
     assert (DOCS / name).read_text() == pages()[name], f"docs/{name} is out of date: run `make docs`"
 
