@@ -25,7 +25,10 @@ _ROUNDS = 12
 """The number of prices to try after the first strategy that does not fit."""
 
 _PATIENCE, _STALL = 3, 0.999
-"""Give up after more than `_PATIENCE` prices in a row that leave the least peak above `_STALL` of its former value."""
+"""More than `_PATIENCE` prices in a row that leave the least peak above `_STALL` of its former value are a stall."""
+
+_STEP, _LEAP = 8.0, 8.0**4
+"""Factors between prices: the usual one, and one after a stall, when splitting costs far more than the free optimum."""
 
 _CLOSE = 0.01
 """The relative gap between cost and bound that ends the search for prices."""
@@ -116,15 +119,16 @@ class _PriceSearch:
             least = self.least
             tried = self._try(price)
             stalled = stalled + 1 if self.least > _STALL * least else 0
-            if self.best is None and stalled > _PATIENCE:
+            if self.best is None and stalled > _PATIENCE + 1:
                 break
+            has_stalled = stalled > _PATIENCE
             if tried.peak_bytes <= self.limit:
                 high = price
-            elif self._new_point(tried):
+            elif self._new_point(tried) and not has_stalled:
                 continue
             else:
                 low = price
-            price = price * 8 if high is None else (low + high) / 2
+            price = price * (_LEAP if has_stalled else _STEP) if high is None else _between(low, high)
             if self.best is not None and self.best.cost - self.bound <= _CLOSE * self.best.cost:
                 break
         if self.best is None:
@@ -157,6 +161,11 @@ class _PriceSearch:
             return False
         self.points.append(point)
         return True
+
+
+def _between(low: float, high: float) -> float:
+    """Return a price between two: their mean, or if they are far apart their geometric mean."""
+    return (low * high) ** 0.5 if high > 2 * _STEP * low > 0.0 else (low + high) / 2
 
 
 def _least_kept(view: StepView, problem: StrategyProblem) -> float:

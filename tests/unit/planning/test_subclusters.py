@@ -19,7 +19,7 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.compute import python_value
 from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.step import CHOSEN
-from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.cluster_file import find_cluster, load_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.topology import Host, Level, Topology
@@ -46,6 +46,14 @@ def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass(), step: T
     add_cluster(module, cluster)
     search.apply(Context(), module)
     assert first_fault(module) is None
+    return module
+
+
+def by_hand(cluster: Cluster, pipeline: str, step: TrainingStep) -> ModuleOp:
+    module = import_training_step(step)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
+    add_cluster(module, cluster)
+    run_pipeline(Context(), module, pipeline, verify_each=False)
     return module
 
 
@@ -193,13 +201,24 @@ def test_a_plan_whose_mesh_has_axes_of_its_own_is_simulated_on_its_cluster_and_o
 def test_shares_by_speed_of_the_additive_optimum_are_tried_however_early_the_search_ends():
     """HAP's algorithm is one of the plans by hand: the additive optimum, and the shares that suit it."""
     cluster, step = find_cluster("mixed-4"), mlp_step((256, 256, 10), batch=4096)
-    hand = import_training_step(step)
-    run_pipeline(Context(), hand, "prepare", verify_each=False)
-    add_cluster(hand, cluster)
-    run_pipeline(Context(), hand, "search-strategy,balance-ratios,program", verify_each=False)
+    hand = by_hand(cluster, "search-strategy,balance-ratios,program", step)
     module = planned(cluster, SearchPlanPass(work=1, idle="no"), step)
     assert seconds(module) <= seconds(hand)
     plan = read_plan(step_functions(module)[0])
     assert plan is not None
     additive = Candidate(Layout(Mesh.of(gpu=4)), replace(ADDITIVE, balanced=True))
     assert additive.name in [each.name for each in plan.candidates]
+
+
+def far_cluster(memory: float) -> Cluster:
+    """Return fast devices on slow links, where only memory is a reason to split anything."""
+    device = Device("fast", (("float32", 1e12),), 1e11, memory)
+    return Cluster("far", Mesh.of(gpu=4), (device,), (0,) * 4, (Link("gpu", 1e-4, 1e-6),))
+
+
+@pytest.mark.parametrize("memory", [7e6, 4e6])
+def test_the_additive_optimum_within_memory_is_tried_however_early_the_search_ends(memory: float):
+    """`search-strategy` is one of the plans by hand; without a limit everything is replicated in 0.3 ms."""
+    cluster, step = far_cluster(memory), mlp_step((512, 512, 512, 10), batch=64)
+    hand = by_hand(cluster, "search-strategy,program", step)
+    assert seconds(planned(cluster, SearchPlanPass(work=1, idle="no"), step)) <= seconds(hand)
