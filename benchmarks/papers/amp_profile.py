@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from _amp import GPT2_RUN, TRANSGAN_RUN, Workload, device, halved, imported
 from _fit_constants import Constant, fit_constants
+from amp_plans import GPT2_RUN, TRANSGAN_RUN, Workload, device, halved, imported
 
 from shardwright.dialects.step import BACKWARD
 from shardwright.dialects.train import is_update

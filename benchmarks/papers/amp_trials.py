@@ -1,14 +1,14 @@
 """
 Predict AMP's measured runs by physical constants of its testbed that are fitted to other runs.
 
-    python benchmarks/amp_trials.py --data DIR [--splits 10] [--outlines FILE]
+    python benchmarks/papers/amp_trials.py --data DIR [--splits 10] [--outlines FILE]
 
 `DIR` has AMP's trials (`amp_trials_homogeneous.csv`: 47 runs of GPT-2 on 16 T4s) and the runs of its tables 6 to 11.
 Each trial is compiled as a plan of this compiler: GPT-2 is imported, cut into the trial's stages, pinned to its degrees
 of data and tensor parallelism, split into its micro-batches, and scheduled as 1F1B. Eight constants of a T4 and its
 wires are fitted to the times of a random half and predict the other half. The tables also have AMP's own predictions of
 the same runs. Runs on a cluster of V100s and T4s are then predicted without fitting: a V100 is the fitted T4 scaled by
-the ratios of data sheets and corrected by AMP's profile of single layers (`_amp_profile.py`), and a NIC has its nominal
+the ratios of data sheets and corrected by AMP's profile of single layers (`amp_profile.py`), and a NIC has its nominal
 bandwidth, or the rate that sockets reach on the T4s if that is less.
 
 Planning takes some seconds per trial; `--outlines` caches its results in a file.
@@ -18,18 +18,21 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from _amp import Constants, Outlines, Testbed, Trial, read_trials
-from _amp_profile import v100
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from _figures_of_fit import mean_error, spearman
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
 from _report import arguments, given_data, parsed, plot_scatter, publish
+from amp_plans import Constants, Outlines, Testbed, Trial, read_trials
+from amp_profile import v100
 
 EXPECTED = (
     Constant("flops", 30e12, 2.0),

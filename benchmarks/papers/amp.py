@@ -1,7 +1,7 @@
 """
 Choose plans for the settings of AMP's tables 6 to 11, and compare them with the choices of AMP and Megatron.
 
-    python benchmarks/amp_search.py --data DIR [--outlines FILE] [--only SETTING ...] [--parts PART ...]
+    python benchmarks/papers/amp.py --data DIR [--outlines FILE] [--only SETTING ...] [--parts PART ...]
                                    [--budget SECONDS]
 
 `DIR` has AMP's trials, its tables and its profile of layers. The clusters are the clusters of `amp_trials.py`. The
@@ -27,11 +27,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from _amp import Outlines, Setup, Testbed, Trial, Workload, read_trials
-from _amp_profile import v100
-from _amp_space import cut, degrees_of, peak_bytes, searched_plan
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from _outline import outline_seconds
 from _report import RESULTS, arguments, given_data, parsed, plot_grouped, publish
+from amp_plans import Outlines, Setup, Testbed, Trial, Workload, read_trials
+from amp_profile import v100
+from amp_space import cut, degrees_of, peak_bytes, searched_plan
 from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
 
 HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}

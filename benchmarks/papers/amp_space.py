@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from _amp import RANKS, Setup, Testbed, Workload, imported, planned
 from _plain_plans import divisors
+from amp_plans import RANKS, Setup, Testbed, Workload, imported, planned
 from xdsl.context import Context
 
 from shardwright.api.compile import PlanOptions
