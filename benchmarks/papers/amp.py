@@ -1,24 +1,28 @@
 """
-Choose plans for the settings of AMP's tables 6 to 11, and compare them with the choices of AMP and Megatron.
+Repeat the evaluation of AMP ("Automatically Finding Model Parallel Strategies with Heterogeneity Awareness", Li et al.,
+NeurIPS 2022): the runs of its tables 6 to 11, as predictions and as searches.
 
-    python benchmarks/papers/amp.py --data DIR [--outlines FILE] [--only SETTING ...] [--parts PART ...]
-                                   [--budget SECONDS]
+    python benchmarks/papers/amp.py [--parts PART ...] [--settings SETTING ...] [--outlines FILE]
 
-`DIR` has AMP's trials, its tables and its profile of layers. The clusters are the clusters of `amp_trials.py`. The
-constants of a T4 and its wires are fitted to the runs of the homogeneous setting only. There are three parts:
+AMP compares itself with Megatron on three clusters of four hosts of four GPUs. There are four parts:
 
-- `measured` takes the run with the least simulated seconds among the runs that AMP measured, and reports its measured
-  seconds. AMP runs the best five of its predictions, so the fastest of our first five is reported too.
+- `fit` fits eight constants of a T4 and its wires to a random half of 47 measured runs, and predicts the other half.
+  AMP's own predictions of the same runs are beside ours.
+- `tables` predicts each run of the tables with the constants of all 47 runs (`CALIBRATED`, which `fit` prints), and
+  chooses the run with the least simulated seconds. AMP runs the best five of its predictions, so the fastest of our
+  first five is reported too. Seconds of choices are measured.
 - `space` searches the degrees, micro-batches and orders of hosts that AMP's runtime supports, with stages cut by this
-  compiler. The fastest plan that fits is reported, with measured seconds if AMP ran the same degrees.
-- `plan` runs `search-plan` with no options, and simulates Megatron's best by the same cost model.
+  compiler, and has the fastest plan that fits.
+- `plan` runs `search-plan` with no options. The plans of the tables are compiled for the same runtime and simulated by
+  the same cost model, with our overlap. Attention is fused in all of them, as in our runtime.
 
 An outline takes some seconds, and `--outlines` caches outlines in a file. The part `plan` takes minutes per setting.
 """
 
 from __future__ import annotations
 
-import json
+import random
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,26 +33,42 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _outline import outline_seconds
-from _report import RESULTS, arguments, given_data, parsed, plot_grouped, publish
-from amp_plans import Outlines, Setup, Testbed, Trial, Workload, read_trials
-from amp_profile import v100
-from amp_space import cut, degrees_of, peak_bytes, searched_plan
-from amp_trials import Run, calibrated, heterogeneous, homogeneous, of_v100s
+from _figures_of_fit import mean_error, spearman
+from _outline import Outline, outline_seconds
+from _plain_plans import Workshop
+from _report import arguments, parsed, plot, plot_scatter, progress, publish
+from amp_plans import OVERLAPPED, Outlines, Setup, Trial, cut, degrees_of, peak_bytes, prepared, read_trials
+from amp_testbed import EXPECTED, MEMORY, Testbed, calibrated, predicted, testbeds
+from xdsl.context import Context
 
-HEADLINES = {"het_cluster": 1.54, "het_model": 1.77}
-"""AMP's speed-ups of its best run over Megatron's: in tables 8 and 9, and in tables 10 and 11."""
+from shardwright.api.compile import PlanOptions
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.summary import read_plan
+from shardwright.passes.step.step_view import step_functions
+
+HEADLINES = {"homogeneous": 1.32 / 1.20, "het_cluster": 1.54, "het_model": 1.77}
+"""AMP's speed-ups of its best run over Megatron's, by setting: tables 6 and 7, 8 and 9, 10 and 11."""
 
 FEW = 5
 """Number of plans that AMP runs before it keeps the fastest."""
 
-CLOSE = 1.05
-"""Largest ratio of our choice's measured seconds to the least measured seconds."""
+CALIBRATED = {
+    "flops": 2.462e13,
+    "half size": 3.936e09,
+    "attention": 9.696e11,
+    "bandwidth": 2.476e11,
+    "launch": 8.92e-06,
+    "pcie": 3.322e09,
+    "nic": 2.641e09,
+    "latency": 2.697e-05,
+}
+"""Constants of a T4 and its wires that explain the 47 runs best, as `fit` prints them."""
 
-MEMORY = 16e9
-"""Memory of a T4 and of a V100 in bytes."""
+PARTS = ("fit", "tables", "space", "plan")
 
-PARTS = ("measured", "space", "plan")
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,27 +89,17 @@ class Setting:
     outlines: Outlines
 
     @property
-    def workload(self) -> Workload:
-        """Return the model of the runs."""
-        return self.trials[0].setup.workload
-
-    @property
     def testbed(self) -> Testbed:
         """Return the hosts in AMP's order."""
         return next(iter(self.testbeds.values()))
 
-    def best_of(self, method: str) -> Trial:
-        """Return the fastest measured run of AMP or of Megatron."""
-        return min((trial for trial in self.trials if trial.method == method), key=lambda trial: trial.seconds)
+    def of(self, method: str) -> list[Trial]:
+        """Return the runs of AMP's or of Megatron's table."""
+        return [trial for trial in self.trials if trial.method == method]
 
     def simulated(self, setup: Setup, testbed: Testbed | None = None) -> float:
         """Simulate a step as AMP's runtime would run it, on AMP's order of hosts or on another testbed."""
-        return outline_seconds(self.outlines.of(setup), (testbed or self.testbed).cluster(setup.axes))
-
-    @property
-    def of_megatron(self) -> float:
-        """Return the least simulated seconds of Megatron's candidates."""
-        return min(self.simulated(trial.setup) for trial in self.trials if trial.method == "Megatron")
+        return outline_seconds(self.outlines.of(setup), (testbed or self.testbed).cluster(setup.mesh))
 
 
 @dataclass(frozen=True)
@@ -101,80 +111,101 @@ class Candidate:
     seconds: float
 
 
-def settings_of(data: Path, constants: Mapping[str, float], outlines: Outlines) -> list[Setting]:
-    """Return all three settings, for the given constants of a T4 and its wires."""
-    tables, listed = read_trials(data / "amp_tables_6_11.csv"), data / "amp_trials_homogeneous.csv"
-    runs, failed = read_trials(listed), read_trials(listed, failed=True)
-    faster = v100(constants, data)
-    mixed = heterogeneous(constants, faster)
-    turned = Testbed(mixed.devices[::-1], mixed.networks[::-1])
-    testbeds: dict[str, dict[str, Testbed]] = {
-        "homogeneous": {"equal": homogeneous(constants)},
-        "het_cluster": {"V100s first": mixed, "T4s first": turned},
-        "het_model": {"equal": of_v100s(constants, faster)},
-    }
+def settings_of(names: Sequence[str], runs: int | None, outlines: Outlines) -> list[Setting]:
+    """Return settings with at most `runs` runs of each table."""
+    trials, beds = read_trials(), testbeds(CALIBRATED)
+    settings: list[Setting] = []
+    for name in names:
+        mine = [trial for trial in trials if trial.setting == name]
+        tables = [each for method in ("Megatron", "AMP") for each in [t for t in mine if t.method == method][:runs]]
+        others = [trial for trial in mine if not trial.method] if runs is None else []
+        ran = tuple(trial for trial in (*tables, *others) if not trial.failed)
+        settings.append(Setting(name, beds[name], ran, tuple(t for t in others if t.failed), outlines))
+    return settings
 
-    def of_setting(name: str, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        return tuple(trial for trial in trials if trial.setting == name)
 
-    return [
-        Setting(name, beds, of_setting(name, (*tables, *runs)), of_setting(name, failed), outlines)
-        for name, beds in testbeds.items()
+def fit(outlines: Outlines, splits: int, runs: int | None) -> None:
+    """Print and plot how well halves of the runs on T4s, and AMP, predict the other halves."""
+    trials = [trial for trial in read_trials() if not trial.method and not trial.failed][:runs]
+    made = [(trial.setup, outlines.of(trial.setup)) for trial in trials]
+    measured = [trial.seconds for trial in trials]
+    whole = calibrated(made, measured)
+    by_split = [_half(trials, made, seed) for seed in range(splits)]
+    summary: Rows = []
+    for name in ("Spearman", "mean error", "chosen / best"):
+        worst = min if name == "Spearman" else max
+        for model in ("ours", "AMP"):
+            values = [row[f"{name}, {model}"] for row in by_split]
+            summary.append({"what": f"{name}, {model}", "median": statistics.median(values), "worst": worst(values)})
+    publish("amp_fit", summary)
+    constants: Rows = [
+        {
+            "constant": each.name,
+            "expected": each.expected,
+            "all runs": whole[each.name],
+            "least": min(row[each.name] for row in by_split),
+            "most": max(row[each.name] for row in by_split),
+        }
+        for each in EXPECTED
     ]
+    publish("amp_fit_constants", constants)
+    points = {
+        "AMP's prediction": [(trial.seconds, trial.theirs) for trial in trials],
+        "ours": list(zip(measured, predicted(whole, made), strict=True)),
+    }
+    plot_scatter(
+        "amp_fit", points, title="47 runs of GPT-2 on 16 T4s", xlabel="measured step, s", ylabel="predicted step, s"
+    )
 
 
-def constants_of(data: Path, outlines: Outlines) -> dict[str, float]:
-    """Fit the constants to all runs of the homogeneous setting, or read the result of an earlier fit."""
-    path = RESULTS / "amp_search_constants.json"
-    if path.exists():
-        return json.loads(path.read_text())
-    trials = read_trials(data / "amp_trials_homogeneous.csv")
-    constants = calibrated([Run(trial, outlines.of(trial.setup)) for trial in trials])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(constants, indent=2) + "\n")
-    return constants
+def _half(trials: Sequence[Trial], made: Sequence[tuple[Setup, Outline]], seed: int) -> dict[str, float]:
+    """Return the figures of both predictions of an unseen half, and the constants fitted to the other half."""
+    order = random.Random(seed).sample(range(len(trials)), len(trials))
+    seen, unseen = order[: len(trials) // 2], order[len(trials) // 2 :]
+    constants = calibrated([made[at] for at in seen], [trials[at].seconds for at in seen])
+    measured = [trials[at].seconds for at in unseen]
+    models = {"ours": predicted(constants, [made[at] for at in unseen]), "AMP": [trials[at].theirs for at in unseen]}
+    figures = [f"{name}, {model}" for name in ("Spearman", "mean error", "chosen / best") for model in models]
+    values = [
+        *(spearman(each, measured) for each in models.values()),
+        *(mean_error(each, measured) for each in models.values()),
+        *(measured[min(range(len(each)), key=each.__getitem__)] / min(measured) for each in models.values()),
+    ]
+    return {**constants, **dict(zip(figures, values, strict=True))}
 
 
-def name_of(setup: Setup) -> str:
-    """Return the degrees of pipeline, data and tensor parallelism, and the micro-batch size, as in `4x4x1, 2`."""
-    return f"{setup.pipe}x{setup.data}x{setup.tensor}, {setup.micro_batch}"
-
-
-def measured_rows(setting: Setting) -> Iterator[dict[str, Any]]:
-    """Yield a row for each run of the tables, with simulated and measured seconds."""
-    for trial in (trial for trial in setting.trials if trial.method):
-        row = {"setting": setting.name, "method": trial.method, "plan": name_of(trial.setup)}
-        yield {**row, "measured s": trial.seconds, "simulated s": setting.simulated(trial.setup)}
+def run_rows(setting: Setting) -> Rows:
+    """Return a row for each run of the tables, with simulated and measured seconds."""
+    rows = [
+        {
+            "setting": setting.name,
+            "method": trial.method,
+            "plan": trial.setup.name,
+            "measured s": trial.seconds,
+            "simulated s": setting.simulated(trial.setup),
+        }
+        for trial in setting.trials
+        if trial.method
+    ]
+    return [{**row, "error": row["simulated s"] / row["measured s"] - 1} for row in rows]
 
 
 def choice_row(setting: Setting) -> dict[str, Any]:
     """Choose among the measured runs by simulation, and compare the choice with AMP's and Megatron's best runs."""
     seconds = {trial: setting.simulated(trial.setup) for trial in setting.trials}
-    ours, *others = sorted(seconds, key=seconds.__getitem__)[:FEW]
-    of_five = min((ours, *others), key=lambda trial: trial.seconds)
-    best = min(trial.seconds for trial in setting.trials)
-    amp, megatron = setting.best_of("AMP"), setting.best_of("Megatron")
-    gain, headline = megatron.seconds / ours.seconds, HEADLINES.get(setting.name)
-    return {
-        "setting": setting.name,
-        "runs": len(seconds),
-        "AMP": name_of(amp.setup),
-        "AMP s": amp.seconds,
-        "Megatron": name_of(megatron.setup),
-        "Megatron s": megatron.seconds,
-        "ours": name_of(ours.setup),
-        "simulated s": seconds[ours],
-        "ours s": ours.seconds,
-        "ours / best": ours.seconds / best,
-        "Megatron / ours": gain,
-        "of five": name_of(of_five.setup),
-        "of five s": of_five.seconds,
-        "Megatron / of five": megatron.seconds / of_five.seconds,
-        "AMP's claim": headline or "",
-        "close": ours.seconds <= CLOSE * best,
-        "met": headline is None or round(gain, 2) >= headline,
-        "met of five": headline is None or round(megatron.seconds / of_five.seconds, 2) >= headline,
-    }
+    first = sorted(seconds, key=seconds.__getitem__)[:FEW]
+    chosen = {"ours": first[0], "of five": min(first, key=lambda trial: trial.seconds)}
+    chosen |= {method: min(setting.of(method), key=lambda trial: trial.seconds) for method in ("Megatron", "AMP")}
+    measured = [trial.seconds for trial in seconds]
+    row: dict[str, Any] = {"setting": setting.name, "runs": len(seconds)}
+    row["Spearman"] = spearman(list(seconds.values()), measured)
+    row["mean error"] = mean_error(list(seconds.values()), measured)
+    for who in ("Megatron", "AMP", "ours", "of five"):
+        row |= {who: chosen[who].setup.name, f"{who} s": chosen[who].seconds}
+    row["ours / best"] = chosen["ours"].seconds / min(measured)
+    row["Megatron / ours"] = chosen["Megatron"].seconds / chosen["ours"].seconds
+    row["Megatron / of five"] = chosen["Megatron"].seconds / chosen["of five"].seconds
+    return row | {"AMP's claim": HEADLINES[setting.name]}
 
 
 def candidates_of(setting: Setting) -> Iterator[Candidate]:
@@ -186,7 +217,7 @@ def candidates_of(setting: Setting) -> Iterator[Candidate]:
     """
     for hosts, testbed in setting.testbeds.items():
         before = inf
-        for of_tensor in degrees_of(setting.workload):
+        for of_tensor in degrees_of(setting.trials[0].setup.workload):
             best = inf
             for sizes in of_tensor:
                 for candidate in _by_size(setting, hosts, testbed, sizes):
@@ -201,14 +232,14 @@ def _by_size(setting: Setting, hosts: str, testbed: Testbed, sizes: Sequence[Set
     """Yield plans of equal degrees with growing micro-batches, until the step gets slower."""
     before = inf
     for degrees in sizes:
-        setup = cut(degrees, testbed)
+        setup = cut(degrees, testbed.in_float32)
         try:
             candidate = Candidate(setup, hosts, setting.simulated(setup, testbed))
         except ValueError as error:
             # An outline needs equal ranks in a stage, but a dim of size 3 (colours) does not split evenly.
-            print(f"{setting.name}, {hosts}: {name_of(setup)}: left out, {error}", file=sys.stderr)
+            print(f"{setting.name}, {hosts}: {setup.name}: left out, {error}", file=sys.stderr)
             return
-        print(f"{setting.name}, {hosts}: {name_of(setup)}: {candidate.seconds:.3f} s", file=sys.stderr)
+        progress({"setting": setting.name, "hosts": hosts, "plan": setup.name, "simulated s": candidate.seconds})
         yield candidate
         if candidate.seconds > before:
             return
@@ -221,19 +252,18 @@ def space_row(setting: Setting) -> dict[str, Any]:
     failed = {_degrees(trial.setup) for trial in setting.failed}
     runs = (_degrees(candidate.setup) not in failed and peak_bytes(candidate.setup) <= MEMORY for candidate in ordered)
     at = next(number for number, can_run in enumerate(runs) if can_run)
-    ours, theirs = ordered[at], setting.of_megatron
+    ours, theirs = ordered[at], min(setting.simulated(trial.setup) for trial in setting.of("Megatron"))
     same = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
     return {
         "setting": setting.name,
         "candidates": len(ordered),
-        "cannot run": ", ".join(name_of(candidate.setup) for candidate in ordered[:at]),
-        "ours": name_of(ours.setup),
+        "cannot run": ", ".join(candidate.setup.name for candidate in ordered[:at]),
+        "ours": ours.setup.name,
         "stages begin": " ".join(map(str, ours.setup.begins)),
         "hosts": ours.hosts,
         "GB": peak_bytes(ours.setup) / 1e9,
         "simulated s": ours.seconds,
         "same degrees, measured s": min((trial.seconds for trial in same), default=""),
-        "best measured s": min(trial.seconds for trial in setting.trials),
         "Megatron simulated s": theirs,
         "Megatron / ours": theirs / ours.seconds,
     }
@@ -243,54 +273,72 @@ def _degrees(setup: Setup) -> tuple[int, int, int]:
     return setup.micro_batch, setup.tensor, setup.data
 
 
-def plan_row(setting: Setting, budget: float | None) -> dict[str, Any]:
-    """Run `search-plan` with no options, and compare the plan with Megatron's best by the same cost model."""
-    began = perf_counter()
-    plan = searched_plan(setting.workload, setting.testbed, budget)
-    seconds, theirs = perf_counter() - began, setting.of_megatron
-    (peak,) = {tried_plan.peak_bytes for tried_plan in plan.candidates if tried_plan.name == plan.chosen}
-    return {
-        "setting": setting.name,
-        "plan": plan.chosen,
-        "simulated s": plan.step,
-        "bound s": plan.bound if plan.bound is not None else "",
-        "GB": peak / 1e9 if peak is not None else "",
-        "Megatron simulated s": theirs,
-        "Megatron / plan": theirs / plan.step,
-        "planning s": seconds,
-    }
+def plan_rows(setting: Setting, algorithms: Sequence[str], budget: float | None) -> Rows:
+    """Return the tables' best plans and searched plans, all compiled for our runtime, on the float32 program."""
+    step = prepared(setting.trials[0].setup.workload)
+    rows: Rows = []
+    for method in ("Megatron", "AMP"):
+        for trial in setting.of(method):
+            shop = Workshop(step, setting.testbed.in_float32(trial.setup.mesh))
+            judged = shop.judge(trial.setup.plain(OVERLAPPED))
+            row = {"setting": setting.name, "method": method, "plan": judged.name, "simulated s": judged.step or inf}
+            rows.append(progress({**row, "GB": judged.peak_bytes / 1e9, "planning s": "", "why none": judged.refusal}))
+    for algorithm in algorithms:
+        began, module = perf_counter(), step.decomposed.clone()
+        cluster = setting.testbed.in_float32(Mesh.of(node=4, gpu=4))
+        add_cluster(module, cluster)
+        passes = PlanOptions(algorithm=algorithm, budget=budget).passes(cluster)  # pyright: ignore[reportArgumentType]
+        run_pipeline(Context(), module, passes, verify_each=False)
+        (func,) = step_functions(module)
+        plan = read_plan(func)
+        assert plan is not None
+        (peak,) = {tried.peak_bytes for tried in plan.candidates if tried.name == plan.chosen}
+        row = {"setting": setting.name, "method": algorithm, "plan": plan.chosen, "simulated s": plan.step}
+        row |= {"GB": peak / 1e9 if peak is not None else "", "planning s": perf_counter() - began}
+        rows.append(progress({**row, "why none": ""}))
+    fastest = {method: min(r["simulated s"] for r in rows if r["method"] == method) for method in ("Megatron", "AMP")}
+    return [
+        {**row, **{f"{method} / it": best / row["simulated s"] for method, best in fastest.items()}} for row in rows
+    ]
+
+
+def plot_choices(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Plot the measured seconds of the best runs and of our choices."""
+    with plot("amp", title="AMP's tables 6 to 11: chosen runs") as axes:
+        for number, who in enumerate(("Megatron", "AMP", "ours", "of five")):
+            places = [at + 0.2 * (number - 1.5) for at in range(len(rows))]
+            label = {"ours": "our choice", "of five": "best of our five"}.get(who, f"{who}'s best")
+            axes.bar(places, [row[f"{who} s"] for row in rows], 0.2, label=label)
+        axes.set_xticks(range(len(rows)), [row["setting"] for row in rows])
+        axes.set_ylabel("measured step, s")
+        axes.legend()
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and a plot."""
+    """Print the tables, and write JSON files and plots."""
     parser = arguments(__doc__)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--outlines", type=Path)
-    parser.add_argument("--only", nargs="+", choices=("homogeneous", *HEADLINES))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--settings", nargs="+", choices=tuple(HEADLINES), default=tuple(HEADLINES))
+    parser.add_argument("--outlines", type=Path)
+    parser.add_argument("--splits", type=int, default=10, help="random halves of `fit`")
+    parser.add_argument("--runs", type=int, help="number of runs of each table (default: all)")
+    parser.add_argument("--algorithms", nargs="+", choices=("auto", "anneal"), default=("anneal", "auto"))
     parser.add_argument("--budget", type=float, help="time limit in seconds of each search for a plan")
-    options = parsed(parser, parts=["measured"])
-    data = given_data(options, "amp_trials_homogeneous.csv, amp_tables_6_11.csv and amp_layer_costs.json")
+    options = parsed(parser, parts=["tables"], settings=["homogeneous"], runs=1)
     outlines = Outlines(options.outlines)
-    settings = settings_of(data, constants_of(data, outlines), outlines)
-    settings = [setting for setting in settings if not options.only or setting.name in options.only]
-    if "measured" in options.parts:
-        publish("amp_search_runs", [row for setting in settings for row in measured_rows(setting)])
+    if "fit" in options.parts:
+        fit(outlines, options.splits, options.runs)
+    settings = settings_of(options.settings, options.runs, outlines)
+    if "tables" in options.parts:
+        publish("amp_runs", [row for setting in settings for row in run_rows(setting)])
         rows = list(map(choice_row, settings))
-        publish("amp_search", rows, hidden=("runs", "simulated s"))
-        series = {name: [row[f"{name} s"] for row in rows] for name in ("Megatron", "AMP", "ours")}
-        plot_grouped(
-            "amp_search",
-            [row["setting"] for row in rows],
-            series,
-            title="Chosen plans on AMP's clusters",
-            ylabel="measured step, s",
-        )
+        publish("amp", rows, hidden=("runs",))
+        plot_choices(rows)
     if "space" in options.parts:
-        hidden = ("cannot run", "best measured s", "Megatron simulated s")
-        publish("amp_search_space", list(map(space_row, settings)), hidden=hidden)
+        publish("amp_space", list(map(space_row, settings)), hidden=("cannot run", "Megatron simulated s"))
     if "plan" in options.parts:
-        publish("amp_search_plans", [plan_row(setting, options.budget) for setting in settings])
+        found = [plan_rows(setting, options.algorithms, options.budget) for setting in settings]
+        publish("amp_plans", [row for rows in found for row in rows], hidden=("why none",))
 
 
 if __name__ == "__main__":
