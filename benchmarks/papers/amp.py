@@ -7,7 +7,7 @@ NeurIPS 2022): the runs of its tables 6 to 11, as predictions and as searches.
 AMP compares itself with Megatron on three clusters of four hosts of four GPUs. There are four parts:
 
 - `fit` fits eight constants of a T4 and its wires to a random half of 47 measured runs, and predicts the other half.
-  AMP's own predictions of the same runs are beside ours.
+  The table also has AMP's own predictions of the same runs.
 - `tables` predicts each run of the tables with the constants of all 47 runs (`CALIBRATED`, which `fit` prints), and
   chooses the run with the least simulated seconds. AMP runs the best five of its predictions, so the fastest of our
   first five is reported too. Seconds of choices are measured.
@@ -38,7 +38,7 @@ from _outline import Outline, outline_seconds
 from _plain_plans import Workshop
 from _report import arguments, parsed, plot, plot_scatter, progress, publish
 from amp_plans import OVERLAPPED, Outlines, Setup, Trial, cut, degrees_of, peak_bytes, prepared, read_trials
-from amp_testbed import EXPECTED, MEMORY, Testbed, calibrated, predicted, testbeds
+from amp_testbed import EXPECTED, MEMORY, Testbed, calibrated, predicted, profile_rows, testbeds, v100
 from xdsl.context import Context
 
 from shardwright.api.compile import PlanOptions
@@ -176,18 +176,15 @@ def _half(trials: Sequence[Trial], made: Sequence[tuple[Setup, Outline]], seed: 
 
 def run_rows(setting: Setting) -> Rows:
     """Return a row for each run of the tables, with simulated and measured seconds."""
-    rows = [
-        {
-            "setting": setting.name,
-            "method": trial.method,
-            "plan": trial.setup.name,
-            "measured s": trial.seconds,
-            "simulated s": setting.simulated(trial.setup),
-        }
-        for trial in setting.trials
-        if trial.method
-    ]
-    return [{**row, "error": row["simulated s"] / row["measured s"] - 1} for row in rows]
+    rows: Rows = []
+    for trial in (trial for trial in setting.trials if trial.method):
+        # A turn is the time of one micro-batch in one stage of a pipeline of equal stages.
+        seconds, turns = setting.simulated(trial.setup), trial.setup.parts + trial.setup.pipe - 1
+        row = {"setting": setting.name, "method": trial.method, "plan": trial.setup.name, "measured s": trial.seconds}
+        row |= {"simulated s": seconds, "error": seconds / trial.seconds - 1, "turns": turns}
+        row |= {"measured ms of a turn": 1e3 * trial.seconds / turns, "simulated ms of a turn": 1e3 * seconds / turns}
+        rows.append(row)
+    return rows
 
 
 def choice_row(setting: Setting) -> dict[str, Any]:
@@ -330,6 +327,7 @@ def main() -> None:
         fit(outlines, options.splits, options.runs)
     settings = settings_of(options.settings, options.runs, outlines)
     if "tables" in options.parts:
+        publish("amp_profile", profile_rows(v100(CALIBRATED)))
         publish("amp_runs", [row for setting in settings for row in run_rows(setting)])
         rows = list(map(choice_row, settings))
         publish("amp", rows, hidden=("runs",))

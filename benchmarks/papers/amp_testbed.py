@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
@@ -155,12 +156,28 @@ def v100(t4: Constants) -> dict[str, float]:
     return dict(fit_constants(profile_of, measured, expected).constants)
 
 
-def profile_of(constants: Constants) -> list[float]:
-    """Return the predicted seconds of one sample's forward in each layer of `PROFILED`."""
+def profile_of(constants: Constants, *, backward: bool = False) -> list[float]:
+    """Return the predicted seconds of one sample's forward or backward in each layer of `PROFILED`."""
     gpu = device(constants)
     return [
-        sum(count * op_seconds(gpu, work) for work, count in _works(workload, layer, False).items())
+        sum(count * op_seconds(gpu, work) for work, count in _works(workload, layer, backward).items())
         for workload, layer, _ in PROFILED
+    ]
+
+
+def profile_rows(of_v100: Constants) -> list[dict[str, Any]]:
+    """Return a row for each profiled layer, with forward as measured and simulated, and backward as simulated."""
+    times = zip(PROFILED, profile_of(of_v100), profile_of(of_v100, backward=True), strict=True)
+    return [
+        {
+            "model": workload.name,
+            "layer": layer,
+            "forward ms, measured": 1e3 * measured,
+            "forward ms": 1e3 * forward,
+            "backward ms": 1e3 * backward,
+            "backward / forward": backward / forward,
+        }
+        for (workload, layer, measured), forward, backward in times
     ]
 
 

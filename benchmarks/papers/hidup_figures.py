@@ -33,7 +33,7 @@ TABLE_2 = {
     "two machines, 256 MB": ("hidup-2x4-100g", 8, 1.019),
     "two machines, 256 KB": ("hidup-2x4-100g", 8, 1.02),
 }
-"""Cluster, GPUs, and how many times longer a product takes beside an all-reduce, by the paper's measurement."""
+"""Cluster, GPUs, and how many times longer a product takes during an all-reduce, as measured in the paper."""
 
 TABLE_3 = {
     "HiDup": (6.77, 6.34, 2.79, 2.60),
