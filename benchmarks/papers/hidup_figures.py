@@ -1,5 +1,5 @@
 """
-HiDup's figures 6 to 9, 11 and 12 (`hidup.py`), for steps that are planned and simulated here.
+HiDup's figures 6 to 9, 11 and 12, and its tables 2 and 3 (`hidup.py`), for steps that are planned and simulated here.
 
 Figures 6 to 9 compare the steps of systems. `over DeepSpeed` is DeepSpeed's time over HiDup's time - 1, both as
 modelled in `hidup_plans.py`. `speed-up` is the time of `expert parallel`, which overlaps its communication too, over
@@ -12,15 +12,37 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
-from _report import plot_bars, plot_grouped
-from hidup_plans import Planner, Setting
+from _plain_plans import step_seconds, tightest
+from _report import plot_bars, plot_curves, plot_grouped, progress
+from hidup_plans import Outcome, Planner, Setting
 
 from shardwright.dialects.step import sharding_of
+from shardwright.ir.cluster import Cluster, Interference
+from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.step.blocks import layer_of
-from shardwright.passes.step.step_view import StepView, step_views
+from shardwright.passes.step.step_view import StepView, cluster_of_module, step_views
+
+TABLE_2 = {
+    "one machine, 256 MB": ("hidup-2x4-100g", 4, 1.14),
+    "one machine, 256 KB": ("hidup-2x4-100g", 4, 1.035),
+    "two machines, 256 MB": ("hidup-2x4-100g", 8, 1.019),
+    "two machines, 256 KB": ("hidup-2x4-100g", 8, 1.02),
+}
+"""Cluster, GPUs, and how many times longer a product takes during an all-reduce, as measured in the paper."""
+
+TABLE_3 = {
+    "HiDup": (6.77, 6.34, 2.79, 2.60),
+    "DDP": (9.87, 9.44, 4.92, 4.68),
+    "DeepSpeed": (8.09, 7.80, 2.53, 2.52),
+}
+"""Peak memory in GB by system, in the order of `MODELS`."""
+
+MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 
 FIGURE_8 = {
     "hidup-2x4-10g": "up to 14 % over the best",
@@ -95,6 +117,110 @@ def batch(model: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         label=lambda setting: f"{setting.a_card} a GPU",
         says=lambda setting: "faster" if setting.a_card > 16 else "like the others",
     )
+
+
+def interference(model: str) -> list[dict[str, Any]]:
+    """Return how much the interference of table 2 slows the steps of our two fastest plans."""
+    rows: list[dict[str, Any]] = []
+    outcomes: dict[int, dict[str, Outcome]] = {}
+    for name, (cluster, gpus, slower) in TABLE_2.items():
+        if gpus not in outcomes:
+            planner = Planner(Setting(model, gpus, cluster))
+            outcomes[gpus] = {"whole": planner.whole(), "duplex": planner.duplex()}
+        row: dict[str, Any] = {"measured": name, "products take": slower}
+        for way, outcome in outcomes[gpus].items():
+            module = outcome.module.clone()
+            add_cluster(module, replace(cluster_of_module(module), interference=Interference(compute=slower)))
+            row |= {f"{way} ms": 1e3 * outcome.seconds, f"{way}, slower by": step_seconds(module) / outcome.seconds - 1}
+        rows.append(row)
+    return rows
+
+
+def memory(models: Sequence[str]) -> list[dict[str, Any]]:
+    """Return table 3: the peak memory of a GPU, on one machine of four GPUs."""
+    rows: list[dict[str, Any]] = []
+    for model in models:
+        planner = Planner(Setting(model, 4, "hidup-2x4-100g"))
+        ways = {
+            "DDP": planner.data_parallel(),
+            "DeepSpeed": planner.in_deepspeeds_way(),
+            "HiDup": planner.in_hidups_way(),
+            "ours, duplex": planner.duplex(),
+            "ours, whole": planner.whole(),
+        }
+        for way, outcome in ways.items():
+            paper = TABLE_3.get(way, (None,) * len(MODELS))[MODELS.index(model)]
+            rows.append({"model": model, "plan": way, "GB": tightest(outcome.module)[0] / 1e9, "paper's GB": paper})
+            rows[-1] |= {"step ms": 1e3 * outcome.seconds}
+            progress(rows[-1])
+    return rows
+
+
+def plot_memory(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Plot peak memory by model: the paper's systems, and the same plans here."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    series: dict[str, list[float]] = {}
+    for way in dict.fromkeys(row["plan"] for row in rows):
+        mine = [row for row in rows if row["plan"] == way]
+        series[way] = [row["GB"] for row in mine]
+        if mine[0]["paper's GB"] is not None:
+            series[f"{way}, paper"] = [row["paper's GB"] for row in mine]
+    title = "Table 3 of HiDup: peak memory of a GPU"
+    plot_grouped(name, models, series, title=title, ylabel="GB")
+
+
+def ceiling(models: Sequence[str], gpus: Sequence[int], rates: Sequence[float]) -> list[dict[str, Any]]:
+    """
+    Return how much overlap can save at most, by the rate between machines as a multiple of the paper's 9.71 Gbit/s.
+
+    If a step computes for C seconds and communicates for S, overlap saves at most the shorter of both. `ceiling` is
+    (C + S) / max(C, S) - 1, the speed-up of a plan that hides all of it. `our duplex` has split experts, as DeepSpeed.
+    """
+    rows: list[dict[str, Any]] = []
+    for model, count, times in product(models, gpus, rates):
+        setting = Setting(model, count, "hidup-8x8")
+        planner = Planner(setting, _faster_network(setting.on(), times))
+        deepspeed, hidup, ours = planner.in_deepspeeds_way(), planner.in_hidups_way(), planner.expert_duplex()
+        compute, sent = deepspeed.overlap.compute, deepspeed.overlap.communication
+        rows.append(
+            {
+                "model": model,
+                "GPUs": count,
+                "rate": times,
+                "compute s": compute,
+                "sent s": sent,
+                "ceiling": (compute + sent) / max(compute, sent) - 1,
+                "DeepSpeed's way s": deepspeed.seconds,
+                "HiDup's way s": hidup.seconds,
+                "HiDup over DeepSpeed": deepspeed.seconds / hidup.seconds - 1,
+                "our duplex s": ours.seconds,
+                "ours over DeepSpeed": deepspeed.seconds / ours.seconds - 1,
+            }
+        )
+        progress(rows[-1])
+    return rows
+
+
+def _faster_network(cluster: Cluster, times: float) -> Cluster:
+    """Return the cluster with NICs of `times` the bandwidth."""
+    topology = cluster.topology
+    assert topology is not None
+    nics = {host.nic for host in topology.hosts}
+    levels = tuple(
+        replace(level, bandwidth=level.bandwidth * times) if level.name in nics else level for level in topology.levels
+    )
+    return replace(cluster, topology=replace(topology, levels=levels))
+
+
+def plot_ceiling(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Plot the most that overlap can save, and the speed-up of HiDup's way, by the rate of the network."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        for column in ("ceiling", "HiDup over DeepSpeed", "ours over DeepSpeed"):
+            points = series.setdefault(f"{row['model']}, {row['GPUs']} GPUs: {column}", [])
+            points.append((row["rate"], 100 * row[column]))
+    title = "HiDup: the most that overlap can save"
+    plot_curves(name, series, title=title, xlabel="rate between machines / 9.71 Gbit/s", ylabel="speed-up, %")
 
 
 def plot_figure(name: str, rows: Sequence[Mapping[str, Any]]) -> None:

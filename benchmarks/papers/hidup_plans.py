@@ -139,6 +139,10 @@ class Planner:
         """Return data parallelism with split experts."""
         return next(self._tried(Layout(self.mesh), (expert_parallel(),)))
 
+    def expert_duplex(self) -> Outcome:
+        """Return data parallelism with split experts, with two interleaved parts."""
+        return next(self._tried(Layout(self.mesh, "duplex", 2), (expert_parallel(),)))
+
     def data_parallel(self) -> Outcome:
         """Return PyTorch's DDP: a split batch, all else replicated, and gradients reduced during backward."""
         return next(self._tried(Layout(self.mesh), (preset(("dp", ("gpu",))),)))

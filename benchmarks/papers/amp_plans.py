@@ -1,17 +1,25 @@
-"""AMP's trials as plans of this compiler: the published settings, imported, pinned and scheduled, and outlines."""
+"""
+AMP's published runs as plans of this compiler, and its search space (`amp.py`).
+
+A run becomes a plan by hand: GPT-2 or TransGAN's generator is imported, cut into the run's stages, pinned to its
+degrees of data and tensor parallelism, split into its micro-batches and scheduled as 1F1B. Its outline is timed on the
+testbeds of `amp_testbed.py`. `amp_trials.csv` has the 27 runs of tables 6 to 11 and the 53 trials on 16 T4s of AMP's
+released results, with AMP's predictions. A failed run takes `inf`; one trial has no measured time.
+"""
 
 from __future__ import annotations
 
 import csv
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from math import isinf, isnan
 from pathlib import Path
 from typing import Any
 
 from _outline import Outline, Stretch, outline_of
-from _plain_plans import pins_of
+from _plain_plans import Plain, Prepared, Workshop, divisors
 from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -22,19 +30,25 @@ from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import OpWork
-from shardwright.ir.op_rate import OpRate
-from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.transformer import SelfAttention
 from shardwright.models.transgan import Growth, TransGANConfig, transgan_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import CollectiveWork
-from shardwright.passes.partition_stages import PartitionStagesPass
-from shardwright.passes.pipeline import Pipeline, run_pipeline
-from shardwright.passes.search_strategy import SearchStrategyPass
-from shardwright.passes.step.step_view import step_functions
+from shardwright.passes.analysis.memory import peak_memory
+from shardwright.passes.analysis.memory_roles import MemoryRole
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.stages.partition import partition
+from shardwright.passes.stages.stage_costs import StageCosts
+from shardwright.passes.step.layers import find_layers
+from shardwright.passes.step.step_view import step_functions, step_views
 
 RANKS, HOST, LAYERS = 16, 4, 24
+
+OUTLINED = "split-batch{{parts={parts}}},communicate,schedule-pipeline{{schedule=1f1b}},plan-transfers"
+"""Passes that make the program of an outline, which has no overlap."""
+
+OVERLAPPED = "program{{mode=pipeline parts={parts} schedule=1f1b}}"
 
 
 @dataclass(frozen=True)
@@ -133,10 +147,24 @@ class Setup:
         return self.workload.batch // (self.data * self.micro_batch)
 
     @property
-    def axes(self) -> dict[str, int]:
-        """Return the sizes of the mesh axes, major to minor, without axes of size one."""
+    def name(self) -> str:
+        """Return the degrees of pipeline, data and tensor parallelism, and the micro-batch, as in `4x4x1, 2`."""
+        return f"{self.pipe}x{self.data}x{self.tensor}, {self.micro_batch}"
+
+    @property
+    def mesh(self) -> Mesh:
+        """Return the mesh, axes major to minor, without axes of size one."""
         sizes = {"pipe": self.pipe, "data": self.data, "tensor": self.tensor}
-        return {name: size for name, size in sizes.items() if size > 1}
+        return Mesh.of(**{name: size for name, size in sizes.items() if size > 1})
+
+    def plain(self, finish: str) -> Plain:
+        """Return the setup as a plan by hand."""
+        pins = tuple(
+            (preset, (axis,)) for preset, axis in (("dp", "data"), ("tp", "tensor")) if axis in self.mesh.names
+        )
+        begins = ",".join(map(str, self.begins))
+        cut = f'partition-stages{{stages={self.pipe} micro_batches={self.parts} begins="{begins}"}},'
+        return Plain("AMP", self.name, self.mesh, pins, finish.format(parts=self.parts), cut)
 
 
 @dataclass(frozen=True)
@@ -145,34 +173,56 @@ class Trial:
     A published run.
 
     Args:
-        seconds: measured seconds of the step.
+        method: `AMP` or `Megatron`, whichever proposed the run in a table, or empty if no table has it.
+        seconds: measured seconds of the step, or infinity for a failed run.
         theirs: seconds of the step that AMP predicts, or 0.
-        method: `AMP` or `Megatron`, whichever proposed the run, or empty if no table tells.
     """
 
     setting: str
+    method: str
     setup: Setup
     seconds: float
-    theirs: float = 0.0
-    method: str = ""
+    theirs: float
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the run ended without a time."""
+        return isinf(self.seconds)
 
 
-def read_trials(path: Path, *, failed: bool = False) -> list[Trial]:
-    """Read the runs with a measured time, or the failed runs, from a file of AMP's trials."""
+def read_trials() -> list[Trial]:
+    """Read all published runs with a measured time or a failure."""
     trials: list[Trial] = []
-    for row in csv.DictReader(path.read_text().splitlines()):
-        seconds = float(row["measured_s"] or "nan")
+    for row in csv.DictReader(Path(__file__).with_name("amp_trials.csv").read_text().splitlines()):
         workload = TRANSGAN_RUN if row["setting"] == "het_model" else GPT2_RUN
         # Table 10 lists one and two as numbers of stages where the cuts make two and four; the cuts decide here.
-        cuts = tuple(map(int, row["layer_cuts"].split()))
-        begins = (0, *map(workload.layer_at, cuts[1:-1]))
-        tensor = int(row["tensor_par"])
-        data = int(row.get("data_par") or RANKS // (tensor * len(begins)))
-        setup = Setup(workload, int(row["microbatch"]), tensor, data, begins)
-        if seconds == float("inf") if failed else seconds < float("inf"):
-            theirs = float(row.get("predicted_s") or 0.0)
-            trials.append(Trial(row["setting"], setup, seconds, theirs, row.get("method") or ""))
-    return trials
+        begins = (0, *(workload.layer_at(int(slot)) for slot in row["cuts"].split()))
+        tensor = int(row["tensor"])
+        setup = Setup(workload, int(row["micro_batch"]), tensor, RANKS // (tensor * len(begins)), begins)
+        seconds, theirs = float(row["measured"] or "nan"), float(row["predicted"] or 0.0)
+        trials.append(Trial(row["setting"], row["method"], setup, seconds, theirs))
+    return [trial for trial in trials if not isnan(trial.seconds)]
+
+
+@lru_cache(maxsize=3)
+def prepared(workload: Workload, *, written_out: bool = False) -> Prepared:
+    """Import a model at AMP's sizes, and prepare it for the passes that decide."""
+    module = import_training_step(workload.make(written_out))
+    run_pipeline(Context(), module, "prepare", verify_each=False)
+    return Prepared(module, module, False, workload.batch)
+
+
+@lru_cache(maxsize=1)
+def _nominal(workload: Workload, written_out: bool, mesh: Mesh) -> Workshop:
+    """Return the workshop of a model on a cluster that only provides the mesh."""
+    device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
+    links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
+    return Workshop(prepared(workload, written_out=written_out), Cluster("amp", mesh, (device,), (0,) * RANKS, links))
+
+
+def planned(setup: Setup, *, written_out: bool) -> ModuleOp:
+    """Return the scheduled step on a nominal cluster."""
+    return _nominal(setup.workload, written_out, setup.mesh).program(setup.plain(OUTLINED))
 
 
 class Outlines:
@@ -196,50 +246,11 @@ class Outlines:
         return as_run(self._known[key])
 
 
-@cache
-def imported(workload: Workload, *, written_out: bool = False) -> ModuleOp:
-    """Import a model at AMP's sizes, and prepare it for the passes that decide."""
-    module = import_training_step(workload.make(written_out))
-    run_pipeline(Context(), module, "prepare", verify_each=False)
-    return module
-
-
-def planned(setup: Setup, *, written_out: bool = False) -> ModuleOp:
-    """Return the scheduled step on a nominal cluster that only provides the mesh."""
-    axes = tuple(setup.axes.items())
-    module = _searched(setup.workload, axes, setup.begins, written_out).clone()
-    passes = f"split-batch{{parts={setup.parts}}},communicate,schedule-pipeline{{schedule=1f1b}},plan-transfers"
-    run_pipeline(Context(), module, passes, verify_each=False)
-    return module
-
-
-@lru_cache(maxsize=4)
-def _searched(
-    workload: Workload, axes: tuple[tuple[str, int], ...], begins: tuple[int, ...], written_out: bool
-) -> ModuleOp:
-    """Return the step in its stages, with the signatures of its degrees of parallelism."""
-    module = imported(workload, written_out=written_out).clone()
-    mesh = Mesh.of(**dict(axes))
-    device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
-    links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
-    add_cluster(module, Cluster("amp", mesh, (device,), (0,) * RANKS, links))
-    presets = (("dp", "data"), ("tp", "tensor"))
-    pins = pins_of(*((preset, (axis,)) for preset, axis in presets if axis in mesh.names))
-    passes = Pipeline.of(
-        PartitionStagesPass(len(begins), begins=",".join(map(str, begins))),
-        SearchStrategyPass("fixed", pins or None),
-    )
-    run_pipeline(Context(), module, passes, verify_each=False)
-    return module
-
-
 def as_run(outline: Outline) -> Outline:
     """
     Return the step as AMP's DeepSpeed ran it: in half precision except the update, and all gradients reduced at once.
     """
-    stages = tuple(
-        replace(stage, stretches=tuple(_as_run(stretch) for stretch in stage.stretches)) for stage in outline.stages
-    )
+    stages = tuple(replace(stage, stretches=tuple(map(_as_run, stage.stretches))) for stage in outline.stages)
     crossings = tuple(
         replace(crossing, edges=tuple((sender, receiver, size / 2) for sender, receiver, size in crossing.edges))
         for crossing in outline.crossings
@@ -265,46 +276,46 @@ def halved(work: OpWork) -> OpWork:
     return replace(work, dtype="float16", bytes=work.bytes / 2)
 
 
-Constants = tuple[tuple[str, float], ...]
-"""Constants of a device or of the wires of a host, by name."""
+KEPT_WHOLE = frozenset({MemoryRole.PARAMETERS, MemoryRole.STATES, MemoryRole.GRADIENTS})
+"""Roles that take sixteen bytes per parameter together, in float32 as in mixed precision."""
 
 
-@dataclass(frozen=True)
-class Testbed:
+def degrees_of(workload: Workload) -> Iterator[tuple[tuple[Setup, ...], ...]]:
     """
-    Four hosts of four devices.
+    Yield all degrees that AMP enumerates, as setups that are not cut into stages.
 
-    Args:
-        devices: constants of the devices of each host.
-        networks: constants of the wires of each host: inside, and of its NIC.
+    The order is by tensor parallelism, which stays inside hosts, then by data parallelism, then by micro-batch size.
     """
-
-    devices: tuple[Constants, ...]
-    networks: tuple[Constants, ...]
-    overhead: float = 0.0
-
-    def cluster(self, axes: Mapping[str, int]) -> Cluster:
-        """Return the cluster with a mesh of these axes."""
-        levels: list[Level] = []
-        hosts: list[Host] = []
-        for number, network in enumerate(map(dict, self.networks)):
-            levels.append(Level(f"pcie{number}", network["latency"], network["pcie"]))
-            levels.append(Level(f"nic{number}", network["latency"], network["nic"]))
-            hosts.append(Host(HOST, f"pcie{number}", f"nic{number}"))
-        kinds = tuple(device(dict(constants), self.overhead) for constants in self.devices)
-        placement = tuple(rank // HOST for rank in range(RANKS))
-        mesh = Mesh.of(**axes)
-        return Cluster("amp", mesh, kinds, placement, (), topology=Topology(tuple(levels), tuple(hosts)))
+    for tensor in divisors(HOST):
+        by_data = ((data, divisors(workload.batch // data)) for data in divisors(RANKS // tensor))
+        yield tuple(tuple(Setup(workload, size, tensor, data, (0,)) for size in sizes) for data, sizes in by_data)
 
 
-def device(constants: Mapping[str, float], overhead: float) -> Device:
-    """Return a kind of device."""
-    flops, bandwidth, launch = (constants[name] for name in ("flops", "bandwidth", "launch"))
-    sizes = [constants["half size"] * 2.0**i for i in range(-8, 12, 2)]
-    curve = tuple((size, size / (size + constants["half size"])) for size in sizes)
-    rates = (
-        OpRate("contractions", "float16", flops, bandwidth, launch, curve),
-        OpRate("attention", "float16", constants["attention"], bandwidth, launch),
-        OpRate("", "", flops, bandwidth, launch),
-    )
-    return Device("gpu", (("float16", flops),), bandwidth, 16e9, launch, rates, overhead=overhead)
+def cut(setup: Setup, on: Callable[[Mesh], Cluster]) -> Setup:
+    """Return the setup with as many stages as fill all ranks, cut as `partition-stages` cuts them on a cluster."""
+    workload, pipe = setup.workload, RANKS // (setup.tensor * setup.data)
+    if pipe == 1:
+        return setup
+    module = prepared(workload, written_out=workload.written_out).decomposed.clone()
+    cluster = on(replace(setup, begins=(0,) * pipe).mesh)
+    add_cluster(module, cluster)
+    ((view, _),) = step_views(module)
+    layers = find_layers(view)
+    costs = StageCosts(view, layers, cluster, (RANKS // pipe,) * pipe, setup.parts)
+    best = partition(len(layers.names), pipe, setup.parts, costs.compute, costs.communicate)
+    return replace(setup, begins=best.bounds[:-1])
+
+
+@cache
+def peak_bytes(setup: Setup) -> float:
+    """
+    Return the peak memory of a rank in half precision, with written out scores of attention as in AMP's runtime.
+
+    The float32 program is analysed, and its activations are halved.
+    """
+    module = planned(setup, written_out=True)
+    peaks = [
+        peak_memory(view.func, cluster.mesh, stage=view.stage, blocks=cluster.blocks).by_role
+        for view, cluster in step_views(module)
+    ]
+    return max(sum(size if role in KEPT_WHOLE else size / 2 for role, size in roles.items()) for roles in peaks)
