@@ -6,7 +6,11 @@ communication, and the passes of `program`.
 
 - `data parallel`, `ZeRO-1` and `ZeRO-3` are the presets over all devices.
 - `Megatron` is tensor parallelism inside data parallelism, at every degree. For VGG only the dense layers are tensor
-  parallel, alternately by columns and by rows, and convolutions are data parallel over all devices (5.1.1).
+  parallel, alternately by columns and by rows, and convolutions are data parallel over all devices (5.1.1). With
+  several GPUs in a host, tensor parallelism stays inside hosts, as in the paper (5); `Megatron over hosts` has the
+  other degrees.
+- `pinned matrices` has the same shardings of VGG's parameters, without data parallelism of dense layers: the completion
+  may gather their small activations, so that no gradient of a dense layer is reduced. It is not in the paper.
 - `Summa` (4.2.1, as in Optimus) splits every weight matrix over both axes of a mesh. A product gathers its panel of the
   matrix over one axis, and its panel of the activations over the other axis.
 
@@ -206,23 +210,25 @@ class Bench:
             yield Hand(family, family, flat, pins_of((preset, ("a", "b"))))
         for mesh in inner:
             outer, degree = (axis.size for axis in mesh.axes)
+            megatron = "Megatron" if self.setting.gpus == 1 or degree <= self.setting.gpus else "Megatron over hosts"
             if self.setting.is_vgg:
                 for first, order in ((0, "columns first"), (1, "rows first")):
                     name = f"dense {outer}x{degree}, {order}"
-                    yield Hand("Megatron", name, mesh, _dense(first))
+                    yield Hand(megatron, name, mesh, pins_of(("dp", ("a",))) + _dense(first))
+                    yield Hand("pinned matrices", name, mesh, _dense(first))
                 yield Hand("Summa", f"dense {outer}x{degree}", mesh, _convolutions(), is_summa=True)
                 continue
             for stages in self.setting.stages:
                 if outer % stages == 0:
                     name = f"dp {outer // stages}, tp {degree}" + (f", {stages} stages" if stages > 1 else "")
-                    yield Hand("Megatron", name, mesh, pins_of(("dp", ("a",)), ("tp", ("b",))), stages=stages)
+                    yield Hand(megatron, name, mesh, pins_of(("dp", ("a",)), ("tp", ("b",))), stages=stages)
             yield Hand("Summa", f"{outer}x{degree}", mesh, pins_of(("zero1", ("a",))), is_summa=True)
 
     def rows_of(self, hand: Hand) -> int:
         """Return the largest number of micro-batches, with a row for each part of the batch over ranks."""
         if self.setting.is_vgg:
             return 1
-        split = hand.mesh.axes[0].size if hand.family == "Megatron" else hand.mesh.device_count
+        split = hand.mesh.axes[0].size if hand.family.startswith("Megatron") else hand.mesh.device_count
         return max(self.setting.rows * hand.stages // split, 1)
 
     def best_of(self, hand: Hand) -> Outcome | str:
@@ -255,7 +261,7 @@ class Bench:
             return (params + states) / ranks
         if hand.family == "Summa":
             return (params + states) / ranks + params / hand.mesh.axes[1].size
-        if hand.family == "Megatron":
+        if hand.family.startswith("Megatron"):
             return (params + states) / hand.mesh.axes[1].size / hand.stages
         return params + (states if hand.family == "data parallel" else states / ranks)
 

@@ -56,8 +56,8 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.stages.schedules import ScheduleName
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 
-MANY = 32
-"""Number of micro-batches of a step that reaches a steady state, in figure 9."""
+FEW = 4
+"""Largest number of micro-batches that figure 9 calls few."""
 
 ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
 Rows = list[dict[str, Any]]
@@ -271,10 +271,10 @@ def ways(base: ModuleOp) -> dict[str, float]:
     }
 
 
-def figure_7(parts: int, rates: Sequence[float]) -> Rows:
-    """Return the rows of figure 7: whole steps of the three models."""
+def figure_7(parts: int, rates: Sequence[float], names: Sequence[str] = ()) -> Rows:
+    """Return the rows of figure 7: whole steps of the three models, or of those in `names`."""
     rows: Rows = []
-    for model in MODELS:
+    for model in (model for model in MODELS if not names or model.name in names):
         for rate in rates:
             seconds = ways(planned(model, parts, rate))
             del seconds["Overlap"]
@@ -286,10 +286,10 @@ def figure_7(parts: int, rates: Sequence[float]) -> Rows:
     return rows
 
 
-def figure_9(rates: Sequence[float]) -> Rows:
-    """Return the rows of figure 9: the U-Transformer with few and with many micro-batches."""
+def figure_9(many: int, rates: Sequence[float]) -> Rows:
+    """Return the rows of figure 9: the U-Transformer with few and with `many` micro-batches."""
     few = "few: Overlap 3 % slower than Eager-1F1B"
-    told = {2: few, 4: few, MANY: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
+    told = {2: few, 4: few, many: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
     rows: Rows = []
     for parts, in_paper in told.items():
         for rate in rates:
@@ -317,7 +317,7 @@ def _in_paper(number: int, rows: Rows) -> dict[str, list[float]]:
             text = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
             return {"ours over Alpa": column("over Alpa"), "paper": text}
         case 9:
-            few = [row["micro-batches"] < MANY for row in rows]
+            few = [row["micro-batches"] <= FEW for row in rows]
             return {
                 "Overlap over Broadcast": column("Overlap over Broadcast"),
                 "paper (many)": [math.nan if is_few else 1.3 for is_few in few],
@@ -328,16 +328,25 @@ def _in_paper(number: int, rows: Rows) -> dict[str, list[float]]:
             return {}
 
 
-def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) -> None:
-    """Print the tables, and write JSON files and plots: seconds, and speed-ups with the paper's numbers."""
-    figures = {
-        5: (figure_5(), ("to",)),
-        6: (figure_6(), ("case",)),
-        7: (figure_7(parts, rates), ("model", "rate")),
-        8: (figure_8(), ("case",)),
-        9: (figure_9(rates), ("micro-batches", "rate")),
+def publish_figures(parts: int, rates: Sequence[float], models: Sequence[str], numbers: Sequence[int]) -> None:
+    """
+    Print the tables, and write JSON files and plots: seconds, and speed-ups with the paper's numbers.
+
+    Args:
+        parts: micro-batches of figure 7, and the larger number of figure 9.
+        models: names of the models of figure 7; all if empty.
+        numbers: numbers of the figures.
+    """
+    makers: dict[int, tuple[Callable[[], Rows], tuple[str, ...]]] = {
+        5: (figure_5, ("to",)),
+        6: (figure_6, ("case",)),
+        7: (lambda: figure_7(parts, rates, models), ("model", "rate")),
+        8: (figure_8, ("case",)),
+        9: (lambda: figure_9(parts, rates), ("micro-batches", "rate")),
     }
-    for number, (rows, names) in figures.items():
+    for number in numbers:
+        make, names = makers[number]
+        rows = make()
         publish(f"cross_mesh_figure_{number}", rows)
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
         ways = [column for column in rows[0] if column.endswith(" s") and column != "bound s"]
