@@ -17,8 +17,9 @@ communication, and the passes of `program`.
 Transformers accumulate the gradients of micro-batches (5.1.2), which are as large as memory allows, or of one or two
 rows if that is faster. Gathered parameters are kept from micro-batch to micro-batch.
 
-`autoddl` is the exact optimum of AutoDDL's objective, the sum of the seconds of all ops and collectives, on each mesh
-of two axes, within memory. The searches of AutoDDL (`coordinate-descent` and others) approach this optimum.
+`autoddl` is the fastest of the optima of AutoDDL's objective, the sum of the seconds of all ops and collectives, on all
+meshes of two axes where the optimum fits in memory. The searches of AutoDDL (`coordinate-descent` and others) approach
+this optimum.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ class Bench:
                 layout = replace(layout, mode="accumulate", parts=parts)
             try:
                 compiler = self._compiler
-                finished = compiler.finish(compiler.solve(Candidate(layout, replace(ADDITIVE, fits=True))))
+                finished = compiler.finish(compiler.solve(Candidate(layout, ADDITIVE)))
             except Refused:
                 continue
             outcome = _outcome(f"{finished.candidate.name}", finished.module, perf_counter() - began)
