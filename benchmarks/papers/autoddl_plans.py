@@ -217,13 +217,15 @@ class Bench:
                     name = f"dense {outer}x{degree}, {order}"
                     yield Hand(megatron, name, mesh, pins_of(("dp", ("a",))) + _dense(first))
                     yield Hand("pinned matrices", name, mesh, _dense(first))
-                yield Hand("Summa", f"dense {outer}x{degree}", mesh, _convolutions(), is_summa=True)
+                if outer > 1:
+                    yield Hand("Summa", f"dense {outer}x{degree}", mesh, _convolutions(), is_summa=True)
                 continue
             for stages in self.setting.stages:
                 if outer % stages == 0:
                     name = f"dp {outer // stages}, tp {degree}" + (f", {stages} stages" if stages > 1 else "")
                     yield Hand(megatron, name, mesh, pins_of(("dp", ("a",)), ("tp", ("b",))), stages=stages)
-            yield Hand("Summa", f"{outer}x{degree}", mesh, pins_of(("zero1", ("a",))), is_summa=True)
+            if outer > 1:
+                yield Hand("Summa", f"{outer}x{degree}", mesh, pins_of(("zero1", ("a",))), is_summa=True)
 
     def rows_of(self, hand: Hand) -> int:
         """Return the largest number of micro-batches, with a row for each part of the batch over ranks."""
@@ -252,7 +254,7 @@ class Bench:
         return min(fitting, key=lambda outcome: outcome.seconds)
 
     def _least_bytes(self, hand: Hand) -> float:
-        """Return the bytes of the parameters and states of a rank, of which gathered parameters are there twice."""
+        """Return the bytes of the parameters and states of a rank, with gathered copies."""
         params, states = (
             sum(math.prod(shape_of(v.argument)) * element_bytes(v.argument) for v in self._inputs if v.role == role)
             for role in (train.PARAM, train.STATE)
@@ -296,7 +298,7 @@ class Bench:
         return CandidateCompiler(module, self.cluster)
 
     def autoddl(self, parts: int) -> Outcome | None:
-        """Return the fastest of the strategies with the least sum, over meshes; None if none fits."""
+        """Return the fastest optimum of AutoDDL's objective over all meshes, or None if no optimum fits."""
         best: Outcome | None = None
         began = perf_counter()
         for mesh in self.meshes():

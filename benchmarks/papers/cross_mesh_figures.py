@@ -276,7 +276,7 @@ def ways(base: ModuleOp) -> dict[str, float]:
 
 
 def figure_7(parts: int, rates: Sequence[float], names: Sequence[str] = ()) -> Rows:
-    """Return the rows of figure 7: whole steps of the three models, or of those in `names`."""
+    """Return the rows of figure 7: whole steps of all models, or of the models in `names`."""
     rows: Rows = []
     for model in (model for model in MODELS if not names or model.name in names):
         for rate in rates:
