@@ -5,6 +5,7 @@ mesh and a `pipe.transfer` to another. Hosts have one NIC of 10 Gbit/s (the pape
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import process_time
@@ -22,7 +23,7 @@ from shardwright.ir.port_schedule import Order, schedule
 from shardwright.ir.sharding import Sharding
 from shardwright.ir.submesh import subcluster
 from shardwright.ir.topology import Host
-from shardwright.ir.transfer_plan import Method, Placed, Sites, least_nic_time, units
+from shardwright.ir.transfer_plan import Method, Placed, Sites, least_nic_time, plan, units
 from shardwright.ir.unit_tasks import Grid
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.plan_transfers import PlanTransfersPass
@@ -192,3 +193,47 @@ def bound(case: Case) -> float:
     assert topology is not None
     nic = next(level for level in topology.levels if level.name == "ethernet")
     return least_nic_time(case.units(), case.sites) * BYTES / nic.bandwidth
+
+
+@dataclass(frozen=True)
+class Alpa:
+    """
+    Seconds of a case as Alpa runs it: sends of the pieces of a slice, and then an all-gather of the receivers.
+
+    Args:
+        in_order: every GPU runs its sends and all-gathers in the order of the slices.
+        one_by_one: a slice starts when the slice before it is complete, so that only one slice uses the network.
+    """
+
+    in_order: float
+    one_by_one: float
+
+
+def as_alpa(case: Case) -> Alpa:
+    """Return the seconds of a case with the faster kind of all-gather, with senders chosen by their load."""
+    runs = [_as_alpa(case, crosses=crosses) for crosses in (False, True)]
+    return min(runs, key=lambda run: run.in_order)
+
+
+def _as_alpa(case: Case, *, crosses: bool) -> Alpa:
+    """Return the seconds of a case with all-gathers inside of hosts, or of all receivers (`crosses`)."""
+    topology, hosts = case.cluster().topology, case.sites.hosts
+    assert topology is not None
+    nic, link = (next(it.bandwidth for it in topology.levels if it.name == name) for name in ("ethernet", "nvlink"))
+    free: defaultdict[tuple[str, int], float] = defaultdict(float)
+    # A broadcast has one task for each slice, so its tasks are the slices with their senders.
+    tasks = sorted(plan(case.units(), case.sites, "broadcast", "greedy"), key=lambda task: task.receivers)
+    total = 0.0
+    for task in tasks:
+        size, receivers = task.elements * BYTES, len(task.receivers)
+        targets = {hosts[rank] for rank in task.receivers}
+        is_ring = crosses and len(targets) > 1
+        send = size * (1 if is_ring else len(targets)) / nic
+        inside = receivers // len(targets)
+        gather = size * (receivers - 1) / receivers / nic if is_ring else size * (inside - 1) / inside / link
+        sending = [("gpu", task.sender), ("out", hosts[task.sender])]
+        receiving = [("gpu", rank) for rank in task.receivers] + [("in", host) for host in targets]
+        start = max(free[port] for port in (*sending, *receiving))
+        free |= dict.fromkeys(sending, start + send) | dict.fromkeys(receiving, start + send + gather)
+        total += send + gather
+    return Alpa(max(free.values()), total)

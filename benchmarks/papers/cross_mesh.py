@@ -3,7 +3,7 @@ Compare transfers between meshes with the NIC bound, in the cases of "On Optimiz
 Parallelism" (Zhuang et al., MLSys 2023) and in random uneven cases.
 
     python benchmarks/papers/cross_mesh.py [--random N] [--data DIR]
-    python benchmarks/papers/cross_mesh.py --figures
+    python benchmarks/papers/cross_mesh.py --figures [N ...] [--micro-batches N] [--rates R ...] [--models NAME ...]
     python benchmarks/papers/cross_mesh.py --schedules [--models NAME ...] [--micro-batches N ...] [--rates R ...]
 
 Each case is IR: a value on one mesh, a `pipe.transfer` to another mesh, and hosts with one NIC of 10 Gbit/s (the
@@ -15,7 +15,8 @@ from one GPU to G GPUs on each of H hosts) and random cases.
 The paper shows its measurements only as plots (Figures 5, 6 and 8). The tables therefore compare our results with its
 text. Section 3.1 has the times of one slice to A hosts of B receivers: AB for send/recv, A with local all-gathers, and
 2 with global all-gathers, which the paper does not overlap with sending. Section 5.1.2 has speed-ups over Alpa, which
-is here the better of the all-gathers in greedy order. `--data` adds the bounds of DIR/cross_mesh_cases.json.
+is here the better of the all-gathers in greedy order. Another table has Table 1, the memory of a layer of GPT-3 on one
+of eight GPUs, counted in the IR. `--data` adds the bounds of DIR/cross_mesh_cases.json.
 """
 
 from __future__ import annotations
@@ -33,14 +34,36 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
+from _plain_plans import pins_of
 from _report import arguments, parsed, plot_curves, publish
+from xdsl.context import Context
 
+from shardwright.api.compile import import_training_step
+from shardwright.dialects import train
+from shardwright.dialects.compute import shape_of
+from shardwright.dialects.placed import sharding_of
+from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.port_schedule import Order
-from shardwright.ir.sharding import DimSharding, Sharding
+from shardwright.ir.sharding import DimSharding, Sharding, local_shape
+from shardwright.ir.submesh import on_mesh
 from shardwright.ir.transfer_plan import Method, least_nic_time, nic_time, plan
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.search_strategy import SearchStrategyPass
+from shardwright.passes.step.step_view import step_views
 
 ORDERS: tuple[Order, ...] = ("best", "exact", "naive", "greedy", "dispatch", "randomized", "dfs")
+HIDDEN, LENGTH, SAMPLES = 12288, 1024, 2
+"""Sizes of Table 1."""
+
+TABLE_1 = {
+    "parameters": 12 * HIDDEN**2 // 8,
+    "optimizer states": 24 * HIDDEN**2 // 8,
+}
+"""Elements of a layer on one of eight GPUs in Table 1."""
+
 METHODS: tuple[Method, ...] = ("send_recv", "local_allgather", "global_allgather")
 
 
@@ -104,6 +127,32 @@ def method_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def table_1() -> list[dict[str, Any]]:
+    """Return the memory of a layer of GPT-3 on each of eight GPUs, as the difference of two layers and one."""
+    one, two = (_of_layers(layers) for layers in (1, 2))
+    counted = {name: two[name] - one[name] for name in one}
+    return [
+        {"": name, "elements": counted[name], "paper's": elements, "ratio": counted[name] / elements}
+        for name, elements in TABLE_1.items()
+    ]
+
+
+def _of_layers(layers: int) -> dict[str, int]:
+    """Return the elements of parameters and states on each of eight tensor-parallel GPUs."""
+    config = GPT2Config(layers=layers, width=HIDDEN, heads=96, vocabulary=1024, positions=LENGTH)
+    module = import_training_step(gpt2_step(config, batch=SAMPLES, length=LENGTH))
+    add_cluster(module, on_mesh(find_cluster("h100-8x8"), Mesh.of(tp=8)))
+    search = SearchStrategyPass("fixed", pins=pins_of(("tp", ("tp",))), memory=2.0**50)
+    run_pipeline(Context(), module, Pipeline.of("prepare", search), verify_each=False)
+    ((view, _),) = step_views(module)
+    counts = dict.fromkeys(TABLE_1, 0)
+    for value in view.inputs:
+        if value.role in (train.PARAM, train.STATE):
+            shape = local_shape(shape_of(value.argument), sharding_of(value.argument), view.mesh, 0)
+            counts["parameters" if value.role == train.PARAM else "optimizer states"] += math.prod(shape)
+    return counts
+
+
 def random_rows(count: int) -> list[dict[str, Any]]:
     """Return for each order its ratios to the bound, over all cases and over cases where `exact` meets the bound."""
     cases = [case for case in random_cases(count) if least_nic_time(case.units(), case.sites)]
@@ -128,7 +177,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--figures", action="store_true", help="only redraw Figures 5 to 9 (cross_mesh_figures.py)")
+    parser.add_argument("--figures", type=int, nargs="*", help="only redraw these of Figures 5 to 9, or all of them")
     parser.add_argument("--schedules", action="store_true", help="only compare schedules (cross_mesh_schedules.py)")
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="models of --schedules (default: all)")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[32])
@@ -137,12 +186,15 @@ def main() -> None:
     if options.schedules:
         import_module("cross_mesh_schedules").publish_schedules(options.models, options.micro_batches, options.rates)
         return
-    if options.figures:
-        import_module("cross_mesh_figures").publish_figures()
+    if options.figures is not None:
+        numbers = options.figures or tuple(range(5, 10))
+        figures = import_module("cross_mesh_figures")
+        figures.publish_figures(options.micro_batches[0], options.rates, options.models, numbers)
         return
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
     # Import the exact solver first: its import takes half a second or more, which would count as planning.
     import_module("ortools.sat.python.cp_model")
+    publish("cross_mesh_table_1", table_1())
     publish("cross_mesh_orders", order_rows(known))
     publish("cross_mesh_methods", method_rows())
     if options.random:

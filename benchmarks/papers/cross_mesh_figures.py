@@ -8,10 +8,14 @@ and by order. Figures 7 and 9 are whole steps of the paper's models (Table 3) on
 two stages of four GPUs, planned by the usual passes, and simulated. The paper shows these figures only as plots; the
 tables compare our results with statements in its text.
 
-`Send/Recv`, `Alpa` (the better of the two all-gathers) and `Broadcast` are 1f1b without overlap: a stage computes
-nothing while it sends or receives. Their loop over micro-batches is executed slot by slot, with the simulator's seconds
-of fragments and transfers. `Overlap` is 1f1b and `Eager-1F1B` is eager-1f1b with delayed gradients of weights, both
-simulated as planned. `Signal` is 1f1b with NICs that take no time. The rates of a V100 are its data sheet times `rate`.
+In figure 6, `Alpa` overlaps all-gathers with the sends of later slices. `Alpa in order` does not: every GPU runs its
+sends and all-gathers in the order of the slices. `Alpa one by one` completes each slice before the next one starts.
+
+In figures 7 and 9, `Send/Recv`, `Alpa` (the better of the two all-gathers) and `Broadcast` are 1f1b without overlap: a
+stage computes nothing while it sends or receives. Their loop over micro-batches is executed slot by slot, with the
+simulator's seconds of fragments and transfers. `Overlap` is 1f1b and `Eager-1F1B` is eager-1f1b with delayed gradients
+of weights, both simulated as planned. `Signal` is 1f1b with NICs that take no time. The rates of a V100 are its data
+sheet times `rate`.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from _cross_mesh_cases import ONE_TO_MANY, OVER_ALPA, Case, bound, outcome, paper_cases, to_hosts
+from _cross_mesh_cases import ONE_TO_MANY, OVER_ALPA, Case, as_alpa, bound, outcome, paper_cases, to_hosts
 from _plain_plans import pins_of
 from _report import plot_grouped, publish
 from xdsl.context import Context
@@ -56,8 +60,8 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.stages.schedules import ScheduleName
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 
-MANY = 32
-"""Number of micro-batches of a step that reaches a steady state, in figure 9."""
+FEW = 4
+"""Largest number of micro-batches that figure 9 calls few."""
 
 ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
 Rows = list[dict[str, Any]]
@@ -104,8 +108,11 @@ def figure_6() -> Rows:
     rows: Rows = []
     for case in _table_2():
         ours, alpa = _seconds(case, "broadcast", "best"), min(_seconds(case, method) for method in ALL_GATHERS)
+        ordered = as_alpa(case)
         row = {"case": case.name, "send/recv s": _seconds(case, "send_recv"), "Alpa s": alpa, "ours s": ours}
-        rows.append(row | {"over Alpa": alpa / ours, "over Alpa, paper": OVER_ALPA[case.name]})
+        row |= {"Alpa in order s": ordered.in_order, "Alpa one by one s": ordered.one_by_one}
+        row |= {"over Alpa": alpa / ours, "in order": ordered.in_order / ours, "one by one": ordered.one_by_one / ours}
+        rows.append(row | {"over Alpa, paper": OVER_ALPA[case.name]})
     return rows
 
 
@@ -268,10 +275,10 @@ def ways(base: ModuleOp) -> dict[str, float]:
     }
 
 
-def figure_7(parts: int, rates: Sequence[float]) -> Rows:
-    """Return the rows of figure 7: whole steps of the three models."""
+def figure_7(parts: int, rates: Sequence[float], names: Sequence[str] = ()) -> Rows:
+    """Return the rows of figure 7: whole steps of all models, or of the models in `names`."""
     rows: Rows = []
-    for model in MODELS:
+    for model in (model for model in MODELS if not names or model.name in names):
         for rate in rates:
             seconds = ways(planned(model, parts, rate))
             del seconds["Overlap"]
@@ -283,10 +290,10 @@ def figure_7(parts: int, rates: Sequence[float]) -> Rows:
     return rows
 
 
-def figure_9(rates: Sequence[float]) -> Rows:
-    """Return the rows of figure 9: the U-Transformer with few and with many micro-batches."""
+def figure_9(many: int, rates: Sequence[float]) -> Rows:
+    """Return the rows of figure 9: the U-Transformer with few and with `many` micro-batches."""
     few = "few: Overlap 3 % slower than Eager-1F1B"
-    told = {2: few, 4: few, MANY: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
+    told = {2: few, 4: few, many: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
     rows: Rows = []
     for parts, in_paper in told.items():
         for rate in rates:
@@ -308,13 +315,14 @@ def _in_paper(number: int, rows: Rows) -> dict[str, list[float]]:
     match number:
         case 6:
             text = [AT_LEAST_AT_MOST[row["over Alpa, paper"]] for row in rows]
-            bars = {"ours over Alpa": column("over Alpa")}
+            bars = {"ours over Alpa": column("over Alpa"), "over Alpa in order": column("in order")}
+            bars |= {"over Alpa, one slice at a time": column("one by one")}
             return bars | {"paper, at least": [low for low, _ in text], "paper, at most": [high for _, high in text]}
         case 7:
             text = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
             return {"ours over Alpa": column("over Alpa"), "paper": text}
         case 9:
-            few = [row["micro-batches"] < MANY for row in rows]
+            few = [row["micro-batches"] <= FEW for row in rows]
             return {
                 "Overlap over Broadcast": column("Overlap over Broadcast"),
                 "paper (many)": [math.nan if is_few else 1.3 for is_few in few],
@@ -325,16 +333,25 @@ def _in_paper(number: int, rows: Rows) -> dict[str, list[float]]:
             return {}
 
 
-def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) -> None:
-    """Print the tables, and write JSON files and plots: seconds, and speed-ups with the paper's numbers."""
-    figures = {
-        5: (figure_5(), ("to",)),
-        6: (figure_6(), ("case",)),
-        7: (figure_7(parts, rates), ("model", "rate")),
-        8: (figure_8(), ("case",)),
-        9: (figure_9(rates), ("micro-batches", "rate")),
+def publish_figures(parts: int, rates: Sequence[float], models: Sequence[str], numbers: Sequence[int]) -> None:
+    """
+    Print the tables, and write JSON files and plots: seconds, and speed-ups with the paper's numbers.
+
+    Args:
+        parts: micro-batches of figure 7, and the larger number of figure 9.
+        models: names of the models of figure 7; all if empty.
+        numbers: numbers of the figures.
+    """
+    makers: dict[int, tuple[Callable[[], Rows], tuple[str, ...]]] = {
+        5: (figure_5, ("to",)),
+        6: (figure_6, ("case",)),
+        7: (lambda: figure_7(parts, rates, models), ("model", "rate")),
+        8: (figure_8, ("case",)),
+        9: (lambda: figure_9(parts, rates), ("micro-batches", "rate")),
     }
-    for number, (rows, names) in figures.items():
+    for number in numbers:
+        make, names = makers[number]
+        rows = make()
         publish(f"cross_mesh_figure_{number}", rows)
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
         ways = [column for column in rows[0] if column.endswith(" s") and column != "bound s"]

@@ -125,6 +125,8 @@ class Explorer(Race):
             within = (Candidate(layout, replace(ADDITIVE, fits=True)) for layout in layouts if layout in large)
             self._enter(within, to_the_end=True)
             self._enter(self._accumulated(), to_the_end=True)
+            for batch in self._finer_parts():
+                self._enter(batch, to_the_end=True)
             for batch in self._keeping_less():
                 # A candidate that fits should keep as many activations as memory allows.
                 self._enter(batch, to_the_end=True)
@@ -367,6 +369,21 @@ class Explorer(Race):
                 for layout in islice((way for way in ways if way.parts >= needed), REFINED):
                     parts = replace(note.candidate.layout, mode="accumulate", parts=layout.parts)
                     yield replace(note.candidate, layout=parts)
+
+    def _finer_parts(self) -> Iterator[list[Candidate]]:
+        """Yield the smallest candidates with accumulation in twice as many parts, as long as nothing fits."""
+        if self.fixed.micro_batches is not None:
+            return
+        tried = 0
+        while self.best is None and not self.estimates:
+            judged = [note for note in self.notes if note.peak_bytes and note.candidate.layout.mode == "accumulate"]
+            least = [note.candidate for note in sorted(judged, key=lambda note: note.peak_bytes or 0)[:REFINED]]
+            halves = [replace(each, layout=replace(each.layout, parts=2 * each.layout.parts)) for each in least]
+            finer = [it for it in halves if it.layout.parts > tried and self.bench.rows % it.layout.parts == 0]
+            if not finer:
+                return
+            tried = max(candidate.layout.parts for candidate in finer)
+            yield finer
 
     def _as_much_as_fits(self, candidate: Candidate) -> float | None:
         """Return the fraction of activations that a candidate can probably keep, between known ones, or None."""

@@ -13,7 +13,9 @@ from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.pins import Pin
+from shardwright.ir.submesh import on_mesh
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
@@ -185,6 +187,22 @@ def test_an_estimate_does_not_count_what_is_slow_on_different_devices_as_slow_on
     solved = bench.solve(Candidate(Layout(bench.own_mesh), preset(("dp", ("gpu",)))))
     made = bench.finish(solved)
     assert bench.optimistic_seconds(solved) <= made.seconds < solved.optimistic_seconds()
+
+
+def test_where_nothing_fits_the_batch_is_cut_into_more_parts():
+    plain = on_mesh(find_cluster("autoddl-daint-32"), Mesh.of(node=1))
+    module = prepared(import_training_step(mlp_step((8, 512, 512, 8), batch=8192)))
+    at_plain = module.clone()
+    add_cluster(at_plain, plain)
+    compiler = CandidateCompiler(at_plain, plain)
+    in_parts = (Candidate(Layout(plain.mesh, "accumulate", parts), preset(("dp", ("node",)))) for parts in (64, 128))
+    larger, smaller = (compiler.finish(compiler.solve(candidate)).tightest.held for candidate in in_parts)
+    small = replace(plain, devices=tuple(replace(each, memory=(larger + smaller) / 2) for each in plain.devices))
+    add_cluster(module, small)
+    found = Explorer(CandidateCompiler(module, small), LayoutConstraints(), Allowance(30_000)).run()
+    assert found is not None
+    assert found.fits
+    assert found.candidate.layout.parts == 128
 
 
 def test_where_memory_is_short_activations_are_computed_again():
