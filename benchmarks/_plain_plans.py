@@ -247,6 +247,7 @@ def _proportional(cluster: Cluster) -> Iterator[Plain]:
     for preset in ("dp", "zero1"):
         pins = ((preset, mesh.names),)
         yield Plain("proportional", f"{preset}, shares by speed", mesh, pins, after="balance-ratios")
+    yield Plain("proportional", "search-strategy, shares by speed", mesh, (), after="balance-ratios")
 
 
 def _even_pipelines(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]:

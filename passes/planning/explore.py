@@ -118,6 +118,9 @@ class Explorer(Race):
             in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
             layouts = (*layouts, *map(Layout, in_a_row))
             self._enter((Candidate(layout, ADDITIVE) for layout in layouts), to_the_end=True)
+            if self._gains_by_shares:
+                balanced = replace(ADDITIVE, balanced=True)
+                self._enter((Candidate(layout, balanced) for layout in layouts), to_the_end=True)
             large = {note.candidate.layout for note in self._too_large()}
             within = (Candidate(layout, replace(ADDITIVE, fits=True)) for layout in layouts if layout in large)
             self._enter(within, to_the_end=True)
@@ -194,6 +197,14 @@ class Explorer(Race):
         for mesh in self.meshes:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
+
+    @property
+    def _gains_by_shares(self) -> bool:
+        """Return whether shares by speed are worth a trial: devices differ, and data parallelism gains by them."""
+        if not self.shares:
+            return False
+        even, balanced = (self._known(self._data_parallel(balanced=is_balanced)) for is_balanced in (False, True))
+        return even is None or balanced is None or _step(balanced) < (1.0 - LEAST_GAIN) * _step(even)
 
     def _data_parallel(self, *, balanced: bool = False) -> Candidate:
         """Return data parallelism over all devices, with equal shares or with shares by speed."""
@@ -286,10 +297,7 @@ class Explorer(Race):
 
     def _balanced(self) -> Iterator[Candidate]:
         """Yield the best candidates and ZeRO with shares by speed, unless data parallelism gains too little by them."""
-        if not self.shares:
-            return
-        even, balanced = (self._known(self._data_parallel(balanced=is_balanced)) for is_balanced in (False, True))
-        if even is None or balanced is None or _step(balanced) < (1.0 - LEAST_GAIN) * _step(even):
+        if self._gains_by_shares:
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
             own = self.meshes[0]
             for name in DATA_PARALLEL[1:]:

@@ -79,7 +79,8 @@ def test_devices_that_are_far_slower_together_are_not_searched_further():
     on_all = [each.name for each in plan.candidates if "only ranks" not in each.name]
     assert "only ranks" in plan.chosen
     assert any(name.startswith("tp") for name in on_all)
-    by_hand = [Candidate(Layout(Mesh.of(gpu=3)), choice).name for choice in (ADDITIVE, *presets(Mesh.of(gpu=3)))]
+    choices = (ADDITIVE, replace(ADDITIVE, balanced=True), *presets(Mesh.of(gpu=3)))
+    by_hand = [Candidate(Layout(Mesh.of(gpu=3)), choice).name for choice in choices]
     assert sum(name.startswith("searched") for name in on_all if name not in by_hand) <= 3
     assert any(each.name.startswith("searched") for each in plan.candidates if "only ranks" in each.name)
 
@@ -187,3 +188,18 @@ def test_a_plan_whose_mesh_has_axes_of_its_own_is_simulated_on_its_cluster_and_o
     for cluster in (None, load_cluster(job)):
         (simulation,) = simulate_module(module, cluster)
         assert simulation.seconds > 0.0
+
+
+def test_shares_by_speed_of_the_additive_optimum_are_tried_however_early_the_search_ends():
+    """HAP's algorithm is one of the plans by hand: the additive optimum, and the shares that suit it."""
+    cluster, step = find_cluster("mixed-4"), mlp_step((256, 256, 10), batch=4096)
+    hand = import_training_step(step)
+    run_pipeline(Context(), hand, "prepare", verify_each=False)
+    add_cluster(hand, cluster)
+    run_pipeline(Context(), hand, "search-strategy,balance-ratios,program", verify_each=False)
+    module = planned(cluster, SearchPlanPass(work=1, idle="no"), step)
+    assert seconds(module) <= seconds(hand)
+    plan = read_plan(step_functions(module)[0])
+    assert plan is not None
+    additive = Candidate(Layout(Mesh.of(gpu=4)), replace(ADDITIVE, balanced=True))
+    assert additive.name in [each.name for each in plan.candidates]
