@@ -117,13 +117,13 @@ class Explorer(Race):
             self._enter(by_hand, to_the_end=True)
             in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
             layouts = (*layouts, *map(Layout, in_a_row))
-            self._enter((Candidate(layout, ADDITIVE) for layout in layouts), to_the_end=True)
-            if self._gains_by_shares:
-                balanced = replace(ADDITIVE, balanced=True)
-                self._enter((Candidate(layout, balanced) for layout in layouts), to_the_end=True)
+            additive = [ADDITIVE, replace(ADDITIVE, balanced=True)] if self._gains_by_shares else [ADDITIVE]
+            for choice in additive:
+                self._enter((Candidate(layout, choice) for layout in layouts), to_the_end=True)
             large = {note.candidate.layout for note in self._too_large()}
-            within = (Candidate(layout, replace(ADDITIVE, fits=True)) for layout in layouts if layout in large)
-            self._enter(within, to_the_end=True)
+            for choice in additive:
+                within = (Candidate(layout, replace(choice, fits=True)) for layout in layouts if layout in large)
+                self._enter(within, to_the_end=True)
             self._enter(self._accumulated(), to_the_end=True)
             for batch in self._keeping_less():
                 # A candidate that fits should keep as many activations as memory allows.
