@@ -80,9 +80,10 @@ def vgg(gpus: int) -> TrainingStep:
     return replace(small, model=partial(SmallImageVGG, VGGConfig(classes=10)))
 
 
-def moe(experts: int, batch: int, capacity: float = 1.25) -> TrainingStep:
+def moe(experts: int, batch: int, layers: int = 8, capacity: float = 1.25) -> TrainingStep:
     """Return BERT-MoE."""
-    return bert_step(replace(BERT, experts=sparsely_gated(experts, capacity=capacity)), batch=batch, length=128)
+    config = replace(BERT, layers=layers, experts=sparsely_gated(experts, capacity=capacity))
+    return bert_step(config, batch=batch, length=128)
 
 
 MODELS: Mapping[str, Callable[[int], TrainingStep]] = {
