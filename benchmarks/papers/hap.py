@@ -4,9 +4,9 @@ Zhang et al., EuroSys 2024): its figures 2, 4 and 13 to 19.
 
     python benchmarks/papers/hap.py [--only SECTION ...]
 
-Sections: `shares` (figure 2), `gathers` (4), `mixed` (13), `equal` (14), `ablation` (15), `concurrent` (16), `experts`
-(17), `accuracy` (18), `depth` (19) and `turns`. Each prints a table and writes JSON and a plot. `hap_plans.py` has the
-models, the clusters and the baselines. "auto" is `search-plan`.
+Sections: `shares` (figure 2), `gathers` (4), `mixed` (13), `equal` (14), `overlap`, `ablation` (15), `concurrent` (16),
+`experts` (17), `accuracy` (18), `depth` (19) and `turns`. Each prints a table and writes JSON and a plot. `hap_plans.py`
+has the models, the clusters and the baselines. "auto" is `search-plan`.
 
 The paper shows its figures only as plots, so the tables compare our results with statements in its text.
 
@@ -55,11 +55,14 @@ from shardwright.ir.collective_cost import Method
 from shardwright.ir.collective_cost import step_seconds as collective_seconds
 from shardwright.ir.collectives import single_step
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.overlap import ALL
 from shardwright.ir.sharding import Sharding, parse_sharding
 from shardwright.ir.submesh import on_mesh
 from shardwright.models.bert import bert_step
 from shardwright.models.mlp import mlp_step
 from shardwright.models.vit import vit_step
+from shardwright.passes.analysis.simulation.overlap_report import overlaps
+from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.shares.prediction import predicted_seconds
 
@@ -80,6 +83,9 @@ MOST_DEVICES = 8
 
 PADDED = "sort-across-rows,insert-resharding,agree-on-choices,select-collectives{method=padded},overlap,join-updates"
 """The passes of `program`, with gathers and scatters of unequal parts always padded."""
+
+BLOCKING = "communicate,overlap{gradients=false gathers=false activations=false},join-updates"
+"""The passes of `program`, without overlap of communication and computation."""
 
 FIGURE_13 = {"VGG19": "up to 2.41x", "ViT": "as DP-CP", "BERT-Base": "1.28x on 64", "BERT-MoE": "as DeepSpeed"}
 FIGURE_14 = {"VGG19": "up to 3.17x", "ViT": "up to 1.19x", "BERT-Base": "up to 1.22x", "BERT-MoE": "up to 1.13x"}
@@ -147,6 +153,19 @@ def mixed(models: Sequence[str], gpus: Sequence[int]) -> Rows:
 def equal(models: Sequence[str], gpus: Sequence[int]) -> Rows:
     """Return figure 14: four machines of P100."""
     return [compared(model, count, P100, FIGURE_14[model]) for model in models for count in gpus if count <= 32]
+
+
+def overlap(models: Sequence[str], gpus: int) -> Rows:
+    """Return the steps of DP-CP and of HAP's plan with and without overlap, and the times of the busiest GPU."""
+    in_a_row, rows = machines(gpus, range(HOSTS)), Rows()
+    in_a_row = on_mesh(in_a_row, flat(in_a_row))
+    ways = {"DP-CP": (fixed("dp", axes=("gpu",)), by_speed(in_a_row)), "HAP": (TURNS,)}
+    for model, (way, passes), program in itertools.product(models, ways.items(), ("program", BLOCKING)):
+        simulated = simulate_module(hap_plans.planned(imported(model, gpus), in_a_row, *passes, program))[0]
+        busiest = overlaps(simulated, simulated.busiest(None).number)[ALL, ALL]
+        row = {"model": model, "way": way, "overlapped": str(program != BLOCKING), "step ms": 1e3 * simulated.seconds}
+        rows.append(row | {"compute ms": 1e3 * busiest.compute, "sent ms": 1e3 * busiest.communication})
+    return rows
 
 
 def ablation(models: Sequence[str], gpus: int) -> Rows:
@@ -304,6 +323,7 @@ def main() -> None:
         "gathers": (lambda _: gathers(), plot_lines),
         "mixed": (lambda options: mixed(options.models, options.gpus), plot_steps),
         "equal": (lambda options: equal(options.models, options.gpus), plot_steps),
+        "overlap": (lambda options: overlap(options.models, options.gpus[-1]), plot_groups),
         "ablation": (lambda options: ablation(options.models, options.gpus[-1]), plot_groups),
         "concurrent": (lambda options: concurrent(options.models), plot_groups),
         "experts": (lambda options: experts(options.experts), plot_lines),
@@ -321,7 +341,7 @@ def main() -> None:
     parser.add_argument("--experts", nargs="+", type=int, default=(4, 5, 6, 7, 8, 9, 10, 12), help="of figure 17")
     parser.add_argument("--layers", nargs="+", type=int, default=(2, 4, 8, 12, 24), help="of figures 18 and 19")
     parser.add_argument("--clusters", type=int, default=100, help="number of random clusters of `turns`")
-    quick = {"only": ["gathers", "shares", "turns", "depth"], "widths": [256], "layers": [2], "clusters": 2}
+    quick = {"only": ["gathers", "shares", "turns", "depth"], "widths": [256], "layers": [2], "clusters": 1}
     options = parsed(parser, **quick)
     for name in options.only:
         make, plot = sections[name]
