@@ -5,8 +5,8 @@ Zhang et al., EuroSys 2024): its figures 2, 4 and 13 to 19.
     python benchmarks/papers/hap.py [--only SECTION ...]
 
 Sections: `shares` (figure 2), `gathers` (4), `mixed` (13), `equal` (14), `overlap`, `ablation` (15), `concurrent` (16),
-`experts` (17), `accuracy` (18), `depth` (19) and `turns`. Each prints a table and writes JSON and a plot. `hap_plans.py`
-has the models, the clusters and the baselines. "auto" is `search-plan`.
+`experts` (17), `accuracy` (18), `depth` (19) and `turns`. Each prints a table and writes JSON and a plot. The models,
+the clusters and the baselines are in `hap_plans.py`. "auto" is `search-plan`.
 
 The paper shows its figures only as plots, so the tables compare our results with statements in its text.
 
