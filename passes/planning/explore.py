@@ -111,24 +111,7 @@ class Explorer(Race):
         is_of_use = self.best is not None or self.ranks is None or self._too_large(shrinking=True)
         if is_of_use and not self.allowance.is_late:
             # Plans that people would write by hand are always compared, however early the search ends.
-            own = Layout(self.meshes[0])
-            layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
-            by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
-            self._enter(by_hand, to_the_end=True)
-            in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
-            layouts = (*layouts, *map(Layout, in_a_row))
-            self._enter((Candidate(layout, ADDITIVE) for layout in layouts), to_the_end=True)
-            if self._gains_by_shares:
-                balanced = replace(ADDITIVE, balanced=True)
-                self._enter((Candidate(layout, balanced) for layout in layouts), to_the_end=True)
-            large = {note.candidate.layout for note in self._too_large()}
-            within = (Candidate(layout, replace(ADDITIVE, fits=True)) for layout in layouts if layout in large)
-            self._enter(within, to_the_end=True)
-            self._enter(self._accumulated(), to_the_end=True)
-            for batch in self._finer_parts():
-                self._enter(batch, to_the_end=True)
-            for batch in self._keeping_less():
-                # A candidate that fits should keep as many activations as memory allows.
+            for batch in self._by_hand():
                 self._enter(batch, to_the_end=True)
         self._finish_estimated(FINALISTS)
         for _ in range(LATE_FINALISTS):
@@ -199,6 +182,24 @@ class Explorer(Race):
         for mesh in self.meshes:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
+
+    def _by_hand(self) -> Iterator[Iterable[Candidate]]:
+        """Yield the plans that people would write: presets, `search-strategy`, HAP's algorithm, and ways to fit."""
+        own = Layout(self.meshes[0])
+        layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
+        yield (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
+        in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
+        layouts = (*layouts, *map(Layout, in_a_row))
+        additive = [ADDITIVE, replace(ADDITIVE, balanced=True)] if self._gains_by_shares else [ADDITIVE]
+        for choice in additive:
+            yield (Candidate(layout, choice) for layout in layouts)
+        large = {note.candidate.layout for note in self._too_large()}
+        for choice in additive:
+            yield (Candidate(layout, replace(choice, fits=True)) for layout in layouts if layout in large)
+        yield self._accumulated()
+        yield from self._finer_parts()
+        # A candidate that fits should keep as many activations as memory allows.
+        yield from self._keeping_less()
 
     @property
     def _gains_by_shares(self) -> bool:

@@ -198,15 +198,17 @@ def test_a_plan_whose_mesh_has_axes_of_its_own_is_simulated_on_its_cluster_and_o
         assert simulation.seconds > 0.0
 
 
-def test_shares_by_speed_of_the_additive_optimum_are_tried_however_early_the_search_ends():
-    """HAP's algorithm is one of the plans by hand: the additive optimum, and the shares that suit it."""
+@pytest.mark.parametrize(("memory", "fits"), [(4e9, False), (7.5e6, True)])
+def test_the_additive_optimum_is_tried_with_shares_by_speed_however_early_the_search_ends(memory: float, fits: bool):
+    """HAP's algorithm is one of the plans by hand: the additive optimum within memory, and the shares that suit it."""
     cluster, step = find_cluster("mixed-4"), mlp_step((256, 256, 10), batch=4096)
+    cluster = replace(cluster, devices=tuple(replace(device, memory=memory) for device in cluster.devices))
     hand = by_hand(cluster, "search-strategy,balance-ratios,program", step)
     module = planned(cluster, SearchPlanPass(work=1, idle="no"), step)
     assert seconds(module) <= seconds(hand)
     plan = read_plan(step_functions(module)[0])
     assert plan is not None
-    additive = Candidate(Layout(Mesh.of(gpu=4)), replace(ADDITIVE, balanced=True))
+    additive = Candidate(Layout(Mesh.of(gpu=4)), replace(ADDITIVE, balanced=True, fits=fits))
     assert additive.name in [each.name for each in plan.candidates]
 
 
