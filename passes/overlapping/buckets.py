@@ -70,6 +70,7 @@ class BucketTraffic:
         collectives = [op for role in CollectiveRole for op in flow.of(role)]
         self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
         self.keys = {op: _key(op, flow, cluster) for op in collectives}
+        self._limits: dict[CollectiveOp, float] = {}
 
     def size(self, ops: Iterable[CollectiveOp]) -> float:
         """Return the total bytes of `ops`, as `Communication` counts them."""
@@ -77,8 +78,22 @@ class BucketTraffic:
 
     def fits(self, group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
         """Return whether `op` fits into a bucket of `group`."""
-        key = self.keys[op]
-        return self.size((*group, op)) <= self.times.bucket_bytes(key.kind, key.axes)
+        return self.size((*group, op)) <= self._limit(op)
+
+    def _limit(self, op: CollectiveOp) -> float:
+        """
+        Return the bytes of a bucket with `op`.
+
+        A bucket over fast links would make collectives over slow links that continue it wait for its last operand, so
+        it has no more of them than a bucket of their own.
+        """
+        if op not in self._limits:
+            key = self.keys[op]
+            limit = self.times.bucket_bytes(key.kind, key.axes)
+            following = (other for other in self.flow.continued_by(op) if self.bytes.get(other))
+            of_others = (self._limit(other) * self.bytes[op] / self.bytes[other] for other in following)
+            self._limits[op] = min((limit, *of_others))
+        return self._limits[op]
 
     def latest_start(self, group: Sequence[CollectiveOp]) -> int:
         """

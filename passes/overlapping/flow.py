@@ -88,6 +88,10 @@ class OpFlow:
         further = (user for user in users if isinstance(user, CollectiveOp) and self._hands_on(user))
         return max((1 + self.height(user) for user in further), default=0)
 
+    def continued_by(self, op: CollectiveOp) -> list[CollectiveOp]:
+        """Return the collectives on the result of `op` or on a view of it."""
+        return [user for user in _final_users(op.result, is_view) if isinstance(user, CollectiveOp)]
+
     def has_work(self, after: int, before: int) -> bool:
         """Return whether an op strictly between two positions computes."""
         return before > after + 1 and self._work[min(before, self.end)] > self._work[after + 1]
