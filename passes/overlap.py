@@ -102,7 +102,8 @@ class OverlapPass(ModulePass):
 
     bucket_mb: int | float | None = None
     """Size of a bucket in MiB; by default the size that makes communication on the module's cluster take an eighth
-    longer than at best (8 times as long to send as a collective takes to begin), or 25 without a cluster."""
+    longer than at best (8 times as long to send as a collective takes to begin), or 25 without a cluster. A bucket over
+    fast links is no larger than the buckets over slow links that continue it."""
 
     prefetch: int = 1
     """Number of buckets that parameters are gathered ahead of their use."""

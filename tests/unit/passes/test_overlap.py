@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from split_cluster import split_cluster
@@ -15,16 +16,19 @@ from shardwright.dialects.compute import SIGNATURE, ComputeOp
 from shardwright.dialects.mesh_ops import ClusterOp, MeshOp
 from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.dialects.spmd import CollectiveOp, StartOp, WaitOp
-from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster import Cluster, Link
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.ir.signatures import signatures
 from shardwright.lowering.interpreter.verify_numerics import check_pass
+from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.timeline import predict
-from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import cluster_of_module, step_functions
 
 MIB = 2**20
@@ -163,3 +167,20 @@ def test_less_is_in_flight_if_memory_is_short():
 def test_a_second_run_changes_nothing():
     once = overlapped(planned("mlp-tiny", find_cluster("local-4"), "dp"))
     assert str(overlapped(once)) == str(once)
+
+
+def test_a_bucket_over_fast_links_does_not_delay_its_reductions_over_slow_links():
+    """With ZeRO-1 inside hosts, gradients are scattered over `gpu` and then reduced over `node`."""
+    mesh = Mesh.of(node=2, gpu=4)
+    links = (Link("node", 1e-6, 1e-8), Link("gpu", 1e-4, 1e-12))
+    module = import_training_step(mlp_step((64,) * 9, batch=64))
+    add_cluster(module, replace(split_cluster(mesh), links=links))
+    pins = "[[pin]]\npreset='dp'\naxes=['node']\n[[pin]]\npreset='zero1'\naxes=['gpu']"
+    run_pipeline(Context(), module, "prepare")
+    run_pipeline(Context(), module, Pipeline.of(SearchStrategyPass("fixed", pins=pins)))
+    run_pipeline(Context(), module, "communicate,overlap")
+    starts = [op for op in step_of(module).body.block.ops if isinstance(op, StartOp)]
+    kinds = [op.collective for op in starts]
+    assert kinds.count(CollectiveKind.REDUCE_SCATTER) > 2
+    last = len(kinds) - 1 - kinds[::-1].index(CollectiveKind.REDUCE_SCATTER)
+    assert kinds.index(CollectiveKind.ALL_REDUCE) < last
