@@ -84,8 +84,8 @@ class BucketTraffic:
         """
         Return the bytes of a bucket with `op`.
 
-        A bucket over fast links would make collectives over slow links that continue it wait for its last operand, so
-        it has no more of them than a bucket of their own.
+        Collectives over slow links that continue a bucket over fast links wait for its last operand. Its limit is
+        therefore at most the limit of their own bucket, in proportion to their bytes.
         """
         if op not in self._limits:
             key = self.keys[op]
