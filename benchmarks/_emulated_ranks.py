@@ -55,13 +55,20 @@ def measure(case: Case) -> dict[str, Any]:
         seconds = torch.tensor([_matrix_seconds(pace)], dtype=torch.float64)
     flops = [torch.empty(1, dtype=torch.float64) for _ in range(case.ranks)]
     dist.all_gather(flops, 2 * _WIDTH**3 / seconds)
-    results: dict[str, Any] = {"flops": [rate.item() for rate in flops], "latency": {}, "bandwidth": 0.0}
+    results: dict[str, Any] = {"flops": [rate.item() for rate in flops], "bandwidth": 0.0}
+    results |= {"latency": {}, "efficiency": {}}
     if case.ranks_each > 1:
-        results["latency"][INSIDE] = _one_way(1, _SMALL, 100)
         results["bandwidth"] = 4 * _LARGE / _one_way(1, _LARGE, 10)
+        results["latency"][INSIDE] = latency = max(_one_way(1, _SMALL, 100), _of_collective(case))
+        if len(case.rates) == 1:
+            ideal = 4 * _PART * (case.ranks - 1) / results["bandwidth"]
+            results["efficiency"][INSIDE] = _efficiencies(case, "gpu", ideal, latency)
     if len(case.rates) > 1:
         results["latency"][BETWEEN] = latency = _one_way(case.ranks - 1, _SMALL, 100)
-        results["efficiency"] = {BETWEEN: _efficiencies(case, latency)}
+        slowest = min(rate for rate in case.rates if rate is not None) * 1e6 / 8
+        # All groups of an axis share the link of a host.
+        ideal = 4 * _PART * (len(case.rates) - 1) * case.ranks_each / slowest
+        results["efficiency"][BETWEEN] = _efficiencies(case, "node", ideal, latency)
     return results
 
 
@@ -103,24 +110,34 @@ def _one_way(other: int, size: int, times: int) -> float:
     return middle.item()
 
 
-def _efficiencies(case: Case, latency: float) -> dict[str, float]:
-    """Return the share of the slowest host's rate that each kind of collective between hosts reaches."""
-    count = len(case.rates)
-    comm = Communicator(Mesh.of(node=count, gpu=case.ranks_each), (("node",),))
-    part, axes = torch.ones(_PART), ("node",)
+def _of_collective(case: Case) -> float:
+    """Return the seconds that a hop of a small all-reduce on all ranks takes."""
+    small, hops = torch.ones(_SMALL), 2 * (case.ranks - 1)
+    return statistics.median(until_all_are_done(lambda: dist.all_reduce(small)) for _ in range(20)) / hops
+
+
+def _efficiencies(case: Case, axis: str, ideal: float, latency: float) -> dict[str, float]:
+    """
+    Return the share of the bandwidth that each kind of collective over an axis reaches.
+
+    Args:
+        ideal: seconds of an all-gather at full bandwidth.
+    """
+    count = len(case.rates) if axis == "node" else case.ranks_each
+    axes = (axis,)
+    comm = Communicator(Mesh.of(node=len(case.rates), gpu=case.ranks_each), (axes,))
+    part = torch.ones(_PART)
     whole = part.repeat(count)
     calls: dict[str, tuple[int, Callable[[], object]]] = {
         "all_reduce": (2, lambda: comm.all_reduce(whole, axes)),
         "all_gather": (1, lambda: comm.all_gather(part, 0, axes)),
         "reduce_scatter": (1, lambda: comm.reduce_scatter(whole, 0, axes)),
     }
-    slowest = min(rate for rate in case.rates if rate is not None) * 1e6 / 8
     efficiencies: dict[str, float] = {}
     for kind, (rounds, call) in calls.items():
-        # All groups of an axis share the link of a host.
-        ideal = rounds * 4 * _PART * (count - 1) * case.ranks_each / slowest
         seconds = statistics.median(until_all_are_done(call) for _ in range(5))
-        efficiencies[kind] = min(1.0, ideal / max(ideal, seconds - rounds * (count - 1) * latency))
+        best = rounds * ideal
+        efficiencies[kind] = min(1.0, best / max(best, seconds - rounds * (count - 1) * latency))
     return efficiencies
 
 

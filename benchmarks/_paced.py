@@ -24,6 +24,9 @@ _LEAST_SLEEP = 1e-3
 
 _COLLECTIVES = "c10d"
 
+_ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
+"""Ops that only allocate memory, which a device does not take part in."""
+
 
 class Paced(TorchDispatchMode):
     """
@@ -31,8 +34,8 @@ class Paced(TorchDispatchMode):
 
     An op takes `slower * (LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH))` seconds. A core needs a small part of that
     time, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
-    core is not multiplied. Views and collectives take their own time, and collectives begin after the sleep for the ops
-    before them.
+    core is not multiplied. Views, allocations and collectives take their own time, and collectives begin after the
+    sleep for the ops before them.
     """
 
     def __init__(self, slower: float = 1.0) -> None:
@@ -51,7 +54,7 @@ class Paced(TorchDispatchMode):
         start = time.thread_time()
         result = func(*args, **kwargs)
         took = time.thread_time() - start
-        if not func.is_view:
+        if not func.is_view and func.name().partition(".")[0] not in _ALLOCATIONS:
             self._owed += self.slower * device_seconds(func, args, kwargs, result) - took
         if self._owed >= _LEAST_SLEEP:
             self.settle()
