@@ -163,6 +163,10 @@ def answer(work: Callable[[Any], Any]) -> None:
     if dist.get_rank() == 0:
         Path(folder, _ANSWER).write_text(json.dumps(result))
     dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread of gloo may still run, and would abort an interpreter that ends in the usual way.
+    os._exit(0)
 
 
 def _slow(rank: int, pid: int, share: float | None) -> None:
