@@ -163,5 +163,5 @@ def test_a_search_reports_its_progress_once_in_a_while(monkeypatch: pytest.Monke
     now = iter([1.0, 6.0, 7.0, 11.5])
     monkeypatch.setattr(notes, "perf_counter", lambda: next(now))
     allowance = Allowance(1.0, began=0.0, reported=0.0)
-    levels = [allowance.report_level() for _ in range(4)]
+    levels = [allowance.next_report_level() for _ in range(4)]
     assert levels == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
