@@ -59,7 +59,7 @@ def measure(case: Case) -> dict[str, Any]:
     results |= {"latency": {}, "efficiency": {}}
     if case.ranks_each > 1:
         results["bandwidth"] = 4 * _LARGE / _one_way(1, _LARGE, 10)
-        results["latency"][INSIDE] = latency = max(_one_way(1, _SMALL, 100), _of_collective(case))
+        results["latency"][INSIDE] = latency = max(_one_way(1, _SMALL, 100), _hop_seconds(case))
         if len(case.rates) == 1:
             ideal = 4 * _PART * (case.ranks - 1) / results["bandwidth"]
             results["efficiency"][INSIDE] = _efficiencies(case, "gpu", ideal, latency)
@@ -110,7 +110,7 @@ def _one_way(other: int, size: int, times: int) -> float:
     return middle.item()
 
 
-def _of_collective(case: Case) -> float:
+def _hop_seconds(case: Case) -> float:
     """Return the seconds that a hop of a small all-reduce on all ranks takes."""
     small, hops = torch.ones(_SMALL), 2 * (case.ranks - 1)
     return statistics.median(until_all_are_done(lambda: dist.all_reduce(small)) for _ in range(20)) / hops

@@ -75,8 +75,8 @@ def run_passes(
     Run `passes` on `module` in place and return the seconds of each by name, summed for a pass that runs twice.
 
     `on_before` and `on_after` are called with the module around every pass, outside the timing; `on_after` only if the
-    pass succeeded and, with `verify_each`, left valid IR. The module is verified only after passes that change
-    it. PassError names the pass that failed.
+    pass succeeded and, with `verify_each`, left valid IR. The module is verified only after passes that change it.
+    PassError names the pass that failed.
     """
     seconds: dict[str, float] = {}
     valid: list[object] = []

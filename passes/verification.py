@@ -34,14 +34,15 @@ def first_fault(module: Operation) -> Fault | None:
 
 def state_of(module: Operation) -> list[object]:
     """
-    Return everything that verification reads: ops, operands, types and attributes, in the order of the ops.
+    Return everything that verification reads: ops with their blocks, operands, types and attributes, in order.
 
     Attributes are immutable, so a module whose state `is_same` as at an earlier verification is still valid. Comparing
     states takes a twentieth of the time of a verification.
     """
     state: list[object] = []
     for op in module.walk():
-        state += (op, *op.operands, *(result.type for result in op.results), *op.successors)
+        # Without the block, an op that leaves a region at its end would keep its place in the walk.
+        state += (op, op.parent, *op.operands, *(result.type for result in op.results), *op.successors)
         for attributes in (op.attributes, op.properties):
             state += (len(attributes), *attributes, *attributes.values())
         for region in op.regions:

@@ -15,8 +15,8 @@ _FRESH_BEATS = 4
 _SECONDS_TO_CONNECT = 1.0
 """How long a rank waits for a rank that has left, whose last messages may still arrive."""
 
-_NEARLY = 0.75
-"""The part of the bound on silence after which a rank counts as silent, because the others began to wait later."""
+_SILENT_FRACTION = 0.75
+"""Fraction of the bound on silence after which a rank counts as silent, since other ranks started to wait later."""
 
 _NOTICED_SECONDS = 0.01
 """The least excess per step of a slow rank; processes that share cores vary by less."""
@@ -183,7 +183,7 @@ class Judge:
         long = [rank for rank in waiting if now - self._moved[rank] >= self.bounds.silent]
         if not long:
             return None
-        begins, patience = self._begin(long, now, states), _NEARLY * self.bounds.silent
+        begins, patience = self._begin(long, now, states), _SILENT_FRACTION * self.bounds.silent
         deaf = [rank for rank, at in enumerate(self._heard) if now - at >= patience and rank not in begins]
         over = [rank for rank in long if now - self._moved[rank] >= getattr(self.bounds, self._bound(rank))]
         if not deaf and not over:
@@ -200,7 +200,7 @@ class Judge:
         """Return the ranks before their first step that compute, or stopped reporting because their host is busy."""
         if any(now - self._moved[rank] >= self.bounds.start for rank in long):
             return set()
-        before, ages = now - _NEARLY * self.bounds.silent, enumerate(zip(self._heard, self._worked))
+        before, ages = now - _SILENT_FRACTION * self.bounds.silent, enumerate(zip(self._heard, self._worked))
         alive = {rank for rank, (heard, worked) in ages if heard <= before or worked > before}
         return {rank for rank in alive if self._reports[rank].work >= 0 and rank not in states}
 

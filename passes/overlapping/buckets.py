@@ -84,8 +84,8 @@ class BucketTraffic:
         """
         Return the bytes of a bucket with `op`.
 
-        Collectives over slow links that continue a bucket over fast links wait for its last operand. Its limit is
-        therefore at most the limit of their own bucket, in proportion to their bytes.
+        A collective over slow links that continues a bucket over fast links waits for the last operand of the bucket.
+        The limit is therefore lowered to the limits of the collectives that continue `op`, scaled by their bytes.
         """
         if op not in self._limits:
             key = self.keys[op]

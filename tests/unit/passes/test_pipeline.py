@@ -16,7 +16,7 @@ from shardwright.dialects.text import parse_module
 from shardwright.passes.errors import OpFailure, PassError, describe, fail
 from shardwright.passes.pipeline import run_passes, run_pipeline
 from shardwright.passes.pipeline_spec import PipelineError
-from shardwright.passes.verification import first_fault
+from shardwright.passes.verification import first_fault, is_same, state_of
 
 ADD = """\
 func.func @f(%x: i32) -> i32 {
@@ -179,6 +179,18 @@ def test_a_pass_that_changes_nothing_is_not_verified_again(monkeypatch: pytest.M
     nothing, change = OnAdditions(lambda op: None), OnAdditions(lambda op: op.attributes.update(note=StringAttr("new")))
     run_passes(ctx, parse_module(ctx, ADD), [nothing, nothing, change, nothing])
     assert len(verified) == 2
+
+
+def test_an_op_that_leaves_a_region_changes_the_state():
+    module = parse_module(context(), "builtin.module { builtin.module { %0 = arith.constant 1 : i32 } }")
+    before = state_of(module)
+    (inner,) = module.ops
+    assert isinstance(inner, ModuleOp)
+    (constant,) = inner.ops
+    constant.detach()
+    module.body.block.add_op(constant)
+    assert [*module.walk()] == [module, inner, constant]
+    assert not is_same(state_of(module), before)
 
 
 def test_verification_can_be_left_out():

@@ -40,19 +40,22 @@ LOCAL = Path(__file__).parents[3] / "examples" / "clusters" / "local-4.toml"
 SMALL = mlp_step((16, 64, 64, 8), batch=64)
 
 
-def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass(), step: TrainingStep = SMALL) -> ModuleOp:
+def prepared(cluster: Cluster, step: TrainingStep) -> ModuleOp:
     module = import_training_step(step)
     run_pipeline(Context(), module, "prepare", verify_each=False)
     add_cluster(module, cluster)
+    return module
+
+
+def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass(), step: TrainingStep = SMALL) -> ModuleOp:
+    module = prepared(cluster, step)
     search.apply(Context(), module)
     assert first_fault(module) is None
     return module
 
 
 def by_hand(cluster: Cluster, pipeline: str, step: TrainingStep) -> ModuleOp:
-    module = import_training_step(step)
-    run_pipeline(Context(), module, "prepare", verify_each=False)
-    add_cluster(module, cluster)
+    module = prepared(cluster, step)
     run_pipeline(Context(), module, pipeline, verify_each=False)
     return module
 
@@ -88,8 +91,8 @@ def test_devices_that_are_far_slower_together_are_not_searched_further():
     assert "only ranks" in plan.chosen
     assert any(name.startswith("tp") for name in on_all)
     choices = (ADDITIVE, replace(ADDITIVE, balanced=True), *presets(Mesh.of(gpu=3)))
-    by_hand = [Candidate(Layout(Mesh.of(gpu=3)), choice).name for choice in choices]
-    assert sum(name.startswith("searched") for name in on_all if name not in by_hand) <= 3
+    plain = [Candidate(Layout(Mesh.of(gpu=3)), choice).name for choice in choices]
+    assert sum(name.startswith("searched") for name in on_all if name not in plain) <= 3
     assert any(each.name.startswith("searched") for each in plan.candidates if "only ranks" in each.name)
 
 
