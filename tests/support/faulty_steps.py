@@ -366,7 +366,8 @@ def _say(rank: int, what: str, loss: torch.Tensor) -> None:
 
 def forks() -> None:
     """Fork children of a rank that exit, fail, step and load data."""
-    step = planned()
+    # No rank is silent by a fault here, and one may be slow to fork on a busy machine.
+    step = planned(faults=FaultBounds(gone=BOUNDS.gone, silent=30.0))
     trained(step)
     for child in (lambda: sys.exit(3), lambda: {}["no such sample"], lambda: step(batch())):
         if not (pid := os.fork()):
