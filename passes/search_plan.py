@@ -238,6 +238,10 @@ class SearchPlanPass(ModulePass):
         allowance = Allowance(work, self.budget)
         explorers = [whole := Explorer(bench, fixed, allowance, processes=self.processes)]
         whole.begin()
+        finished: list[tuple[Finished, CandidateCompiler]] = []
+        if is_tight := whole.expected_seconds == inf:
+            # Parts of the cluster have less memory, so they come after a plan for all devices that fits.
+            finished += [(plan, bench)] if (plan := whole.go_on()) is not None else []
         for ranks, part in self._parts(bench, fixed):
             own = bench.on(part)
             worth = _worth(explorers, ranks)
@@ -245,8 +249,7 @@ class SearchPlanPass(ModulePass):
                 share = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, share, processes=self.processes, ranks=ranks))
                 explorers[-1].begin(worth)
-        finished: list[tuple[Finished, CandidateCompiler]] = []
-        for explorer in sorted(explorers, key=lambda explorer: explorer.plain):
+        for explorer in sorted(explorers[is_tight:], key=lambda explorer: explorer.plain):
             # The likeliest devices come first, since their best plan ends the search on the others.
             others = [other for other in explorers if other is not explorer]
             if (plan := explorer.go_on(_worth(others, explorer.ranks, expected=False))) is not None:

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
-"""Seconds that ranks may take to end by themselves, and again after SIGTERM."""
+"""Seconds that ranks may take to end by themselves, and again after a signal."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -41,6 +41,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
     )
     before = signal.signal(signal.SIGTERM, _interrupted)
     processes: list[subprocess.Popen[bytes]] = []
+    ending = signal.SIGTERM
     try:
         for rank in range(ranks):
             # Each rank has a separate session: keyboard signals reach it only through this process.
@@ -52,8 +53,12 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
             )
             processes.append(process)
         return _first_failure(processes)
+    except KeyboardInterrupt:
+        # A rank that alone receives SIGTERM reports it as a fault of the job.
+        ending = signal.SIGINT
+        raise
     finally:
-        _end(processes)
+        _end(processes, ending)
         signal.signal(signal.SIGTERM, before)
 
 
@@ -95,11 +100,10 @@ def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int, i
     return failed
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Terminate the processes that still run, and kill any process that ignores this."""
+def _end(processes: Sequence[subprocess.Popen[bytes]], by: signal.Signals) -> None:
+    """End the processes that still run by a signal, and kill any process that ignores it."""
     for process in processes:
-        if process.poll() is None:
-            process.terminate()
+        process.send_signal(by)
     deadline = time.monotonic() + _END_SECONDS
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

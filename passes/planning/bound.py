@@ -154,7 +154,8 @@ def parts_bound(bench: CandidateCompiler, layout: Layout, *, rounds: int = ROUND
         return bound
     whole = stages[0][0].whole
     batch = Batch(bench.rows, AXIS, layout.parts, layout.mode == "duplex")
-    loop = BatchLoop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+    parts_found = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
+    loop = BatchLoop(layout.parts, parts_found, in_flight=layout.parts)
     parts = [_Bounding(v, c, constraints_of(v), LIMITS, bench.tables_of(c), loop) for v, c in stages]
     runs = {op: each for part in parts for op, each in part.runs().items()}
     crossing = crossing_seconds(whole.func, loop, on_mesh(bench.cluster, layout.mesh), clusters)

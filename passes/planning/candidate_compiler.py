@@ -347,7 +347,8 @@ class CandidateCompiler:
         loop = self._loop(candidate.layout, step)
         builders = [self._builder(candidate, *stage, loop, narrow) for stage in step.stages]
         stages = zip(step.stages, builders, strict=True)
-        return [_strategy(view, cluster, build, fits=candidate.choice.fits) for (view, cluster, _), build in stages]
+        fits = candidate.choice.fits
+        return [_strategy(view, cluster, build, loop, fits=fits) for (view, cluster, _), build in stages]
 
     def _builder(
         self,
@@ -393,14 +394,15 @@ class CandidateCompiler:
     def _loop(self, layout: Layout, step: LaidOut) -> BatchLoop | None:
         if layout.parts == 1:
             return None
-        return step.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"))
+        in_flight = layout.parts if layout.mode == "duplex" else min(layout.stages * layout.chunks, layout.parts)
+        return step.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"), in_flight)
 
 
 def _strategy(
-    view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], *, fits: bool
+    view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], loop: BatchLoop | None, *, fits: bool
 ) -> tuple[Strategy, StrategySums]:
     if fits:
-        within = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory)
+        within = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory, loop)
         return within.strategy, within.problem.sums(within.solution.assignment)
     problem = build()
     solution = good_solution(problem.problem)

@@ -172,7 +172,9 @@ class Evaluator:
 
     def _solved(self, candidate: Candidate) -> SolvedCandidate | str:
         benches = self._of(candidate)
-        short = benches.short if candidate.layout.mode != "pipeline" else None
+        # Short steps hold fewer activations, so a strategy that must fit is found for the whole step.
+        is_short = candidate.layout.mode != "pipeline" and not candidate.choice.fits
+        short = benches.short if is_short else None
         if short is None or benches.whole.is_folded(candidate):
             # A strategy of the folded step can be judged by short steps only if both of these are folded, too.
             serves = short is not None and all(bench.is_folded(candidate) for bench in short.both)

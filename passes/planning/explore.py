@@ -48,6 +48,9 @@ FINALISTS = 2
 LATE_FINALISTS = 3
 """The number of further such candidates, one by one, while an estimate is about as short as the best step."""
 
+NEARLY_FITS = 2.0
+"""A strategy that takes at most this multiple of the memory may be changed to fit at little cost."""
+
 SHORT_STEPS_ERR = 0.1
 """The part of an estimate by short steps that the whole step may save (0.083: `gpt2-48` on `h100-8x8`)."""
 
@@ -169,8 +172,12 @@ class Explorer(Race):
         yield [Candidate(Layout(mesh), self._usual()) for mesh in self.meshes[1:]]
         yield [Candidate(own, choice) for choice in presets(own.mesh)]
         if self.best is None and not self.estimates:
+            # A plan that fits ends many of the other trials early.
+            yield list(self._tensor_parallel())
+            yield list(self._accumulated())
+            yield from self._finer_parts()
             yield from self._keeping_less()
-        yield [replace(leader, choice=choice) for leader in self._leaders(REFINED) for choice in FIRST]
+        yield [replace(leader, choice=choice) for leader in self._leaders(REFINED, LEAST_GAIN) for choice in FIRST]
         yield list(self._balanced())
         yield list(self._on_three_axes())
         yield list(self._over_time())
@@ -186,6 +193,7 @@ class Explorer(Race):
     def _by_hand(self) -> Iterator[Iterable[Candidate]]:
         """Yield the plans that people would write: presets, `search-strategy`, HAP's algorithm, and ways to fit."""
         own = Layout(self.meshes[0])
+        yield self._tensor_parallel()
         layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
         yield (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
         in_a_row = [mesh for mesh in self.meshes[1:] if len(mesh.axes) == 1]
@@ -193,9 +201,14 @@ class Explorer(Race):
         additive = [ADDITIVE, replace(ADDITIVE, balanced=True)] if self._gains_by_shares else [ADDITIVE]
         for choice in additive:
             yield (Candidate(layout, choice) for layout in layouts)
-        large = {note.candidate.layout for note in self._too_large()}
+        yield self._within_memory(most=NEARLY_FITS)
+        refused = [note for note in self.notes if note.seconds is None and note.same_as is None]
+        large = {(note.candidate.layout, note.candidate.choice.balanced) for note in (*self._too_large(), *refused)}
         for choice in additive:
-            yield (Candidate(layout, replace(choice, fits=True)) for layout in layouts if layout in large)
+            tried = (self._as_asked(Candidate(layout, choice)) for layout in layouts)
+            yield (
+                replace(it, choice=replace(choice, fits=True)) for it in tried if (it.layout, choice.balanced) in large
+            )
         yield self._accumulated()
         yield from self._finer_parts()
         # A candidate that fits should keep as many activations as memory allows.
@@ -233,7 +246,8 @@ class Explorer(Race):
         leaders = (leader.layout.mesh for leader in self._leaders(len(self.notes)))
         best = next((mesh for mesh in leaders if len(mesh.axes) == 2), None)
         for mesh in finer_meshes(best) if best is not None else ():
-            yield from (Candidate(Layout(mesh), choice) for choice in (*FIRST, *presets(mesh)))
+            # The refinements try the other objectives on the best of these meshes, whose problems are large.
+            yield from (Candidate(Layout(mesh), choice) for choice in (self._usual(), *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
         """Yield the most promising pipelines, accumulations and duplex layouts, which cut the batch into parts."""
@@ -322,13 +336,19 @@ class Explorer(Race):
         if self.bench.has_batch_norm:
             yield from (replace(leader, layout=replace(leader.layout, fused=True)) for leader in self._leaders(REFINED))
 
-    def _leaders(self, count: int) -> list[Candidate]:
-        """Return the fastest candidates of different layouts, the fastest first, except those known not to fit."""
+    def _leaders(self, count: int, near: float = 0.0) -> list[Candidate]:
+        """
+        Return the fastest candidates of different layouts, the fastest first, except those known not to fit.
+
+        Args:
+            near: up to `count` more are returned if they are slower than the fastest by at most this fraction.
+        """
         programs = [note for note in self.notes if note.exposed is not None and note.why != "does not fit"]
         fitting = [(note.seconds, note.candidate) for note in programs if note.seconds is not None]
         leaders: dict[Layout, Candidate] = {}
-        for _, candidate in sorted(fitting, key=lambda entry: entry[0]):
-            if len(leaders) < count:
+        limit = (1.0 + near) * min((seconds for seconds, _ in fitting), default=0.0) if near else 0.0
+        for seconds, candidate in sorted(fitting, key=lambda entry: entry[0]):
+            if len(leaders) < (2 * count if seconds <= limit else count):
                 leaders.setdefault(candidate.layout, candidate)
         return list(leaders.values())
 
@@ -359,11 +379,23 @@ class Explorer(Race):
             fractions = ((candidate, self._as_much_as_fits(candidate)) for candidate in chosen)
             yield [_keeping(candidate, part) for candidate, part in fractions if part is not None]
 
+    def _tensor_parallel(self) -> Iterator[Candidate]:
+        """Yield tensor parallelism inside data parallelism, at every degree (Megatron)."""
+        for mesh in self.meshes:
+            if len(axes := _axes(mesh)) == 2:
+                yield Candidate(Layout(mesh), preset(("dp", axes[:1]), ("tp", axes[1:])))
+
     def _accumulated(self) -> Iterator[Candidate]:
-        """Yield the fastest candidates that do not fit, with the batch in as few parts as may make them fit."""
+        """
+        Yield candidates that do not fit, with the batch in as few parts as may make them fit: the fastest, and tensor
+        parallelism, whose parameters are not gathered for each part.
+        """
         if self.bench.cut_refusal() is None:
             large = sorted(self._too_large(shrinking=True), key=_step)
-            for note in [note for note in large if note.candidate.layout.mode == "whole"][:REFINED]:
+            whole = [note for note in large if note.candidate.layout.mode == "whole"]
+            tensor_parallel = set(self._tensor_parallel())
+            divided = [note for note in whole[REFINED:] if note.candidate in tensor_parallel]
+            for note in (*whole[:REFINED], *divided):
                 room = note.memory_bytes - note.lasting_bytes
                 needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
                 ways = accumulations(note.candidate.layout.mesh, self.bench.rows, self.fixed)
@@ -399,9 +431,14 @@ class Explorer(Race):
         part = _part_kept(fitting) + way * (_part_kept(larger) - _part_kept(fitting))
         return round(part // GRAIN * GRAIN, 2)
 
-    def _within_memory(self) -> Iterator[Candidate]:
-        """Yield strategies that pay for memory, on layouts that would be faster if they fitted, or if nothing fits."""
-        layouts = [note.candidate.layout for note in sorted(self._too_large(), key=_step)]
+    def _within_memory(self, most: float = inf) -> Iterator[Candidate]:
+        """
+        Yield strategies that pay for memory, on layouts that would be faster if they fitted, or if nothing fits.
+
+        Args:
+            most: largest peak that a strategy on such a layout has, as a multiple of the memory.
+        """
+        layouts = [note.candidate.layout for note in sorted(self._too_large(), key=_step) if _overshoot(note) <= most]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
         choice = replace(FIRST[0], fits=True)
@@ -410,6 +447,10 @@ class Explorer(Race):
 
 def _step(note: Note) -> float:
     return note.seconds or 0.0
+
+
+def _overshoot(note: Note) -> float:
+    return (note.peak_bytes or 0) / note.memory_bytes
 
 
 def _keeping(candidate: Candidate, part: float) -> Candidate:

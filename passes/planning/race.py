@@ -70,6 +70,8 @@ class Race:
         """All candidates that were the best when they were judged, the best last; only the last keeps its program."""
         self.to_gain: float | None = None
         """Fraction of the fastest step, simulated or estimated, that another plan might save."""
+        self.has_plan = False
+        """Whether a candidate fits, as far as it was judged."""
         self.estimates: dict[Candidate, float] = {}
         self.attempts: dict[Candidate, SolvedCandidate] = {}
         """The attempts behind `estimates`, which short steps have judged."""
@@ -206,6 +208,9 @@ class Race:
                 self._estimate(attempt, judged)
             else:
                 self._take(attempt, judged)
+            if self.to_gain is not None and not self.has_plan:
+                # The allowance is for plans that are faster than the first that fits.
+                self.has_plan, self.allowance.spent = True, 0.0
 
     def _estimate(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
         """Keep the estimate of a candidate that short steps give."""

@@ -18,7 +18,7 @@ from ..search.decided import Counterparts, PackedStrategy, packed, transferred, 
 from ..search.memory import Strategy
 from ..search.objective import BatchLoop
 from ..search.strategy_problem import StrategySums
-from ..step.batch_parts import Batch, find_parts
+from ..step.batch_parts import Batch, BatchParts, find_parts
 from ..step.factors import Factors
 from ..step.step_view import StepView, step_views
 from .candidates import Candidate
@@ -35,17 +35,23 @@ class LaidOut:
 
     module: ModuleOp
     stages: tuple[tuple[StepView, Cluster, Factors], ...]
-    loops: dict[Batch, BatchLoop] = field(default_factory=dict[Batch, BatchLoop], init=False, repr=False, compare=False)
+    parts: dict[Batch, BatchParts] = field(
+        default_factory=dict[Batch, BatchParts], init=False, repr=False, compare=False
+    )
 
-    def loop(self, batch: Batch) -> BatchLoop | None:
-        """Return the loop over the parts of a batch, or None if the step has no ops."""
+    def loop(self, batch: Batch, in_flight: int) -> BatchLoop | None:
+        """
+        Return the loop over the parts of a batch, or None if the step has no ops.
+
+        Args:
+            in_flight: number of parts whose values are in memory together, at most.
+        """
         if not self.stages:
             return None
-        if batch not in self.loops:
+        if batch not in self.parts:
             whole = self.stages[0][0].whole
-            parts = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
-            self.loops[batch] = BatchLoop(batch.parts, parts)
-        return self.loops[batch]
+            self.parts[batch] = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
+        return BatchLoop(batch.parts, self.parts[batch], in_flight)
 
     @staticmethod
     def of(module: ModuleOp) -> LaidOut:

@@ -9,7 +9,7 @@ byte alive at point t costs lambda_t seconds. Any prices give a lower bound on t
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -30,13 +30,14 @@ from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..analysis.collective_memory import collective_memory, is_permuted
 from ..analysis.compute import spec_of
-from ..analysis.liveness import Bytes, Definition, Event, bytes_over_time, in_blocks, live_buffers
+from ..analysis.liveness import Buffer, Bytes, Definition, Event, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
 from ..analysis.memory_events import Run, Staging, made_by_collective, viewed_operand
 from ..analysis.resharding import ReshardCosts
 from ..analysis.resharding_plan import ReshardingPlan
 from ..step.factors import Factors
 from ..step.step_view import StepView
+from .objective import BatchLoop
 
 Interval = tuple[int, int]
 """The positions of the first and the last op between which a value is alive."""
@@ -60,9 +61,15 @@ class Prices:
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """The live ranges of the values of a step, in program order."""
+    """
+    The live ranges of the values of a step, in program order.
+
+    Args:
+        loop: parts into which the batch will be cut, if it will be.
+    """
 
     view: StepView
+    loop: BatchLoop | None = None
 
     @cached_property
     def position(self) -> dict[Operation, int]:
@@ -80,8 +87,9 @@ class Lifetimes:
         return readers
 
     def whole(self, value: SSAValue) -> tuple[Interval, ...]:
-        """Return the live range of a value, from definition to last use."""
-        start = self.position[value.op] if isinstance(value, OpResult) else 0
+        """Return the live range of a value, from definition to last use. A sum over parts is alive from the start."""
+        is_sum = self.loop is not None and self.loop.is_sum(value)
+        start = self.position[value.op] if isinstance(value, OpResult) and not is_sum else 0
         return ((start, max((self.position[op] for op in self.users(value)), default=start)),)
 
     def shared_uses(self, value: SSAValue) -> tuple[list[int], list[int]]:
@@ -97,12 +105,33 @@ class Lifetimes:
     def copy(self, value: SSAValue, regather: bool) -> tuple[Interval, ...]:
         """
         Return the live range of a working copy, from first to last user; if regathered, one range in each phase.
+
+        A copy that all parts of the batch use is kept until the last part.
         """
         phases = self.shared_uses(value)
+        if self.is_kept(value):
+            return ((0, self._last_of_loop),)
         if not regather:
             together = [*phases[0], *phases[1]]
             return ((min(together), max(together)),) if together else ()
         return tuple((min(phase), max(phase)) for phase in phases if phase)
+
+    def is_kept(self, value: SSAValue) -> bool:
+        """Return whether every part of the batch uses the same value, so that copies of it last until the last part."""
+        return self.loop is not None and self.loop.parts_of(value) == 1 and any(map(self.repeats, self.users(value)))
+
+    def repeats(self, op: Operation) -> bool:
+        """Return whether an op, or an op that reads it through views, runs once for each part of the batch."""
+        if self.loop is None or not isinstance(op, ComputeOp):
+            return False
+        is_view = spec_of(op).view
+        return self.loop.repeats(op) or (
+            is_view and any(self.repeats(user) for it in op.outs for user in self.users(it))
+        )
+
+    @cached_property
+    def _last_of_loop(self) -> int:
+        return max((i for op, i in self.position.items() if self.loop is not None and self.loop.repeats(op)), default=0)
 
     def crosses(self, value: SSAValue) -> bool:
         """Whether a value is used both in forward and in backward."""
@@ -137,11 +166,14 @@ class StrategyMemory:
     The memory that a step would hold, as `check-memory` would measure it after `insert-resharding`.
 
     Collectives that start early or in buckets hold a little more than this, and gradients reduced early hold as much.
+
+    Args:
+        loop: parts into which the batch will be cut, if it will be.
     """
 
-    def __init__(self, view: StepView, cluster: Cluster) -> None:
-        self.view, self.costs, self.blocks = view, ReshardCosts(cluster), cluster.blocks
-        self.factors = Factors(view, ratios_of(view.func, view.mesh))
+    def __init__(self, view: StepView, cluster: Cluster, loop: BatchLoop | None = None) -> None:
+        self.view, self.costs, self.blocks, self.loop = view, ReshardCosts(cluster), cluster.blocks, loop
+        self.factors, self.lifetimes = Factors(view, ratios_of(view.func, view.mesh)), Lifetimes(view, loop)
 
     def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
         """Return the ops that hold memory, and the bytes held during each op (rows) on each rank (columns)."""
@@ -149,20 +181,45 @@ class StrategyMemory:
         walk.run()
         run = walk.program()
         arguments = [step_input.argument for step_input in self.view.inputs]
-        buffers = live_buffers(run.events, arguments).listed
+        buffers: Sequence[Buffer] = live_buffers(run.events, arguments).listed
         ranks = self.view.mesh.device_count
 
         def size(value: Hashable) -> Bytes:
             return in_blocks(self._bytes(value, walk), self.blocks)
 
+        if self.loop is not None:
+            last = max((row for row, op in enumerate(run.ops) if self.loop.repeats(op)), default=0)
+            used = set(walk.given.values())
+            buffers = [self._over_parts(self.loop, buffer, last, is_used=buffer.value in used) for buffer in buffers]
         return run.ops, bytes_over_time(buffers, len(run.events), ranks, size)
+
+    def _over_parts(self, loop: BatchLoop, buffer: Buffer, last: int, *, is_used: bool) -> Buffer:
+        """
+        Return a buffer with the events that hold its memory, if the batch is cut into parts.
+
+        Args:
+            last: the last event of a part.
+            is_used: whether an op uses the value; if not, only another resharding does.
+        """
+        value = buffer.value.value if isinstance(buffer.value, _Copied) else buffer.value
+        if buffer.is_argument or isinstance(value, Staging):
+            return buffer
+        value = cast("SSAValue[Attribute]", value)
+        if loop.is_sum(value):
+            return replace(buffer, first=0)
+        if is_used and isinstance(buffer.value, _Copied) and self.lifetimes.is_kept(value):
+            return replace(buffer, first=0, last=max(last, buffer.last))
+        return buffer
 
     def _bytes(self, value: Hashable, walk: _MemoryWalk) -> Bytes:
         if isinstance(value, Staging):
             return (self._bytes(value.value, walk) * value.share).astype(np.int64)
         whole = value.value if isinstance(value, _Copied) else cast("SSAValue[Attribute]", value)
         sharding = value.sharding if isinstance(value, _Copied) else walk.home(whole)
-        return local_bytes_by_part(shape_of(whole), element_bytes(whole), sharding, self.view.mesh).max(axis=1)
+        held = local_bytes_by_part(shape_of(whole), element_bytes(whole), sharding, self.view.mesh).max(axis=1)
+        if self.loop is None or (value is whole and isinstance(whole, BlockArgument)):
+            return held
+        return (held * self.loop.share_in_memory(whole)).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,12 @@ class BatchLoop:
     Args:
         count: number of parts.
         found: choices of the ops and shardings of the values over the parts.
+        in_flight: number of parts whose values are in memory together, at most.
     """
 
     count: int
     found: BatchParts
+    in_flight: int
 
     def turns_of(self, op: ComputeOp) -> Turns:
         """Return how often an op will run, and the factor that is cut into parts."""
@@ -140,3 +142,16 @@ class BatchLoop:
     def parts_of(self, value: SSAValue) -> int:
         """Return the number of parts that a value is computed in."""
         return self.count if self.found.values[value].split_axes else 1
+
+    def share_in_memory(self, value: SSAValue) -> float:
+        """Return the share of a value, or of copies of it, that is in memory at a time; batch items are whole."""
+        return self.in_flight / self.parts_of(value) if self.parts_of(value) > 1 else 1.0
+
+    def repeats(self, op: Operation) -> bool:
+        """Return whether an op runs once for each part."""
+        return isinstance(op, ComputeOp) and self.turns_of(op) != ONCE
+
+    def is_sum(self, value: SSAValue) -> bool:
+        """Return whether a value is added up over the parts, so that it is in memory from the first part on."""
+        is_added = bool(self.found.values[value].partial)
+        return is_added and not all(self.repeats(use.operation) for use in value.uses)

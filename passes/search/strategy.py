@@ -41,7 +41,7 @@ from ..analysis.step_prices import Pricing
 from ..step.factors import Factors
 from ..step.step_view import StepView
 from .constraints import Constraints
-from .memory import Lifetimes, Prices, owns_memory
+from .memory import Interval, Lifetimes, Prices, owns_memory
 from .objective import BatchLoop, Price, ShardingChange, Weights
 from .problem import Costs, Edge, Problem
 from .shared_tables import Port, Tables
@@ -84,7 +84,7 @@ class _Builder:
         factors: Factors | None,
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
-        self.prices, self.lifetimes, self.reductions = prices, Lifetimes(view), reductions_of(view.func)
+        self.prices, self.lifetimes, self.reductions = prices, Lifetimes(view, loop), reductions_of(view.func)
         self.comparisons = find_comparisons(view)
         self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
@@ -200,8 +200,12 @@ class _Builder:
         if not self.prices.at or not owns_memory(op):
             return ()
         unshared = [(i, r) for i, r in enumerate(op.outs) if len(self._shared_uses(r)) < 2]
-        priced = ((i, self.prices.over(self.lifetimes.whole(r))) for i, r in unshared)
+        priced = ((i, self._held_price(r, self.lifetimes.whole(r))) for i, r in unshared)
         return tuple((i, price) for i, price in priced if price)
+
+    def _held_price(self, value: SSAValue, alive: Sequence[Interval]) -> float:
+        """Return the price of a byte of a value, or of a copy of it, that is alive over intervals."""
+        return self.prices.over(alive) * (self.loop.share_in_memory(value) if self.loop is not None else 1.0)
 
     def _bytes(self, value: SSAValue, port: Port) -> Costs:
         return np.array([float(local_bytes(value, sharding, self.view.mesh)) for sharding in port])
@@ -225,7 +229,7 @@ class _Builder:
 
     def _arrival(self, value: SSAValue) -> None:
         states = self._homes(value)
-        price = self.prices.over(self.lifetimes.whole(value)) if self.prices.at else 0.0
+        price = self._held_price(value, self.lifetimes.whole(value)) if self.prices.at else 0.0
         key = ("arrival", id(states), dtype_of(value), price)
         if key not in self.tables.unary:
             self.tables.unary[key] = price * self._bytes(value, states)
@@ -259,15 +263,19 @@ class _Builder:
         pinned = value in self.constraints.regathered
         options = (False,)
         if (pinned or self.prices.at) and self.lifetimes.crosses(value):
-            options = (True,) if pinned else (False, True)
+            # A copy for all parts of the batch is in memory until the last part in any case.
+            is_kept = self.lifetimes.is_kept(value)
+            options = (True,) if pinned else (False,) if is_kept else (False, True)
         key = ("copy states", id(forms), options)
         states = self.tables.homes.setdefault(key, tuple(form for _ in options for form in forms))
         regather = tuple(option for option in options for _ in forms)
         owned = isinstance(value, OpResult) and isinstance(value.op, ComputeOp) and owns_memory(value.op)
         held = (
-            tuple(self.prices.over(self.lifetimes.copy(value, option)) for option in options) if self.prices.at else ()
+            tuple(self._held_price(value, self.lifetimes.copy(value, option)) for option in options)
+            if self.prices.at
+            else ()
         )
-        kept = self.prices.over(self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
+        kept = self._held_price(value, self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
         copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))
         move = ShardingChange(value, "copy", users=len(shared))
         price = self._price(move)
@@ -336,8 +344,22 @@ class _Builder:
     def _edge(self, move: ShardingChange, u: int, sources: Port, v: int, targets: Port) -> None:
         price = self._price(move)
         table = self._table(move.value, sources, targets, price) if price.counts else None
+        if self.prices.at and move.to is not None and self.lifetimes.repeats(move.to):
+            table = self._with_kept(move.value, sources, targets, table)
         if table is not None and u != v:
             self._join(u, v, table, move, price, sources, targets)
+
+    def _with_kept(self, value: SSAValue, sources: Port, targets: Port, table: Costs | None) -> Costs | None:
+        """Return the table of an edge with the price of a value's copy that stays in memory for all parts."""
+        if not self.lifetimes.is_kept(value):
+            return table
+        charge = self._held_price(value, self.lifetimes.copy(value, False))
+        key = ("kept", self.factors.of_value(value), element_bytes(value), id(sources), id(targets), id(table), charge)
+        if key not in self.tables.tables:
+            differs = np.array([[a != b for b in targets] for a in sources])
+            held = charge * self._bytes(value, targets)[None, :] * differs
+            self.tables.tables[key] = held if table is None else table + held
+        return self.tables.tables[key]
 
     def _join(
         self,

@@ -15,6 +15,7 @@ from ..analysis.compute import local_bytes
 from ..step.step_view import StepView
 from .decided import strategy_of
 from .memory import Prices, Strategy, StrategyMemory
+from .objective import BatchLoop
 from .problem import Solution
 from .strategy_problem import StrategyProblem
 
@@ -57,16 +58,21 @@ class ConstrainedSolution:
     strategy: Strategy
 
 
-def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float) -> ConstrainedSolution:
+def solve_within(
+    view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float, loop: BatchLoop | None = None
+) -> ConstrainedSolution:
     """
     Return the cheapest strategy found that needs at most `limit` bytes on every device.
+
+    Args:
+        loop: parts into which the batch will be cut, if it will be.
 
     If the optimum without memory limit fits, the result is exact; else it is at most `cost - lower_bound` from the
     optimum. Raise PassFailedException, with the number of missing bytes, if no strategy was found that fits.
     """
     free = build(Prices())
     require_arguments_fit(view, free, limit)
-    memory = StrategyMemory(view, cluster)
+    memory = StrategyMemory(view, cluster, loop)
     first = measured(memory, free, free, solve(free, 0.0), bound=None)
     if first.peak_bytes <= limit:
         return first

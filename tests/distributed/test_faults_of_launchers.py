@@ -129,9 +129,9 @@ def test_run_listens_on_loopback_and_ends_cleanly_when_interrupted():
     os.kill(job.pid, signal.SIGINT)
     _, errors = job.communicate(timeout=MOST_SECONDS)
     assert job.returncode == 130
-    assert [line for line in errors.splitlines() if "planning" not in line] == [
-        "shardwright: interrupted, and all ranks have ended"
-    ]
+    *of_ranks, last = [line for line in errors.splitlines() if "planning" not in line]
+    assert last == "shardwright: interrupted, and all ranks have ended"
+    assert all(re.fullmatch(r"mlp-tiny: rank \d \(\S+\): interrupted", line) for line in of_ranks), of_ranks
     assert not alive(ranks)
 
 
