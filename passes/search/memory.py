@@ -8,7 +8,7 @@ byte alive at point t costs lambda_t seconds. Any prices give a lower bound on t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
@@ -189,27 +189,33 @@ class StrategyMemory:
 
         if self.loop is not None:
             last = max((row for row, op in enumerate(run.ops) if self.loop.repeats(op)), default=0)
-            used = set(walk.given.values())
-            buffers = [self._over_parts(self.loop, buffer, last, is_used=buffer.value in used) for buffer in buffers]
+            buffers = list(self._over_parts(self.loop, buffers, set(walk.given.values()), last))
         return run.ops, bytes_over_time(buffers, len(run.events), ranks, size)
 
-    def _over_parts(self, loop: BatchLoop, buffer: Buffer, last: int, *, is_used: bool) -> Buffer:
+    def _over_parts(
+        self, loop: BatchLoop, buffers: Iterable[Buffer], used: Container[Hashable], last: int
+    ) -> Iterator[Buffer]:
         """
-        Return a buffer with the events that hold its memory, if the batch is cut into parts.
+        Yield the buffers of a batch in parts, each with the events that hold its memory.
 
         Args:
+            used: values that ops use; only another resharding uses the others.
             last: the last event of a part.
-            is_used: whether an op uses the value; if not, only another resharding does.
         """
-        value = buffer.value.value if isinstance(buffer.value, _Copied) else buffer.value
-        if buffer.is_argument or isinstance(value, Staging):
-            return buffer
-        value = cast("SSAValue[Attribute]", value)
-        if loop.is_sum(value):
-            return replace(buffer, first=0)
-        if is_used and isinstance(buffer.value, _Copied) and self.lifetimes.is_kept(value):
-            return replace(buffer, first=0, last=max(last, buffer.last))
-        return buffer
+        kept: set[tuple[SSAValue, Sharding]] = set()
+        for buffer in buffers:
+            copy = buffer.value if isinstance(buffer.value, _Copied) else None
+            value = cast("SSAValue[Attribute] | Staging", copy.value if copy is not None else buffer.value)
+            if buffer.is_argument or isinstance(value, Staging):
+                yield buffer
+            elif loop.is_sum(value):
+                yield replace(buffer, first=0)
+            elif copy is None or copy not in used or not self.lifetimes.is_kept(value):
+                yield buffer
+            elif (key := (value, copy.sharding)) not in kept:
+                # A copy that is kept for all parts also serves the uses for which it would be made again.
+                kept.add(key)
+                yield replace(buffer, first=0, last=max(last, buffer.last))
 
     def _bytes(self, value: Hashable, walk: _MemoryWalk) -> Bytes:
         if isinstance(value, Staging):

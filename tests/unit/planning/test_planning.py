@@ -19,6 +19,7 @@ from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.pipelines import AXIS
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
@@ -27,11 +28,13 @@ from shardwright.passes.planning.notes import Allowance, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
 from shardwright.passes.search.constraints import Constraints
+from shardwright.passes.search.memory import StrategyMemory
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import add_pins
 from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import repriced
+from shardwright.passes.step.batch_parts import Batch
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 from shardwright.passes.verification import first_fault
 
@@ -228,3 +231,35 @@ def test_where_memory_is_short_activations_are_computed_again():
     assert free.seconds <= found.seconds <= none_kept.seconds
     again = Chosen.read(Chosen(found.candidate, pins, plain.mesh).record())
     assert again.candidate.layout.keep == found.candidate.layout.keep
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+@pytest.mark.parametrize("name", ["dp", "tp", "zero3"])
+def test_the_search_knows_the_memory_of_a_batch_in_parts(name: str, parts: int):
+    """The search does not model each buffer of the loop, so its peak may be a little off."""
+    config = GPT2Config(layers=2, width=32, heads=4, vocabulary=101, positions=24)
+    module, cluster = prepared(import_training_step(gpt2_step(config, batch=32, length=16))), find_cluster("local-4")
+    add_cluster(module, cluster)
+    compiler = CandidateCompiler(module, cluster)
+    solved = compiler.solve(Candidate(Layout(compiler.own_mesh, "accumulate", parts), preset((name, ("gpu",)))))
+    assert not solved.is_folded
+    ((view, cluster, _),) = solved.step.stages
+    loop = solved.step.loop(Batch(compiler.rows, AXIS, parts), in_flight=1)
+    ((strategy, _),) = solved.found
+    _, held = StrategyMemory(view, cluster, loop).over_time(strategy)
+    assert held.max() == pytest.approx(compiler.finish(solved).tightest.held, rel=0.15)
+
+
+def test_a_strategy_within_memory_counts_one_part_of_the_batch():
+    cluster = find_cluster("local-4")
+    module = prepared(import_training_step(mlp_step((8, 512, 512, 8), batch=8192)))
+    add_cluster(module, cluster)
+    layout = Layout(cluster.mesh, "accumulate", 16)
+    free = CandidateCompiler(module, cluster)
+    most = free.finish(free.solve(Candidate(layout, searched(1.0, 1.0)))).tightest.held
+    tight = replace(cluster, devices=tuple(replace(each, memory=0.85 * most) for each in cluster.devices))
+    compiler = CandidateCompiler(module, tight)
+    within = replace(searched(1.0, 1.0), fits=True)
+    assert compiler.finish(compiler.solve(Candidate(layout, within))).fits
+    with pytest.raises(Refused, match="the tightest found needs"):
+        compiler.solve(Candidate(Layout(cluster.mesh), within))
