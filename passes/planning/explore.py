@@ -51,6 +51,9 @@ LATE_FINALISTS = 3
 NEARLY_FITS = 2.0
 """A strategy that takes at most this multiple of the memory may be changed to fit at little cost."""
 
+FALLING = 0.95
+"""The part of a peak that half as many rows may leave, so that still fewer rows are worth a trial."""
+
 SHORT_STEPS_ERR = 0.1
 """The part of an estimate by short steps that the whole step may save (0.083: `gpt2-48` on `h100-8x8`)."""
 
@@ -241,7 +244,7 @@ class Explorer(Race):
 
     def _on_three_axes(self) -> Iterator[Candidate]:
         """Yield candidates on the meshes of three axes that divide an axis of the best mesh of two axes."""
-        if len(self.meshes) == 1:
+        if len(self.meshes) == 1 or self.expected_seconds == inf:
             return
         leaders = (leader.layout.mesh for leader in self._leaders(len(self.notes)))
         best = next((mesh for mesh in leaders if len(mesh.axes) == 2), None)
@@ -398,19 +401,28 @@ class Explorer(Race):
             for note in (*whole[:REFINED], *divided):
                 room = note.memory_bytes - note.lasting_bytes
                 needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
-                ways = accumulations(note.candidate.layout.mesh, self.bench.rows, self.fixed)
-                for layout in islice((way for way in ways if way.parts >= needed), REFINED):
-                    parts = replace(note.candidate.layout, mode="accumulate", parts=layout.parts)
-                    yield replace(note.candidate, layout=parts)
+                for parts in islice((parts for parts in self._numbers_of_parts() if parts >= needed), REFINED):
+                    yield replace(note.candidate, layout=replace(note.candidate.layout, mode="accumulate", parts=parts))
+
+    def _numbers_of_parts(self) -> Iterator[int]:
+        """Yield the numbers of parts of a batch with accumulation, and multiples of the largest for large batches."""
+        parts = 0
+        for layout in accumulations(self.meshes[0], self.bench.rows, self.fixed):
+            yield (parts := layout.parts)
+        while parts and self.fixed.micro_batches is None and self.bench.rows % (parts := 2 * parts) == 0:
+            yield parts
 
     def _finer_parts(self) -> Iterator[list[Candidate]]:
         """Yield the smallest candidates with accumulation in twice as many parts, as long as nothing fits."""
         if self.fixed.micro_batches is not None:
             return
-        tried = 0
+        tried, peak = 0, inf
         while self.best is None and not self.estimates:
             judged = [note for note in self.notes if note.peak_bytes and note.candidate.layout.mode == "accumulate"]
-            least = [note.candidate for note in sorted(judged, key=lambda note: note.peak_bytes or 0)[:REFINED]]
+            judged = sorted(judged, key=lambda note: note.peak_bytes or 0)[:REFINED]
+            if not judged or (judged[0].peak_bytes or 0) > FALLING * peak:
+                return
+            peak, least = judged[0].peak_bytes or 0, [note.candidate for note in judged]
             halves = [replace(each, layout=replace(each.layout, parts=2 * each.layout.parts)) for each in least]
             finer = [it for it in halves if it.layout.parts > tried and self.bench.rows % it.layout.parts == 0]
             if not finer:
