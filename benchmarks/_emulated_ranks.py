@@ -62,13 +62,13 @@ def measure(case: Case) -> dict[str, Any]:
         results["latency"][INSIDE] = latency = max(_one_way(1, _SMALL, 100), _hop_seconds(case))
         if len(case.rates) == 1:
             ideal = 4 * _PART * (case.ranks - 1) / results["bandwidth"]
-            results["efficiency"][INSIDE] = _efficiencies(case, "gpu", ideal, latency)
+            results["efficiency"][INSIDE] = _efficiencies(case, "gpu", ideal, latency, pace)
     if len(case.rates) > 1:
         results["latency"][BETWEEN] = latency = _one_way(case.ranks - 1, _SMALL, 100)
         slowest = min(rate for rate in case.rates if rate is not None) * 1e6 / 8
         # All groups of an axis share the link of a host.
         ideal = 4 * _PART * (len(case.rates) - 1) * case.ranks_each / slowest
-        results["efficiency"][BETWEEN] = _efficiencies(case, "node", ideal, latency)
+        results["efficiency"][BETWEEN] = _efficiencies(case, "node", ideal, latency, pace)
     return results
 
 
@@ -116,9 +116,11 @@ def _hop_seconds(case: Case) -> float:
     return statistics.median(until_all_are_done(lambda: dist.all_reduce(small)) for _ in range(20)) / hops
 
 
-def _efficiencies(case: Case, axis: str, ideal: float, latency: float) -> dict[str, float]:
+def _efficiencies(case: Case, axis: str, ideal: float, latency: float, pace: Paced) -> dict[str, float]:
     """
     Return the share of the bandwidth that each kind of collective over an axis reaches.
+
+    The devices add and copy parts at their own speed, as in the steps.
 
     Args:
         ideal: seconds of an all-gather at full bandwidth.
@@ -135,10 +137,16 @@ def _efficiencies(case: Case, axis: str, ideal: float, latency: float) -> dict[s
     }
     efficiencies: dict[str, float] = {}
     for kind, (rounds, call) in calls.items():
-        seconds = statistics.median(until_all_are_done(call) for _ in range(5))
+        seconds = statistics.median(until_all_are_done(partial(_in_pace, pace, call)) for _ in range(5))
         best = rounds * ideal
         efficiencies[kind] = min(1.0, best / max(best, seconds - rounds * (count - 1) * latency))
     return efficiencies
+
+
+def _in_pace(pace: Paced, call: Callable[[], object]) -> None:
+    with pace:
+        call()
+        pace.settle()
 
 
 def run(case: Case, programs: Sequence[tuple[str, str]], pairs: int) -> list[list[float]]:
@@ -151,9 +159,7 @@ def run(case: Case, programs: Sequence[tuple[str, str]], pairs: int) -> list[lis
 
 
 def _paced_step(side: Executor, batch: dict[str, Any], pace: Paced) -> None:
-    with pace:
-        side.step(batch)
-        pace.settle()
+    _in_pace(pace, partial(side.step, batch))
 
 
 def work(request: Any) -> Any:

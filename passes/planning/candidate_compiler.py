@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -214,12 +215,15 @@ class CandidateCompiler:
             if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate)) is not None:
                 return solved
             step = self._lay_out(candidate.layout.without_time)
-            if candidate.choice.balanced:
-                # The shares are the best for the strategy that is best with even shares.
-                module = step.written([strategy for strategy, _ in self._strategies(candidate, step, narrow)])
-                BalanceRatiosPass().apply(self.ctx, module)
-                step = LaidOut.of(module)
             strategies = self._strategies(candidate, step, narrow)
+            if candidate.choice.balanced:
+                # Strategy and shares are found in turn (HAP, 3.1); `written` finds the last shares.
+                module = step.written([strategy for strategy, _ in strategies])
+                BalanceRatiosPass().apply(self.ctx, module)
+                with suppress(PassFailedException, Infeasible, LimitReached):
+                    # With uneven shares, no other strategy may fit.
+                    uneven = LaidOut.of(module)
+                    step, strategies = uneven, self._strategies(candidate, uneven, narrow)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
         return Solved(candidate, step, tuple(strategies))
@@ -273,10 +277,16 @@ class CandidateCompiler:
         return Solved(given.candidate, step, solutions, given.is_folded)
 
     def written(self, solved: Solved) -> ModuleOp:
-        """Return the step with the strategy of a solved candidate."""
+        """Return the step with the strategy of a solved candidate, and with the shares by speed that suit it."""
         strategies = [strategy for strategy, _ in solved.found]
         if not solved.is_folded:
-            return solved.step.written(strategies)
+            module = solved.step.written(strategies)
+            if solved.candidate.choice.balanced:
+                try:
+                    BalanceRatiosPass().apply(self.ctx, module)
+                except PassFailedException as error:
+                    raise Refused(str(error)) from error
+            return module
         return self._lay_out(solved.candidate.layout.without_time).written(strategies, solved.step, self._counterparts)
 
     def finish(self, solved: Solved) -> Finished:
