@@ -396,7 +396,7 @@ class Explorer(Race):
         if self.bench.cut_refusal() is None:
             large = sorted(self._too_large(shrinking=True), key=_step)
             whole = [note for note in large if note.candidate.layout.mode == "whole"]
-            tensor_parallel = set(self._tensor_parallel())
+            tensor_parallel = set(map(self._as_asked, self._tensor_parallel()))
             divided = [note for note in whole[REFINED:] if note.candidate in tensor_parallel]
             for note in (*whole[:REFINED], *divided):
                 room = note.memory_bytes - note.lasting_bytes
