@@ -249,7 +249,7 @@ class SearchPlanPass(ModulePass):
                 share = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, share, processes=self.processes, ranks=ranks))
                 explorers[-1].begin(worth)
-        for explorer in sorted(explorers[is_tight:], key=lambda explorer: explorer.plain):
+        for explorer in sorted(explorers[1:] if is_tight else explorers, key=lambda explorer: explorer.plain):
             # The likeliest devices come first, since their best plan ends the search on the others.
             others = [other for other in explorers if other is not explorer]
             if (plan := explorer.go_on(_worth(others, explorer.ranks, expected=False))) is not None:

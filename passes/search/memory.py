@@ -213,7 +213,7 @@ class StrategyMemory:
             elif copy is None or copy not in used or not self.lifetimes.is_kept(value):
                 yield buffer
             elif (key := (value, copy.sharding)) not in kept:
-                # A copy that is kept for all parts also serves the uses for which it would be made again.
+                # One copy that is kept for all parts serves all uses.
                 kept.add(key)
                 yield replace(buffer, first=0, last=max(last, buffer.last))
 
