@@ -70,8 +70,6 @@ class Race:
         """All candidates that were the best when they were judged, the best last; only the last keeps its program."""
         self.to_gain: float | None = None
         """Fraction of the fastest step, simulated or estimated, that another plan might save."""
-        self.has_plan = False
-        """Whether a candidate fits, as far as it was judged."""
         self.estimates: dict[Candidate, float] = {}
         self.attempts: dict[Candidate, SolvedCandidate] = {}
         """The attempts behind `estimates`, which short steps have judged."""
@@ -201,6 +199,7 @@ class Race:
                 self._log(Note(attempt.candidate, None, judged))
                 continue
             self.allowance.spent += judged.work
+            is_first = self.to_gain is None
             if (layout := attempt.candidate.layout.without_time).mode == "pipeline":
                 ratio = judged.seconds / max(attempt.optimistic, 1e-12)
                 self.least_ratios[layout] = min(ratio, self.least_ratios.get(layout, inf))
@@ -208,9 +207,9 @@ class Race:
                 self._estimate(attempt, judged)
             else:
                 self._take(attempt, judged)
-            if self.to_gain is not None and not self.has_plan:
+            if is_first and self.to_gain is not None:
                 # The allowance is for plans that are faster than the first that fits.
-                self.has_plan, self.allowance.spent = True, 0.0
+                self.allowance.spent = 0.0
 
     def _estimate(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> None:
         """Keep the estimate of a candidate that short steps give."""

@@ -64,11 +64,11 @@ def solve_within(
     """
     Return the cheapest strategy found that needs at most `limit` bytes on every device.
 
-    Args:
-        loop: parts into which the batch will be cut, if it will be.
-
     If the optimum without memory limit fits, the result is exact; else it is at most `cost - lower_bound` from the
     optimum. Raise PassFailedException, with the number of missing bytes, if no strategy was found that fits.
+
+    Args:
+        loop: parts into which the batch will be cut, if it will be.
     """
     free = build(Prices())
     require_arguments_fit(view, free, limit)

@@ -140,17 +140,20 @@ def test_dropping_dominated_strategies_keeps_the_optimum(step: str, rate: float,
 
 
 @settings(max_examples=25)
-@given(steps(most=6), slowness, slopes, st.sampled_from((1, 2)), st.sampled_from((1, 2000)))
-def test_psi_lies_between_its_bound_and_the_sum(step: str, rate: float, beta: float, nodes: int, budget: int):
+@given(steps(most=6), slowness, slopes, st.sampled_from((1, 2)), st.sampled_from((1, 2000)), st.sampled_from((0, 1e-6)))
+def test_psi_lies_between_its_bound_and_the_sum(
+    step: str, rate: float, beta: float, nodes: int, budget: int, alpha: float
+):
     """
     The strategy's sum is at least the least sum. Psi is at most the least sum, as overlap only helps.
 
-    There are no latencies here: a transfer in each of two phases pays more of them than one transfer in the sum.
+    With latencies psi may be larger, as transfers in two phases pay more of them than one transfer in the sum.
     """
-    task = task_of(head(rate, alpha=0.0, beta=beta, nodes=nodes) + step, Effort(budget=budget))
+    task = task_of(head(rate, alpha=alpha, beta=beta, nodes=nodes) + step, Effort(budget=budget))
     found, least = search(task), solve(task.free.problem)
     assert task.free.problem.cost(found.solution.assignment) >= least.cost * (1 - 1e-9)
-    assert 0 < found.lower_bound <= found.cost <= least.cost * (1 + 1e-9)
+    assert 0 < found.lower_bound <= found.cost
+    assert alpha or found.cost <= least.cost * (1 + 1e-9)
 
 
 def test_a_narrow_beam_comes_close():
