@@ -67,9 +67,9 @@ class Case:
 
 
 CASES: tuple[Case, ...] = (
-    Case("two hosts of two", partial(gpt2_step, _GPT2, batch=16, length=64), (100, 100), 2, (0, 1)),
-    Case("a far host of three", partial(mlp_step, (256, 1024, 1024, 256), batch=1024), (200, 40, 200), 2, (0, 1, 4, 5)),
-    Case("four at 20 Mbit/s", partial(mlp_step, (512, 1024, 1024, 16), batch=128), (20,) * 4, 1, (0, 1)),
+    Case("two hosts of two", partial(gpt2_step, _GPT2, batch=16, length=64), (40, 40), 2, (0, 1)),
+    Case("a far host of three", partial(mlp_step, (256, 1024, 1024, 256), batch=1024), (80, 16, 80), 2, (0, 1, 4, 5)),
+    Case("four at 8 Mbit/s", partial(mlp_step, (512, 1024, 1024, 16), batch=128), (8,) * 4, 1, (0, 1)),
     Case("one 50 times slower", partial(mlp_step, (256, 512, 512, 64), batch=512), (None,), 4, (0, 1, 3), {2: 50.0}),
 )
 """Three clusters with unequal links, and one host with a slow rank."""
@@ -147,7 +147,10 @@ def _level(name: str, bandwidth: float, measured: Measured, key: str) -> Sequenc
 
 def slowed(device: Device, kind: str, times: float) -> Device:
     """Return a device with ops that take `times` as long. The overhead of a step stays, because only ops are slowed."""
-    rates = tuple(replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times) for rate in device.rates)
+    rates = tuple(
+        replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times, launch=rate.launch * times)
+        for rate in device.rates
+    )
     return replace(
         device,
         kind=kind,

@@ -10,13 +10,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-FLOPS = 5e9
+FLOPS = 2e9
 """FLOP/s of products and attention on the emulated device."""
 
-BANDWIDTH = 3e9
+BANDWIDTH = 1.2e9
 """Bytes per second of all ops on the emulated device."""
 
-LAUNCH = 1e-4
+LAUNCH = 2.5e-4
 """Fixed seconds of an op. A core launches an op faster, even with cold caches after a sleep, so the sum holds."""
 
 _LEAST_SLEEP = 1e-3
@@ -24,8 +24,15 @@ _LEAST_SLEEP = 1e-3
 
 _COLLECTIVES = "c10d"
 
-_ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
-"""Ops that only allocate memory, which a device does not take part in."""
+_HOST_ONLY = {
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::_unsafe_view",
+}
+"""Ops besides views that a device does not take part in: they only allocate memory or make a view."""
 
 
 class Paced(TorchDispatchMode):
@@ -34,14 +41,24 @@ class Paced(TorchDispatchMode):
 
     An op takes `slower * (LAUNCH + max(flops / FLOPS, bytes / BANDWIDTH))` seconds. A core needs a small part of that
     time, and the rank sleeps for the rest. Thus many ranks share a core and do not slow one another, and noise of the
-    core is not multiplied. Views, allocations and collectives take their own time, and collectives begin after the
-    sleep for the ops before them.
+    core is not multiplied. Collectives begin after the sleep for the ops before them.
+
+    The time that the core needs for Python, views and allocations between ops counts as time of the ops, since a
+    program of the emulated device has it within `LAUNCH`.
     """
 
     def __init__(self, slower: float = 1.0) -> None:
         super().__init__()
         self.slower = slower
         self._owed = 0.0
+        self._paid = 0.0
+        """The processor seconds of this thread that are subtracted from what is owed."""
+
+    def __enter__(self) -> Paced:
+        """Begin to slow down the ops, with nothing owed."""
+        self._owed, self._paid = 0.0, time.thread_time()
+        super().__enter__()
+        return self
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -51,17 +68,18 @@ class Paced(TorchDispatchMode):
         if func.namespace == _COLLECTIVES:
             self.settle()
             return func(*args, **kwargs)
-        start = time.thread_time()
         result = func(*args, **kwargs)
-        took = time.thread_time() - start
-        if not func.is_view and func.name().partition(".")[0] not in _ALLOCATIONS:
-            self._owed += self.slower * device_seconds(func, args, kwargs, result) - took
+        if not func.is_view and func.name().partition(".")[0] not in _HOST_ONLY:
+            self._owed += self.slower * device_seconds(func, args, kwargs, result)
         if self._owed >= _LEAST_SLEEP:
             self.settle()
         return result
 
     def settle(self) -> None:
         """Sleep for the accumulated debt. Excess sleep counts for the next ops."""
+        paid = time.thread_time()
+        self._owed -= paid - self._paid
+        self._paid = paid
         if self._owed <= 0.0:
             return
         start = time.perf_counter()

@@ -38,6 +38,7 @@ class OpWork:
     key      the op with its local shapes and arguments, for measured times: `mm(float32[64x32], float32[32x16])`;
              empty if no key was asked for
     joins    whether a kernel that another op launches computes this op too
+    launches number of kernels that share the work
     """
 
     family: str
@@ -46,6 +47,7 @@ class OpWork:
     bytes: float
     key: str = ""
     joins: bool = False
+    launches: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
     if not (work.flops or work.bytes):
         views = device.fitted(VIEWS, "") if work.family == VIEWS else None
         return views.launch if views is not None else 0.0
-    return op_rate(device, work.family, work.dtype).seconds(work.flops, work.bytes)
+    rate = op_rate(device, work.family, work.dtype)
+    return rate.seconds(work.flops, work.bytes) + (work.launches - 1) * rate.launch
 
 
 def op_rate(device: Device, family: str, dtype: str) -> OpRate:

@@ -34,7 +34,17 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import RankGroup
-from .pieces import Assembly, ReceiveBuffers, flatten, message, parcels_of_bucket, piece_shape, unflatten
+from .pieces import (
+    Assembly,
+    ReceiveBuffers,
+    flatten,
+    message,
+    packed,
+    parcels_of_bucket,
+    piece_shape,
+    put_all,
+    unflatten,
+)
 from .requests import Pending, Request, Waitable
 from .rows import RowLayout
 
@@ -87,8 +97,7 @@ def _to_reduce(
             results[i] = tensor.clone(memory_format=torch.contiguous_format)
     messages = [tensor for i, tensor in enumerate(results) if i not in small]
     if small:
-        # `cat` copies even a single tensor.
-        messages.append(torch.cat([tensors[i].reshape(-1) for i in small]))
+        messages.append(packed([tensors[i] for i in small]))
         for i, view in zip(small, unflatten(messages[-1], [tensors[i].shape for i in small]), strict=True):
             results[i] = view
     return messages, results
@@ -96,10 +105,9 @@ def _to_reduce(
 
 def _assemblies(group: RankGroup, request: Request) -> list[Assembly]:
     """Return the buffers of an all-gather's results, with this rank's parts in place."""
-    assemblies: list[Assembly] = []
-    for tensor, dim, sizes in zip(request.tensors, request.dims(), request.gathered_sizes(group), strict=True):
-        assemblies.append(Assembly(tensor, dim, sizes))
-        assemblies[-1].put(group.part, tensor)
+    parts = zip(request.tensors, request.dims(), request.gathered_sizes(group), strict=True)
+    assemblies = [Assembly(tensor, dim, sizes) for tensor, dim, sizes in parts]
+    put_all(assemblies, group.part, request.tensors)
     return assemblies
 
 
@@ -186,15 +194,10 @@ def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
 
 def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
     """Return the buffers of an all-to-all's results: this rank's part of the split dim, all of the concatenated dim."""
-    assemblies: list[Assembly] = []
-    for mine, dim, sizes in zip(
-        _outgoing(group, request)[group.part],
-        request.concat_dims(),
-        request.gathered_sizes(group),
-        strict=True,
-    ):
-        assemblies.append(Assembly(mine, dim, sizes))
-        assemblies[-1].put(group.part, mine)
+    own = _outgoing(group, request)[group.part]
+    parts = zip(own, request.concat_dims(), request.gathered_sizes(group), strict=True)
+    assemblies = [Assembly(mine, dim, sizes) for mine, dim, sizes in parts]
+    put_all(assemblies, group.part, own)
     return assemblies
 
 

@@ -21,16 +21,22 @@ def piece_shape(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
 
 
 def flatten(tensors: Sequence[torch.Tensor], length: int) -> torch.Tensor:
-    """
-    Copy the elements of all `tensors`, one after another, to a flat buffer of `length` (the rest is arbitrary).
-
-    A single contiguous tensor that fills the buffer is returned as a view; several are copied in one operation.
-    """
+    """Return a flat buffer of `length` as `packed` does, or a view of one contiguous tensor that fills the buffer."""
     if len(tensors) == 1 and tensors[0].numel() == length and tensors[0].is_contiguous():
         return tensors[0].view(-1)
-    flat = tensors[0].new_empty(length)
+    return packed(tensors, length)
+
+
+def packed(tensors: Sequence[torch.Tensor], length: int | None = None) -> torch.Tensor:
+    """
+    Copy the elements of all `tensors`, one after another, to a flat buffer, in one operation if all are contiguous.
+
+    Args:
+        length: number of elements of the buffer, if it is to be longer than the tensors; the rest is arbitrary.
+    """
+    count = sum(tensor.numel() for tensor in tensors)
+    flat = tensors[0].new_empty(count if length is None else length)
     if all(tensor.is_contiguous() for tensor in tensors):
-        count = sum(tensor.numel() for tensor in tensors)
         torch.cat([tensor.view(-1) for tensor in tensors], out=flat[:count])
     else:
         copy_all(unflatten(flat, [t.shape for t in tensors]), tensors)
@@ -122,13 +128,23 @@ class Assembly:
         else:
             self.slots = [like.new_empty(piece_shape(like.shape, dim, size)) for size in sizes]
 
-    def put(self, part: int, value: torch.Tensor) -> None:
-        """Set a part that this rank has."""
-        if self._whole is None:
-            self.slots[part] = value
-        else:
-            self.slots[part].copy_(value)
+    @property
+    def is_in_place(self) -> bool:
+        """Return whether the slots are places in the full tensor."""
+        return self._whole is not None
 
     def whole(self) -> torch.Tensor:
         """Return the full tensor; all parts must have arrived."""
         return torch.cat(self.slots, self._dim) if self._whole is None else self._whole
+
+
+def put_all(assemblies: Sequence[Assembly], part: int, tensors: Sequence[torch.Tensor]) -> None:
+    """Set the parts that this rank has: a part that is not received in place becomes the slot itself."""
+    targets, sources = list[torch.Tensor](), list[torch.Tensor]()
+    for assembly, tensor in zip(assemblies, tensors, strict=True):
+        if assembly.is_in_place:
+            targets.append(assembly.slots[part])
+            sources.append(tensor)
+        else:
+            assembly.slots[part] = tensor
+    copy_all(targets, sources)

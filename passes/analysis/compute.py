@@ -269,9 +269,9 @@ def has_tables(devices: Iterable[Device]) -> bool:
     return any(device.table for device in devices)
 
 
-def copying(dtype: str, moved: float) -> OpWork:
-    """Return the work of reading and writing bytes without computing anything."""
-    return OpWork(COPY, dtype, 0.0, moved)
+def copying(dtype: str, moved: float, launches: int = 1) -> OpWork:
+    """Return the work of kernels that read and write `moved` bytes together without computing anything."""
+    return OpWork(COPY, dtype, 0.0, moved, launches=launches)
 
 
 def slice_work(op: SliceOp, mesh: Mesh) -> OpWork:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from xdsl.ir import SSAValue
 
@@ -22,22 +23,34 @@ from .compute import local_bytes, op_seconds
 from .fusion import ALONE, Parts
 
 
+class Copies(NamedTuple):
+    """
+    Copies on a device.
+
+    moved     bytes that are read and written
+    launches  number of kernels
+    """
+
+    moved: float = 0.0
+    launches: int = 1
+
+
 @dataclass(frozen=True)
 class CollectiveWork:
     """
     The kind and the bytes of a collective.
 
     whole_bytes  bytes of the values that a rank handles, gathered or not yet scattered, with the padding of `method`
-    packed       bytes that a rank reads and writes before it sends, to put small values into one message
-    joined       bytes that a rank reads and writes after it has received, to join parts along an inner dim
+    packed       copies before a rank sends, to put values into one message
+    joined       copies after a rank has received, to join parts
     """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     whole_bytes: float
     method: Method = "flat"
-    packed: float = 0.0
-    joined: float = 0.0
+    packed: Copies = Copies()
+    joined: Copies = Copies()
 
     def seconds(self, cluster: Cluster) -> float:
         """Return the seconds of the collective."""
@@ -57,29 +70,42 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
     method = "flat" if op.method is None else op.method.data
     pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
-    moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))
+    moved = (_packed(pairs, mesh, method), _joined(pairs, mesh, method))
     if method == "hierarchical" and steps[0].kind is not CollectiveKind.ALL_REDUCE:
         # Hierarchical collectives always copy the data they send and receive, and their seconds include these copies.
-        moved = (0.0, 0.0)
+        moved = (Copies(), Copies())
     return CollectiveWork(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
 
 
-def _packed_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
+def _packed(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) -> Copies:
+    """Return the copies of whole values before `runtime/collectives` sends; padding copies all by one kernel."""
     held = [(value, step, local_bytes(value, step.source, mesh)) for value, step in pairs]
-    match pairs[0][1].kind:
-        case CollectiveKind.ALL_REDUCE if len(pairs) > 1:
-            return 2.0 * sum(size for _, _, size in held if size < ALONE_FROM_BYTES)
-        case CollectiveKind.REDUCE_SCATTER:
-            return 2.0 * sum(n for value, step, n in held if not is_block(shape_of(value), step.source, step.dim, mesh))
+    total = 2.0 * sum(size for _, _, size in held)
+    match pairs[0][1].kind, method:
+        case CollectiveKind.ALL_REDUCE, _ if len(pairs) > 1:
+            return Copies(2.0 * sum(size for _, _, size in held if size < ALONE_FROM_BYTES))
+        case CollectiveKind.REDUCE_SCATTER, "padded":
+            return Copies(total)
+        case CollectiveKind.REDUCE_SCATTER, "grouped_broadcast":
+            # Each rank's parts of the small values are a message, and its part of each other value is one.
+            parts = mesh.parts(pairs[0][1].axes)
+            alone = sum(size >= parts * ALONE_FROM_BYTES for _, _, size in held)
+            return Copies(total, parts * (alone + (alone < len(held))))
+        case CollectiveKind.REDUCE_SCATTER, _:
+            inner = [n for value, step, n in held if not is_block(shape_of(value), step.source, step.dim, mesh)]
+            return Copies(2.0 * sum(inner), max(len(inner), 1))
         case _:
-            return 0.0
+            return Copies()
 
 
-def _joined_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
+def _joined(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) -> Copies:
+    """Return the copies of `runtime/collectives` after it has received; it copies contiguous blocks by one kernel."""
     if pairs[0][1].kind is not CollectiveKind.ALL_GATHER:
-        return 0.0
-    inner = ((v, step) for v, step in pairs if not is_block(shape_of(v), step.target, step.dim, mesh))
-    return 2.0 * sum(local_bytes(value, step.target, mesh) for value, step in inner)
+        return Copies()
+    sizes = [(local_bytes(v, s.target, mesh), is_block(shape_of(v), s.target, s.dim, mesh)) for v, s in pairs]
+    inner = [size for size, block in sizes if not block]
+    unpacked = [size for size, block in sizes if block and method == "padded"]
+    return Copies(2.0 * sum(inner + unpacked), max(len(inner) + bool(unpacked), 1))
 
 
 def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:

@@ -16,7 +16,7 @@ from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
 from ..compute import copying, has_tables, is_uneven, local_bytes, op_work, slice_work
-from ..durations import communication_of
+from ..durations import Copies, communication_of
 from ..fusion import ALONE, Parts
 
 Seconds: TypeAlias = tuple[float, ...]
@@ -104,11 +104,12 @@ class OpCosts:
 
     def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Works:
         """Return the work of reading or writing the local part of a value `times` times."""
-        return self._copied(value, float(times * local_bytes(value, sharding, self.cluster.mesh)))
+        return self._copied(value, Copies(float(times * local_bytes(value, sharding, self.cluster.mesh))))
 
-    def _copied(self, value: SSAValue, moved: float) -> Works:
-        """Return the work of reading or writing `moved` bytes of a value's dtype."""
-        return (copying(dtype_of(value), moved),) * len(self.ranks) if moved else ()
+    def _copied(self, value: SSAValue, copies: Copies) -> Works:
+        """Return the work of copies of a value's dtype."""
+        work = copying(dtype_of(value), copies.moved, copies.launches)
+        return (work,) * len(self.ranks) if copies.moved else ()
 
     def _seconds(self, works: Works) -> Seconds:
         if not works:
