@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -54,7 +54,7 @@ class Paced(TorchDispatchMode):
         self._paid = 0.0
         """The processor seconds of this thread that are subtracted from what is owed."""
 
-    def __enter__(self) -> Paced:
+    def __enter__(self) -> Self:
         """Begin to slow down the ops, with nothing owed."""
         self._owed, self._paid = 0.0, time.thread_time()
         super().__enter__()

@@ -12,7 +12,7 @@ from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.spmd import CollectiveOp, StartOp
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster
-from ...ir.collective_cost import Method, handled_share, has_methods
+from ...ir.collective_cost import Method, handled_share, has_methods, methods_in_one_phase
 from ...ir.collectives import ALONE_FROM_BYTES, CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
 from ...ir.op_cost import KernelPart
@@ -35,6 +35,8 @@ class Copies(NamedTuple):
     launches: int = 1
 
 
+NO_COPIES = Copies()
+
 @dataclass(frozen=True)
 class CollectiveWork:
     """
@@ -49,8 +51,8 @@ class CollectiveWork:
     axes: tuple[str, ...]
     whole_bytes: float
     method: Method = "flat"
-    packed: Copies = Copies()
-    joined: Copies = Copies()
+    packed: Copies = NO_COPIES
+    joined: Copies = NO_COPIES
 
     def seconds(self, cluster: Cluster) -> float:
         """Return the seconds of the collective."""
@@ -73,7 +75,7 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
     moved = (_packed(pairs, mesh, method), _joined(pairs, mesh, method))
     if method == "hierarchical" and steps[0].kind is not CollectiveKind.ALL_REDUCE:
         # Hierarchical collectives always copy the data they send and receive, and their seconds include these copies.
-        moved = (Copies(), Copies())
+        moved = (NO_COPIES, NO_COPIES)
     return CollectiveWork(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
 
 
@@ -95,16 +97,20 @@ def _packed(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) 
             inner = [n for value, step, n in held if not is_block(shape_of(value), step.source, step.dim, mesh)]
             return Copies(2.0 * sum(inner), max(len(inner), 1))
         case _:
-            return Copies()
+            return NO_COPIES
 
 
 def _joined(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) -> Copies:
-    """Return the copies of `runtime/collectives` after it has received; it copies contiguous blocks by one kernel."""
+    """Return the copies of `runtime/collectives` after it has received; blocks in padded rows need one kernel."""
     if pairs[0][1].kind is not CollectiveKind.ALL_GATHER:
-        return Copies()
-    sizes = [(local_bytes(v, s.target, mesh), is_block(shape_of(v), s.target, s.dim, mesh)) for v, s in pairs]
-    inner = [size for size, block in sizes if not block]
-    unpacked = [size for size, block in sizes if block and method == "padded"]
+        return NO_COPIES
+    inner, unpacked = list[int](), list[int]()
+    for value, step in pairs:
+        shape, size = shape_of(value), local_bytes(value, step.target, mesh)
+        if not is_block(shape, step.target, step.dim, mesh):
+            inner.append(size)
+        elif method == "padded" and "padded" in methods_in_one_phase(step, shape, mesh):
+            unpacked.append(size)
     return Copies(2.0 * sum(inner + unpacked), max(len(inner) + bool(unpacked), 1))
 
 

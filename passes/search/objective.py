@@ -26,6 +26,7 @@ class Price(metaclass=Interned):
         weight: factor of the seconds.
         pricing: how collectives are priced.
         turns: number of parts of the batch, resharded one after the other.
+        times: number of times that the whole value is resharded.
         beside: whether the communication may overlap with compute.
         reduces: whether a partial value may be reduced; if not, the reduction costs infinity, whatever the weight.
     """
@@ -33,6 +34,7 @@ class Price(metaclass=Interned):
     weight: float
     pricing: Pricing
     turns: int = 1
+    times: int = 1
     beside: bool = False
     reduces: bool = True
 
@@ -153,5 +155,13 @@ class BatchLoop:
 
     def is_sum(self, value: SSAValue) -> bool:
         """Return whether a value is added up over the parts, so that it is in memory from the first part on."""
-        is_added = bool(self.found.values[value].partial)
-        return is_added and not all(self.repeats(use.operation) for use in value.uses)
+        return self._is_term(value) and not all(self.repeats(use.operation) for use in value.uses)
+
+    def times_of(self, move: ShardingChange) -> int:
+        """Return how often a whole value is resharded: each part's term of a sum, if an op of the part reads it."""
+        each = self._is_term(move.value) and move.to is not None and self.repeats(move.to)
+        return self.count if each else 1
+
+    def _is_term(self, value: SSAValue) -> bool:
+        """Return whether each part computes a term of a sum over the parts."""
+        return bool(self.found.values[value].partial)

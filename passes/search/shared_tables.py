@@ -65,7 +65,7 @@ class Tables:
             costs = self.costs.setdefault(price.pricing, ReshardCosts(self.cluster, price.pricing))
             small = costs.matrix(splits, element_bytes(value) / price.turns, distinct_s, distinct_t)
             table = small[np.ix_(positions(distinct_s, sources), positions(distinct_t, targets))]
-            table = np.ascontiguousarray(price.weight * price.turns * table)
+            table = np.ascontiguousarray(price.weight * price.turns * price.times * table)
             if not price.reduces:
                 table[_reducing(sources, targets)] = np.inf
             table.flags.writeable = False

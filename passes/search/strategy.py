@@ -384,9 +384,10 @@ class _Builder:
         price = self.weights.price(move)
         if move.value in self.reductions.unreduced:
             price = replace(price, reduces=False)
-        if price.beside or self.loop is None:
+        if self.loop is None:
             return price
-        return replace(price, turns=self.loop.parts_of(move.value))
+        turns = 1 if price.beside else self.loop.parts_of(move.value)
+        return replace(price, turns=turns, times=self.loop.times_of(move))
 
     def _results(self) -> None:
         """Connect new values to the homes of their arguments, and charge for replicating the loss and metrics."""

@@ -9,10 +9,14 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import import_training_step
+from shardwright.dialects import train
+from shardwright.dialects.compute import ComputeOp, shape_of
+from shardwright.dialects.step import BACKWARD
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.pins import Pin
+from shardwright.ir.sharding import Sharding, parse_sharding
 from shardwright.ir.submesh import on_mesh
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
@@ -21,7 +25,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.pipelines import AXIS
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
-from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
+from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, accumulations, cuts, meshes, pipelines
 from shardwright.passes.planning.notes import Allowance, Refused
@@ -248,6 +252,22 @@ def test_the_search_knows_the_memory_of_a_batch_in_parts(name: str, parts: int):
     ((strategy, _),) = solved.found
     _, held = StrategyMemory(view, cluster, loop).over_time(strategy)
     assert held.max() == pytest.approx(compiler.finish(solved).tightest.held, rel=0.15)
+
+
+def test_gradients_are_summed_over_the_parts_of_a_batch_before_they_are_reduced():
+    module, cluster = prepared(import_training_step(training_step("gpt2-tiny"))), find_cluster("local-4")
+    add_cluster(module, cluster)
+    compiler = CandidateCompiler(module, cluster)
+    kept = [value for value in compiler.views[0].inputs if value.role in (train.PARAM, train.STATE)]
+    replicated = (Pin(value.name, Sharding.replicated(len(shape_of(value.argument)))) for value in kept)
+    given = Choice((*replicated, Pin("batch.0", parse_sharding('[{"gpu"}, {}]'))), Weights(bucketed=True))
+    written = compiler.written(compiler.solve(Candidate(Layout(cluster.mesh, "accumulate", 2), given)))
+    run_pipeline(Context(), written, "split-batch{parts=2 unrolled=true}", verify_each=False)
+    backward = (op for op in written.walk() if isinstance(op, ComputeOp) and BACKWARD in op.attributes)
+    signatures = [op.signature for op in backward if op.signature is not None]
+    terms = [s for signature in signatures for s in signature.operands if "micro" in s.partial_axes]
+    assert terms
+    assert all("gpu" in sharding.partial_axes for sharding in terms)
 
 
 def test_a_strategy_within_memory_counts_one_part_of_the_batch():
