@@ -129,11 +129,17 @@ def interference(model: str) -> list[dict[str, Any]]:
             outcomes[gpus] = {"whole": planner.whole(), "duplex": planner.duplex()}
         row: dict[str, Any] = {"measured": name, "products take": slower}
         for way, outcome in outcomes[gpus].items():
-            module = outcome.module.clone()
-            add_cluster(module, replace(cluster_of_module(module), interference=Interference(compute=slower)))
-            row |= {f"{way} ms": 1e3 * outcome.seconds, f"{way}, slower by": step_seconds(module) / outcome.seconds - 1}
+            alone, disturbed = (_disturbed(outcome, factor) for factor in (1.0, slower))
+            row |= {f"{way} ms": 1e3 * alone, f"{way}, slower by": disturbed / alone - 1}
         rows.append(row)
     return rows
+
+
+def _disturbed(outcome: Outcome, slower: float) -> float:
+    """Return the seconds of a plan if ops take `slower` times as long beside communication."""
+    module = outcome.module.clone()
+    add_cluster(module, replace(cluster_of_module(module), interference=Interference(compute=slower)))
+    return step_seconds(module)
 
 
 def memory(models: Sequence[str]) -> list[dict[str, Any]]:
@@ -235,15 +241,19 @@ def placement(model: str) -> list[dict[str, Any]]:
     """Return figures 11 and 12 by rate: how many parameters are split, and the signatures of experts and gating."""
     rows: list[dict[str, Any]] = []
     for rate in ("10g", "30g", "100g"):
-        outcome = Planner(Setting(model, 8, f"hidup-2x4-{rate}")).duplex()
-        ((view, _),) = step_views(outcome.module)
-        homes = [sharding_of(value.argument) for value in view.inputs if value.role == "train.param"]
-        split = sum(bool(home.split_axes) for home in homes)
-        says = "experts apart, as GShard" if rate == "100g" else "gating on every card" if rate == "10g" else ""
-        rows.append(
-            {"rate": rate, "strategy": outcome.name, "split": split, "whole": len(homes) - split}
-            | {"experts": _products(view, ".mlp.experts"), "gating": _products(view, ".router"), "figure 12": says}
-        )
+        planner = Planner(Setting(model, 8, f"hidup-2x4-{rate}"))
+        for way, plan in (("duplex", planner.duplex), ("pareto-dp", planner.pareto_dp)):
+            outcome = plan()
+            ((view, _),) = step_views(outcome.module)
+            homes = [sharding_of(value.argument) for value in view.inputs if value.role == "train.param"]
+            split = sum(bool(home.split_axes) for home in homes)
+            says = "experts apart, as GShard" if rate == "100g" else "gating on every card" if rate == "10g" else ""
+            rows.append(
+                {"rate": rate, "plan": way, "strategy": outcome.name, "step ms": 1e3 * outcome.seconds}
+                | {"split": split, "whole": len(homes) - split, "experts": _products(view, ".mlp.experts")}
+                | {"gating": _products(view, ".router"), "figure 12": says}
+            )
+            progress(rows[-1])
     return rows
 
 
@@ -257,4 +267,6 @@ def plot_placement(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Plot the numbers of split and of whole parameters, by rate."""
     series = {kind: [row[kind] for row in rows] for kind in ("whole", "split")}
     title = "HiDup, figure 11: placement of parameters"
-    plot_bars(name, [row["rate"] for row in rows], series, title=title, ylabel="tensors of parameters")
+    plot_bars(
+        name, [f"{row['rate']}, {row['plan']}" for row in rows], series, title=title, ylabel="tensors of parameters"
+    )
