@@ -132,7 +132,7 @@ def _efficiencies(case: Case, axis: str, ideal: float, latency: float, pace: Pac
     part = torch.ones(_PART)
     whole = part.repeat(count)
     square = whole.view(count, -1)
-    # Rounds of messages of one part, and their steps, each of which has the latency.
+    # Rounds of messages of one part, and steps that take the latency.
     calls: dict[str, tuple[int, int, Callable[[], object]]] = {
         "all_reduce": (2, 2 * (count - 1), lambda: comm.all_reduce(whole, axes)),
         "all_gather": (1, count - 1, lambda: comm.all_gather(part, 0, axes)),

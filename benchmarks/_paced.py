@@ -52,7 +52,7 @@ class Paced(TorchDispatchMode):
         self.slower = slower
         self._owed = 0.0
         self._paid = 0.0
-        """The processor seconds of this thread that are subtracted from what is owed."""
+        """The processor seconds of this thread that count as paid."""
 
     def __enter__(self) -> Self:
         """Begin to slow down the ops, with nothing owed."""

@@ -136,7 +136,7 @@ def interference(model: str) -> list[dict[str, Any]]:
 
 
 def _disturbed(outcome: Outcome, slower: float) -> float:
-    """Return the seconds of a plan if ops take `slower` times as long beside communication."""
+    """Return the seconds of a plan whose ops slow down by the factor `slower` beside communication."""
     module = outcome.module.clone()
     add_cluster(module, replace(cluster_of_module(module), interference=Interference(compute=slower)))
     return step_seconds(module)

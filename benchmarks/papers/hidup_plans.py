@@ -59,7 +59,7 @@ A_CARD = 32
 """Samples per GPU, chosen by us: in the paper the batch grows with the GPUs (6.1), but its size is missing."""
 
 ONE_MACHINE = Interference(compute=1.14)
-"""How much an all-reduce of 256 MB slows products on one machine, by table 2; cluster files have that of several."""
+"""How much an all-reduce of 256 MB slows products on one machine (table 2). Cluster files are for several machines."""
 
 EXPERTS = ".mlp.experts."
 """Part of the names of all expert parameters."""
