@@ -37,6 +37,7 @@ class Copies(NamedTuple):
 
 NO_COPIES = Copies()
 
+
 @dataclass(frozen=True)
 class CollectiveWork:
     """
@@ -82,17 +83,17 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
 def _packed(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) -> Copies:
     """Return the copies of whole values before `runtime/collectives` sends; padding copies all by one kernel."""
     held = [(value, step, local_bytes(value, step.source, mesh)) for value, step in pairs]
-    total = 2.0 * sum(size for _, _, size in held)
+    sizes = [size for _, _, size in held]
     match pairs[0][1].kind, method:
         case CollectiveKind.ALL_REDUCE, _ if len(pairs) > 1:
-            return Copies(2.0 * sum(size for _, _, size in held if size < ALONE_FROM_BYTES))
+            return Copies(2.0 * sum(size for size in sizes if size < ALONE_FROM_BYTES))
         case CollectiveKind.REDUCE_SCATTER, "padded":
-            return Copies(total)
+            return Copies(2.0 * sum(sizes))
         case CollectiveKind.REDUCE_SCATTER, "grouped_broadcast":
             # Each rank's parts of the small values are a message, and its part of each other value is one.
             parts = mesh.parts(pairs[0][1].axes)
-            alone = sum(size >= parts * ALONE_FROM_BYTES for _, _, size in held)
-            return Copies(total, parts * (alone + (alone < len(held))))
+            alone = sum(size >= parts * ALONE_FROM_BYTES for size in sizes)
+            return Copies(2.0 * sum(sizes), parts * (alone + (alone < len(sizes))))
         case CollectiveKind.REDUCE_SCATTER, _:
             inner = [n for value, step, n in held if not is_block(shape_of(value), step.source, step.dim, mesh)]
             return Copies(2.0 * sum(inner), max(len(inner), 1))
