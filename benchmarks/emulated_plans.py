@@ -14,8 +14,8 @@ plans by hand: data parallelism with even shares, with shares by speed (HAP's DP
 is the measured step with even shares over the chosen plan's, and `of most` is its share of the gain of a step that only
 computes (1.75 and 3.25).
 
-`finalist` are the plans that `shardwright plan --measure 4` would run beside the chosen plan. `measured` is the fastest
-of these plans, and `measured, ratio` is the fastest plan by hand over it.
+A `finalist` is a plan that `shardwright plan --measure 4` would run beside the chosen plan. `measured` is the fastest
+of these four plans in the steps of the table, and `measured, ratio` is the fastest plan by hand over it.
 
 Two cores cannot compute for six ranks. Therefore each rank emulates a slower device: the time of an op follows from its
 FLOPs and bytes, and the rank sleeps for the rest of that time (`_paced.py`). Each op of the slowed rank takes 50 times
@@ -242,11 +242,11 @@ def _after_measuring(plans: Sequence[Planned], taken: Sequence[Sequence[float]])
         for at, plan in enumerate(plans)
         if plan.name != CONTROL and not any(_are_same(plan, plans[mine]) for mine in ours)
     ]
-    found: dict[str, Any] = {"measured": plans[fastest].name}
+    verdict: dict[str, Any] = {"measured": plans[fastest].name}
     if others:
         best = min(others, key=lambda at: medians[at])
-        found |= {f"measured, {key}": value for key, value in ratio(taken[best], taken[fastest]).items()}
-    return found
+        verdict |= {f"measured, {key}": value for key, value in ratio(taken[best], taken[fastest]).items()}
+    return verdict
 
 
 def main() -> None:

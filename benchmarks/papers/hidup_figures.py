@@ -19,7 +19,7 @@ from typing import Any
 
 from _plain_plans import step_seconds, tightest
 from _report import plot_bars, plot_curves, plot_grouped, progress
-from hidup_plans import Outcome, Planner, Setting
+from hidup_plans import ONE_MACHINE, Outcome, Planner, Setting
 
 from shardwright.dialects.step import sharding_of
 from shardwright.ir.cluster import Cluster, Interference
@@ -28,7 +28,7 @@ from shardwright.passes.step.blocks import layer_of
 from shardwright.passes.step.step_view import StepView, cluster_of_module, step_views
 
 TABLE_2 = {
-    "one machine, 256 MB": ("hidup-2x4-100g", 4, 1.14),
+    "one machine, 256 MB": ("hidup-2x4-100g", 4, ONE_MACHINE.compute),
     "one machine, 256 KB": ("hidup-2x4-100g", 4, 1.035),
     "two machines, 256 MB": ("hidup-2x4-100g", 8, 1.019),
     "two machines, 256 KB": ("hidup-2x4-100g", 8, 1.02),
@@ -136,7 +136,7 @@ def interference(model: str) -> list[dict[str, Any]]:
 
 
 def _disturbed(outcome: Outcome, slower: float) -> float:
-    """Return the seconds of a plan whose ops slow down by the factor `slower` beside communication."""
+    """Return the seconds of a plan if communication slows ops by the factor `slower`."""
     module = outcome.module.clone()
     add_cluster(module, replace(cluster_of_module(module), interference=Interference(compute=slower)))
     return step_seconds(module)

@@ -47,7 +47,7 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset
-from shardwright.passes.planning.explore import FIRST
+from shardwright.passes.planning.explore import ADDITIVE, FIRST
 from shardwright.passes.planning.notes import Refused
 
 HALVES = "split-batch{parts=2 unrolled=true},communicate"
@@ -147,7 +147,7 @@ class Planner:
         add_cluster(module, self.cluster)
         passes = "search-strategy{algorithm=pareto-dp},program{mode=duplex parts=2}"
         run_pipeline(Context(), module, passes, verify_each=False)
-        return Outcome("pareto-dp", FIRST[-1], simulate_module(module)[0], module)
+        return Outcome("pareto-dp", ADDITIVE, simulate_module(module)[0], module)
 
     def expert_parallel(self) -> Outcome:
         """Return data parallelism with split experts."""

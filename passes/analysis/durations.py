@@ -87,7 +87,9 @@ def _packed(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) 
     match pairs[0][1].kind, method:
         case CollectiveKind.ALL_REDUCE, _ if len(pairs) > 1:
             return Copies(2.0 * sum(size for size in sizes if size < ALONE_FROM_BYTES))
-        case CollectiveKind.REDUCE_SCATTER, "padded":
+        case CollectiveKind.REDUCE_SCATTER, "padded" if any(
+            _in_padded_rows(value, step, mesh) for value, step in pairs
+        ):
             return Copies(2.0 * sum(sizes))
         case CollectiveKind.REDUCE_SCATTER, "grouped_broadcast":
             # Each rank's parts of the small values are a message, and its part of each other value is one.
@@ -107,12 +109,17 @@ def _joined(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh, method: Method) 
         return NO_COPIES
     inner, unpacked = list[int](), list[int]()
     for value, step in pairs:
-        shape, size = shape_of(value), local_bytes(value, step.target, mesh)
-        if not is_block(shape, step.target, step.dim, mesh):
+        size = local_bytes(value, step.target, mesh)
+        if not is_block(shape_of(value), step.target, step.dim, mesh):
             inner.append(size)
-        elif method == "padded" and "padded" in methods_in_one_phase(step, shape, mesh):
+        elif method == "padded" and _in_padded_rows(value, step, mesh):
             unpacked.append(size)
     return Copies(2.0 * sum(inner + unpacked), max(len(inner) + bool(unpacked), 1))
+
+
+def _in_padded_rows(value: SSAValue, step: Step, mesh: Mesh) -> bool:
+    """Whether the padded method copies a value into rows, since its parts differ in size."""
+    return "padded" in methods_in_one_phase(step, shape_of(value), mesh)
 
 
 def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:

@@ -158,9 +158,9 @@ class BatchLoop:
         return self._is_term(value) and not all(self.repeats(use.operation) for use in value.uses)
 
     def times_of(self, move: ShardingChange) -> int:
-        """Return how often a whole value is resharded: each part's term of a sum, if an op of the part reads it."""
-        each = self._is_term(move.value) and move.to is not None and self.repeats(move.to)
-        return self.count if each else 1
+        """Return how often a whole value is resharded: in each part, if it is a term of a sum that the part reads."""
+        is_repeated = self._is_term(move.value) and move.to is not None and self.repeats(move.to)
+        return self.count if is_repeated else 1
 
     def _is_term(self, value: SSAValue) -> bool:
         """Return whether each part computes a term of a sum over the parts."""

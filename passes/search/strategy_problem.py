@@ -141,8 +141,8 @@ def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: 
         # Equal changes of sharding share a table, before and after.
         key = (id(edge.table), traffic.price.beside)
         if key not in cache:
-            now = traffic.price
-            price = replace(after.price(traffic.move), turns=now.turns, times=now.times, reduces=now.reduces)
+            old = traffic.price
+            price = replace(after.price(traffic.move), turns=old.turns, times=old.times, reduces=old.reduces)
             table = tables.table(traffic.move.value, traffic.splits, traffic.sources, traffic.targets, price)
             cache[key] = table if table is not None else np.zeros_like(edge.table)
         edges.append(Edge(edge.u, edge.v, cache[key]))

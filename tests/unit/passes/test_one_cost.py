@@ -18,7 +18,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.ratios import EVEN
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.analysis.durations import communication_of
+from shardwright.passes.analysis.durations import NO_COPIES, communication_of
 from shardwright.passes.analysis.resharding import Pricing, ReshardCosts
 from shardwright.passes.overlapping.timing import ComputeTimes
 from shardwright.passes.pipeline import run_pipeline
@@ -75,6 +75,33 @@ def collective(source: str, target: str, width: int, method: str = "auto") -> Co
     add_cluster(module, CLUSTER)
     run_pipeline(context(), module, f"select-collectives{{method={method}}}")
     return next(op for op in module.walk() if isinstance(op, CollectiveOp))
+
+
+UNEVEN = '[{"gpu"}, {}], offsets={0: [0, 5, 8]}'
+ROWS, COLUMNS, WHOLE, PARTIAL = '[{"gpu"}, {}]', '[{}, {"gpu"}]', "[{}, {}]", '[{}, {}], unreduced={"gpu"}'
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "method", "packed", "joined"),
+    [
+        (ROWS, WHOLE, "auto", 0, 0),
+        (COLUMNS, WHOLE, "auto", 0, 1),
+        (UNEVEN, WHOLE, "padded", 0, 1),
+        (UNEVEN, WHOLE, "grouped_broadcast", 0, 0),
+        (PARTIAL, ROWS, "auto", 0, 0),
+        (PARTIAL, COLUMNS, "auto", 1, 0),
+        (PARTIAL, UNEVEN, "padded", 1, 0),
+        (PARTIAL, UNEVEN, "grouped_broadcast", 2, 0),
+    ],
+)
+def test_copies_of_whole_values_are_counted_with_their_kernels(
+    source: str, target: str, method: str, packed: int, joined: int
+):
+    """A copy reads and writes the whole value of 8 x 16 floats, in a kernel for each message."""
+    work = communication_of(collective(source, target, 16, method), MESH)
+    both_ways = 2 * 8 * 16 * 4
+    assert work.packed == ((both_ways, packed) if packed else NO_COPIES)
+    assert work.joined == ((both_ways, joined) if joined else NO_COPIES)
 
 
 @pytest.mark.parametrize("width", [2, 16, 64, 2048, 65536])
