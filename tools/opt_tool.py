@@ -23,7 +23,7 @@ from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.lexer import Input
 
 from ..dialects.text import module_text
-from ..ir.garbage import collector_paused, kept_to_the_end
+from ..ir.garbage import kept_to_the_end
 from ..passes.errors import PassError
 from ..passes.pipeline import run_passes
 from ..passes.pipeline_spec import PipelineError, parse_pipeline
@@ -40,7 +40,7 @@ from .universe import UNIVERSE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool on a command line, by default the arguments of the process, and return its exit code."""
     if arguments is None:
-        with kept_to_the_end(), collector_paused():
+        with kept_to_the_end():
             return main(sys.argv[1:])
     words = list(arguments)
     try:
