@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import BlockArgument, Operation
 from xdsl.passes import ModulePass
 
+from ..dialects.compute import ComputeOp
 from ..dialects.pipe import STAGES
+from ..dialects.placed import argument_attribute
+from ..dialects.spmd import CollectiveOp
+from ..dialects.step import BACKWARD
+from ..dialects.train import PARAM
+from .analysis.compute import is_view_or_cast
 from .errors import fail
 from .step.loop import find_loop, fragment_of, temporal_axis
 from .step.memory_plan import forget_memory_plan
@@ -66,18 +74,24 @@ class AccumulatePass(ModulePass):
     axis: str | None = None
     """The temporal axis; by default the only one."""
 
+    per_part: bool = False
+    """Whether each micro-batch makes its own copies of parameters, as FSDP does, unless forward and backward share one;
+    by default all copies are made once, before the loop, and kept."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for func in step_functions(op):
             require_no_fragments(func, self.name)
             if STAGES in func.attributes:
                 fail(func, "has stages, each with its own micro-batches; run schedule-pipeline instead of accumulate")
-            accumulate(func, temporal_axis(func, mesh_of_module(op), self.axis))
+            accumulate(func, temporal_axis(func, mesh_of_module(op), self.axis), per_part=self.per_part)
 
 
-def accumulate(func: FuncOp, axis: str) -> None:
+def accumulate(func: FuncOp, axis: str, *, per_part: bool = False) -> None:
     """Put the loop over `axis` into a fragment of that name, in place."""
     block, loop = func.body.block, find_loop(func, axis)
+    if per_part:
+        loop = find_loop(func, axis, _copies_of_parameters([*loop.before, *loop.inside, *loop.after], set(loop.inside)))
     if not loop.inside:
         return
     forget_memory_plan(block)
@@ -91,3 +105,46 @@ def accumulate(func: FuncOp, axis: str) -> None:
     for op in loop.after:
         op.detach()
         block.insert_op_before(op, end)
+
+
+def _copies_of_parameters(ops: Sequence[Operation], loop: set[Operation]) -> set[Operation]:
+    """
+    Return the collectives outside of a loop that copy parameters for its forward alone or for its backward alone, with
+    the casts and views of these copies.
+    """
+    found: set[Operation] = set()
+    for op in reversed(ops):
+        users = [use.operation for result in op.results for use in result.uses]
+        is_copied = isinstance(op, CollectiveOp) or (isinstance(op, ComputeOp) and is_view_or_cast(op))
+        if is_copied and users and all(user in loop or user in found for user in users) and _is_of_parameter(op):
+            found.add(op)
+    for op in ops:
+        # A copy that forward and backward share is made once, and so is everything that it is made of.
+        if op in found and len({BACKWARD in user.attributes for user in _computing(op, found)}) > 1:
+            found -= {op, *_behind(op)}
+    return found
+
+
+def _is_of_parameter(op: Operation) -> bool:
+    """Return whether an op copies, casts or views a parameter, or a copy of it."""
+    value = op.operands[0]
+    if isinstance(value, BlockArgument):
+        return argument_attribute(value, PARAM) is not None
+    source = value.owner
+    is_copied = isinstance(source, CollectiveOp) or (isinstance(source, ComputeOp) and is_view_or_cast(source))
+    return is_copied and isinstance(source, Operation) and _is_of_parameter(source)
+
+
+def _computing(op: Operation, copying: set[Operation]) -> Iterator[Operation]:
+    """Yield the ops that use the results of an op, directly or through ops that copy them."""
+    for use in (use for result in op.results for use in result.uses):
+        if use.operation in copying:
+            yield from _computing(use.operation, copying)
+        else:
+            yield use.operation
+
+
+def _behind(op: Operation) -> Iterator[Operation]:
+    """Yield the ops that produce the first operand of an op, one behind the other."""
+    while op.operands and isinstance(source := op.operands[0].owner, Operation):
+        yield (op := source)

@@ -89,17 +89,21 @@ class InsertReshardingPass(ModulePass):
 
     name = "insert-resharding"
 
+    per_part: bool = False
+    """Whether each micro-batch reduces the gradients of the parameters that it gathers (`accumulate`), as FSDP does; by
+    default the sum over the micro-batches is reduced, which sends less and holds more."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for view, cluster in step_views(op):
-            insert_resharding(view, cluster)
+            insert_resharding(view, cluster, per_part=self.per_part)
 
 
-def insert_resharding(view: StepView, cluster: Cluster) -> None:
+def insert_resharding(view: StepView, cluster: Cluster, *, per_part: bool = False) -> None:
     """Make every change of sharding of one step, or of one stage, an op."""
     require_no_fragments(view.func, InsertReshardingPass.name)
     require_nothing_started(view.func, InsertReshardingPass.name)
-    _Inserter(view, ReshardCosts(cluster)).run()
+    _Inserter(view, ReshardCosts(cluster), per_part=per_part).run()
 
 
 class _Inserter(ReshardingPlan[SSAValue]):

@@ -47,11 +47,19 @@ class PreparePipeline(NamedPipeline):
     )
 
 
+@dataclass(frozen=True)
 class CommunicatePipeline(NamedPipeline):
     """Make each change of sharding a collective, in a step whose ops have signatures."""
 
     name = "communicate"
-    passes = "sort-across-rows,insert-resharding,agree-on-choices,select-collectives"
+
+    per_part: bool = False
+    """Whether each micro-batch reduces the gradients of the parameters that it gathers (`accumulate`)."""
+
+    @property
+    def text(self) -> str:
+        """The passes of the pipeline."""
+        return f"sort-across-rows,insert-resharding{_option(self.per_part)},agree-on-choices,select-collectives"
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,9 @@ class ProgramPipeline(NamedPipeline):
     chunked: bool = False
     """Whether products and their collectives are cut into parts (`chunk-collectives`)."""
 
+    per_part: bool = False
+    """Whether each micro-batch gathers parameters and reduces their gradients (`accumulate`)."""
+
     @property
     def text(self) -> str:
         """The passes of the program."""
@@ -83,7 +94,7 @@ class ProgramPipeline(NamedPipeline):
         if self.parts == 1:
             return "communicate"
         unrolled = " unrolled=true" if self.mode == "duplex" else ""
-        return f"split-batch{{parts={self.parts} axis={AXIS}{unrolled}}},communicate"
+        return f"split-batch{{parts={self.parts} axis={AXIS}{unrolled}}},communicate{_option(self.per_part)}"
 
     @property
     def overlapped(self) -> str:
@@ -91,13 +102,17 @@ class ProgramPipeline(NamedPipeline):
         passes = ["chunk-collectives"] if self.chunked else []
         mode = self.mode or ("accumulate" if self.parts > 1 else "whole")
         if mode in ("accumulate", "duplex"):
-            passes.append(mode)
+            passes.append(mode + _option(self.per_part))
         passes += ["overlap", "join-updates"]
         if mode == "pipeline":
             passes += ["split-backward", "plan-transfers"]
             if self.parts > 1:
                 passes.append(f"schedule-pipeline{{schedule={self.schedule} axis={AXIS}}}")
         return ",".join(passes)
+
+
+def _option(per_part: bool) -> str:
+    return "{per_part=true}" if per_part else ""
 
 
 class FinishPipeline(NamedPipeline):

@@ -245,6 +245,8 @@ class Bench:
                 tried[parts] = self._finished(hand, decided.clone(), parts)
             if (parts := _fewest(tried)) is not None:
                 tried[parts] = self._finished(hand, decided.clone(), parts)
+            if hand.family == "ZeRO-3" and not any(outcome.fits for outcome in tried.values()):
+                tried = {parts: self._finished(hand, decided.clone(), parts, per_part=True) for parts in tried}
         except (PassError, ValueError) as error:
             if not tried:
                 return " ".join(str(error).split())
@@ -286,10 +288,11 @@ class Bench:
         run_pipeline(Context(), module, Pipeline.of(search), verify_each=False)
         return module
 
-    def _finished(self, hand: Hand, module: ModuleOp, parts: int) -> Outcome:
-        schedule = " mode=pipeline schedule=1f1b" if hand.stages > 1 else ""
+    def _finished(self, hand: Hand, module: ModuleOp, parts: int, *, per_part: bool = False) -> Outcome:
+        schedule = " mode=pipeline schedule=1f1b" if hand.stages > 1 else " per_part=true" if per_part else ""
         run_pipeline(Context(), module, f"program{{parts={parts}{schedule}}}", verify_each=False)
-        return _outcome(f"{hand.name}, {parts} micro-batches" if parts > 1 else hand.name, module, 0.0)
+        name = f"{hand.name}, {parts} micro-batches" if parts > 1 else hand.name
+        return _outcome(f"{name}, gathered by each" if per_part else name, module, 0.0)
 
     @cached_property
     def _compiler(self) -> CandidateCompiler:

@@ -14,17 +14,18 @@ cast takes no partial value. Without a dtype both are allowed, and the search ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import OpResult, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.pipe import TransferOp
+from ..step.step_view import StepView
 from .compute import is_cast, spec_of
 
 _ADDITION = "aten.add.Tensor"
@@ -57,14 +58,14 @@ def reductions_of(func: FuncOp) -> Reductions:
 
 def widening_casts(func: FuncOp) -> list[ComputeOp]:
     """Return the casts of gradients to more bytes, between their producers and the updates, in program order."""
-    values = gradient_values(func)
+    values = gradient_values(func.body.block.ops)
     return [op for op in func.body.block.ops if isinstance(op, ComputeOp) and _widens(op) and op.outs[0] in values]
 
 
-def gradient_values(func: FuncOp) -> set[SSAValue]:
+def gradient_values(updates: Iterable[Operation]) -> set[SSAValue]:
     """Return the gradients that updates take and the values that they are computed from elementwise, up to a cast."""
     seen = set[SSAValue]()
-    pending = [op.operands[at] for op in func.body.block.ops for at in train.gradients_of(op)]
+    pending = [op.operands[at] for op in updates for at in train.gradients_of(op)]
     while pending:
         value = pending.pop()
         op = value.op if isinstance(value, OpResult) else None
@@ -76,6 +77,17 @@ def gradient_values(func: FuncOp) -> set[SSAValue]:
         elif isinstance(op, ComputeOp) and _keeps_elements(op) and not _widens(op):
             pending += [operand for operand in op.args if prod(shape_of(operand)) == prod(shape_of(value))]
     return seen
+
+
+def gradients_of_parameters(view: StepView, is_meant: Callable[[SSAValue], bool]) -> set[SSAValue]:
+    """Return the gradients of the parameters for which, or for a cast of which, a condition holds."""
+    names: set[str] = set()
+    for item in view.inputs:
+        casts = (use.operation for use in item.argument.uses if isinstance(use.operation, ComputeOp))
+        values = (item.argument, *(cast.outs[0] for cast in casts if is_cast(cast)))
+        if item.role == train.PARAM and any(map(is_meant, values)):
+            names.add(item.name)
+    return gradient_values(op for name, op, _ in view.grads() if name in names)
 
 
 def _widens(op: ComputeOp) -> bool:

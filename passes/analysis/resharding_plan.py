@@ -27,6 +27,7 @@ from ..errors import fail
 from ..step.factors import Factors
 from ..step.step_view import StepView, value_label
 from .comparisons import find_comparisons
+from .reductions import gradients_of_parameters
 from .resharding import ReshardCosts, ReshardingError
 
 Copy = TypeVar("Copy", bound=Hashable)
@@ -42,10 +43,13 @@ class ReshardingPlan(ABC, Generic[Copy]):
         view: the step, or one stage of it.
         costs: finds the cheapest chain of collectives from one sharding to another.
         factors: factors of the program before any resharding is inserted.
+        per_part: whether each part of the batch gathers parameters and reduces their gradients.
     """
 
-    def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors | None = None) -> None:
-        self.view, self.costs = view, costs
+    def __init__(
+        self, view: StepView, costs: ReshardCosts, factors: Factors | None = None, *, per_part: bool = False
+    ) -> None:
+        self.view, self.costs, self.per_part = view, costs, per_part
         self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.spatial = {axis.name for axis in view.mesh.spatial}
         self.comparisons = find_comparisons(view)
@@ -87,6 +91,9 @@ class ReshardingPlan(ABC, Generic[Copy]):
         self._values = list(filter(self.view.has, values))
         self._splits = {value: self.factors.of_value(value) for value in self._values}
         self._made: dict[SSAValue, dict[tuple[bool, Sharding], Copy]] = {value: {} for value in self._values}
+        self.reduced_per_part: set[SSAValue] = set()
+        if self.per_part:
+            self.reduced_per_part = gradients_of_parameters(self.view, self._is_gathered_per_part)
         for value in self._values:
             self._value(value)
         for index, value in self._returned():
@@ -95,6 +102,16 @@ class ReshardingPlan(ABC, Generic[Copy]):
                 end = self.view.terminator
                 use = next(use for use in value.uses if use.operation is end and use.index == index)
                 self.give(use, self._copy(value, self.itself(value), self.home(value), wanted, end, end, False))
+
+    def _is_gathered_per_part(self, value: SSAValue) -> bool:
+        """Return whether each part makes its copies of a value: no copy serves both forward and backward."""
+        home, (working, again) = self.home(value), self.working(value) or (None, False)
+        phases: dict[Sharding, set[bool]] = {}
+        for use in value.uses:
+            if isinstance(op := use.operation, ComputeOp) and not train.is_update(op):
+                phases.setdefault(working or self.demand(op, use.index), set()).add(BACKWARD in op.attributes)
+        copies = [shared for copy, shared in phases.items() if copy != home]
+        return bool(copies) and (again or all(len(shared) == 1 for shared in copies))
 
     def _returned(self) -> Iterator[tuple[int, SSAValue]]:
         listed = enumerate(list(self.view.terminator.arguments))
@@ -194,8 +211,12 @@ class ReshardingPlan(ABC, Generic[Copy]):
         self, value: SSAValue, splits: Splits, source: Sharding, target: Sharding, user: Operation
     ) -> tuple[Step, ...]:
         """Return the steps of a cheapest chain; raise OpFailure if there is none."""
+        of_part = target
+        if value in self.reduced_per_part and not target.partial:
+            of_part = replace(target, partial=tuple(pair for pair in source.partial if pair[0] not in self.spatial))
         try:
-            return self.costs.path(splits, element_bytes(value), source, target)
+            steps = self.costs.path(splits, element_bytes(value), source, of_part)
+            return (*steps, *self.costs.path(splits, element_bytes(value), of_part, target))
         except ReshardingError as error:
             fail(user, f"cannot have {value_label(value)}: {error}")
 

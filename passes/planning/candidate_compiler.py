@@ -405,7 +405,8 @@ class CandidateCompiler:
         if layout.parts == 1:
             return None
         in_flight = layout.parts if layout.mode == "duplex" else min(layout.stages * layout.chunks, layout.parts)
-        return step.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"), in_flight)
+        batch = Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex")
+        return step.loop(batch, in_flight, per_part=layout.per_part)
 
 
 def _strategy(

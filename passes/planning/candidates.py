@@ -30,6 +30,7 @@ class Layout:
         chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
         chunks: largest number of chunks of layers in each stage of a pipeline.
         ranks: the ranks of the cluster that form the mesh, in its order; None for all. The others idle.
+        per_part: whether each part of an accumulated batch gathers parameters and reduces gradients by itself.
     """
 
     mesh: Mesh
@@ -42,6 +43,7 @@ class Layout:
     chunked: bool = False
     chunks: int = 1
     ranks: tuple[int, ...] | None = None
+    per_part: bool = False
 
     @property
     def name(self) -> str:
@@ -54,6 +56,7 @@ class Layout:
             f"{self.stages} stages": self.mode == "pipeline",
             f"up to {self.chunks} chunks": self.chunks > 1,
             f"{self.parts} micro-batches": self.parts > 1,
+            "gathered by each": self.per_part,
             self.schedule: self.schedule != "auto",
             "duplex": self.mode == "duplex",
             "fused batch-norm": self.fused,
@@ -65,14 +68,14 @@ class Layout:
     @property
     def program(self) -> ProgramPipeline:
         """Return the passes that make a program of a step with signatures."""
-        return ProgramPipeline(self.mode, self.parts, self.schedule, self.chunked)
+        return ProgramPipeline(self.mode, self.parts, self.schedule, self.chunked, self.per_part)
 
     @property
     def without_time(self) -> Layout:
         """Return the layout before it is scheduled. A pipeline keeps its micro-batches, since stages depend on them."""
         if self.stages > 1:
             return replace(self, mode="pipeline", schedule="auto", chunked=False)
-        return replace(self, mode="whole", parts=1, chunked=False)
+        return replace(self, mode="whole", parts=1, chunked=False, per_part=False)
 
 
 def _ranges(ranks: Sequence[int]) -> str:

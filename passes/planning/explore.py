@@ -179,6 +179,7 @@ class Explorer(Race):
             yield list(self._tensor_parallel())
             yield list(self._accumulated())
             yield from self._finer_parts()
+            yield list(self._gathered_per_part())
             yield from self._keeping_less()
         yield [replace(leader, choice=choice) for leader in self._leaders(REFINED, LEAST_GAIN) for choice in FIRST]
         yield list(self._balanced())
@@ -214,6 +215,7 @@ class Explorer(Race):
             )
         yield self._accumulated()
         yield from self._finer_parts()
+        yield self._gathered_per_part()
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
 
@@ -430,6 +432,15 @@ class Explorer(Race):
             tried = max(candidate.layout.parts for candidate in finer)
             yield finer
 
+    def _gathered_per_part(self) -> Iterator[Candidate]:
+        """Yield the fastest and the smallest candidates with ZeRO-3 and accumulation, with gathers in each part."""
+        large = [note for note in self._too_large(shrinking=True) if note.candidate.layout.mode == "accumulate"]
+        splits = [note for note in large if self.bench.is_pinned or "zero3" in note.candidate.family["strategy"]]
+        fastest = sorted(splits, key=_step)[:REFINED]
+        least = sorted(splits, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
+        for candidate in dict.fromkeys(note.candidate for note in (*fastest, *least)):
+            yield replace(candidate, layout=replace(candidate.layout, per_part=True))
+
     def _as_much_as_fits(self, candidate: Candidate) -> float | None:
         """Return the fraction of activations that a candidate can probably keep, between known ones, or None."""
         judged = [note for note in self.notes if note.peak_bytes is not None]
@@ -454,6 +465,7 @@ class Explorer(Race):
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
         choice = replace(FIRST[0], fits=True)
+        layouts = [replace(layout, per_part=layout.mode == "accumulate") for layout in layouts]
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
 

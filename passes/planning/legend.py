@@ -17,6 +17,7 @@ MEANINGS = {
     "stages": "pipeline stages, which divide the devices of the mesh among themselves",
     "chunks": "groups of layers that a stage runs in turn (interleaved pipeline)",
     "micro-batches": "parts of the batch, whose gradients are accumulated",
+    "gathered by each": "each micro-batch gathers the parameters of ZeRO-3 and reduces their gradients (FSDP)",
     "duplex": "micro-batches take turns: one communicates while another computes",
     "fused batch-norm": "batch-norms are not decomposed, and take their statistics from the rows of one device",
     "keeping N% of activations": "the part of the bytes from forward that is kept for backward; the rest is recomputed",

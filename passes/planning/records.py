@@ -13,7 +13,7 @@ from ..search.objective import Weights
 from ..stages.schedules import ScheduleName
 from .candidates import Candidate, Choice, Layout, Mode
 
-_RARE = ("schedule", "keep", "chunked", "chunks", "ranks")
+_RARE = ("schedule", "keep", "chunked", "chunks", "ranks", "per_part")
 """The fields of a layout that a record omits if they have their default."""
 
 
@@ -70,6 +70,7 @@ class CandidateRecord(TypedDict):
     chunked: NotRequired[bool]
     chunks: NotRequired[int]
     ranks: NotRequired[list[int]]
+    per_part: NotRequired[bool]
 
 
 @dataclass(frozen=True)

@@ -39,19 +39,20 @@ class LaidOut:
         default_factory=dict[Batch, BatchParts], init=False, repr=False, compare=False
     )
 
-    def loop(self, batch: Batch, in_flight: int) -> BatchLoop | None:
+    def loop(self, batch: Batch, in_flight: int, *, per_part: bool = False) -> BatchLoop | None:
         """
         Return the loop over the parts of a batch, or None if the step has no ops.
 
         Args:
             in_flight: number of parts whose values are in memory together, at most.
+            per_part: whether each part gathers parameters and reduces gradients by itself.
         """
         if not self.stages:
             return None
         if batch not in self.parts:
             whole = self.stages[0][0].whole
             self.parts[batch] = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
-        return BatchLoop(batch.parts, self.parts[batch], in_flight)
+        return BatchLoop(batch.parts, self.parts[batch], in_flight, per_part)
 
     @staticmethod
     def of(module: ModuleOp) -> LaidOut:

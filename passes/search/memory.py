@@ -8,7 +8,7 @@ byte alive at point t costs lambda_t seconds. Any prices give a lower bound on t
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
@@ -106,18 +106,40 @@ class Lifetimes:
         """
         Return the live range of a working copy, from first to last user; if regathered, one range in each phase.
 
-        A copy that all parts of the batch use is kept until the last part.
+        A copy that all parts of the batch use is kept until the last part, unless each part gathers it.
         """
         phases = self.shared_uses(value)
-        if self.is_kept(value):
+        if self.is_kept(value, regather=regather):
             return ((0, self._last_of_loop),)
         if not regather:
             together = [*phases[0], *phases[1]]
             return ((min(together), max(together)),) if together else ()
         return tuple((min(phase), max(phase)) for phase in phases if phase)
 
-    def is_kept(self, value: SSAValue) -> bool:
-        """Return whether every part of the batch uses the same value, so that copies of it last until the last part."""
+    def is_kept(self, value: SSAValue, *, regather: bool = False) -> bool:
+        """
+        Return whether every part of the batch uses the same copies of a value, which then last until the last part.
+
+        Args:
+            regather: whether the working copy is gathered again for backward.
+        """
+        return self._serves_all_parts(value) and (not self._is_per_part or (self.crosses(value) and not regather))
+
+    def is_per_part(self, value: SSAValue) -> bool:
+        """Return whether each part of the batch makes a copy of the same value, which only one phase uses."""
+        return self._is_per_part and self._serves_all_parts(value) and not self.crosses(value)
+
+    def gathers(self, value: SSAValue) -> int:
+        """Return how often a working copy is made that is gathered again for backward."""
+        is_in_loop = self._is_per_part and self._serves_all_parts(value)
+        return 2 * self.loop.count if self.loop is not None and is_in_loop else 2
+
+    @property
+    def _is_per_part(self) -> bool:
+        return self.loop is not None and self.loop.per_part
+
+    def _serves_all_parts(self, value: SSAValue) -> bool:
+        """Return whether every part of the batch uses the same value."""
         return self.loop is not None and self.loop.parts_of(value) == 1 and any(map(self.repeats, self.users(value)))
 
     def repeats(self, op: Operation) -> bool:
@@ -177,7 +199,8 @@ class StrategyMemory:
 
     def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
         """Return the ops that hold memory, and the bytes held during each op (rows) on each rank (columns)."""
-        walk = _MemoryWalk(self.view, self.costs, self.factors, strategy)
+        per_part = self.loop is not None and self.loop.per_part
+        walk = _MemoryWalk(self.view, self.costs, self.factors, strategy, per_part=per_part)
         walk.run()
         run = walk.program()
         arguments = [step_input.argument for step_input in self.view.inputs]
@@ -189,28 +212,27 @@ class StrategyMemory:
 
         if self.loop is not None:
             last = max((row for row, op in enumerate(run.ops) if self.loop.repeats(op)), default=0)
-            buffers = list(self._over_parts(self.loop, buffers, set(walk.given.values()), last))
+            buffers = list(self._over_parts(self.loop, buffers, walk, last))
         return run.ops, bytes_over_time(buffers, len(run.events), ranks, size)
 
-    def _over_parts(
-        self, loop: BatchLoop, buffers: Iterable[Buffer], used: Container[Hashable], last: int
-    ) -> Iterator[Buffer]:
+    def _over_parts(self, loop: BatchLoop, buffers: Iterable[Buffer], walk: _MemoryWalk, last: int) -> Iterator[Buffer]:
         """
         Yield the buffers of a batch in parts, each with the events that hold its memory.
 
         Args:
-            used: values that ops use; only another resharding uses the others.
             last: the last event of a part.
         """
-        kept: set[tuple[SSAValue, Sharding]] = set()
+        # Copies that no op uses are on the way to another resharding.
+        used, kept = set(walk.given.values()), set[tuple[SSAValue, Sharding]]()
         for buffer in buffers:
             copy = buffer.value if isinstance(buffer.value, _Copied) else None
             value = cast("SSAValue[Attribute] | Staging", copy.value if copy is not None else buffer.value)
             if buffer.is_argument or isinstance(value, Staging):
                 yield buffer
             elif loop.is_sum(value):
-                yield replace(buffer, first=0)
-            elif copy is None or copy not in used or not self.lifetimes.is_kept(value):
+                # If each part reduces its gradient, the sum has the sharding of the reduced one.
+                yield buffer if copy is None and value in walk.reduced_per_part else replace(buffer, first=0)
+            elif copy is None or copy not in used or not self.lifetimes.is_kept(value, regather=walk.regathers(value)):
                 yield buffer
             elif (key := (value, copy.sharding)) not in kept:
                 # One copy that is kept for all parts serves all uses.
@@ -240,8 +262,10 @@ class _Copied:
 class _MemoryWalk(ReshardingPlan[Hashable]):
     """Collects the copies of values that a strategy needs, and the memory events of making them; one use."""
 
-    def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors, strategy: Strategy) -> None:
-        super().__init__(view, costs, factors)
+    def __init__(
+        self, view: StepView, costs: ReshardCosts, factors: Factors, strategy: Strategy, *, per_part: bool
+    ) -> None:
+        super().__init__(view, costs, factors, per_part=per_part)
         self.strategy, self.count = strategy, 0
         self.before: dict[Operation, list[Event]] = {}
         self.given: dict[tuple[Operation, int], Hashable] = {}
@@ -258,6 +282,10 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
     def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
         copy = self.strategy.copies.get(value)
         return copy if copy is not None and copy[0] != self.home(value) else None
+
+    def regathers(self, value: SSAValue) -> bool:
+        """Return whether backward gathers the working copy of a value again."""
+        return self.strategy.copies[value][1] if value in self.strategy.copies else False
 
     def demand(self, op: ComputeOp, index: int) -> Sharding:
         return self.strategy.ops[op].operands[index]

@@ -130,11 +130,14 @@ class BatchLoop:
         count: number of parts.
         found: choices of the ops and shardings of the values over the parts.
         in_flight: number of parts whose values are in memory together, at most.
+        per_part: whether each part gathers parameters, unless forward and backward share the copy, and reduces their
+            gradients.
     """
 
     count: int
     found: BatchParts
     in_flight: int
+    per_part: bool = False
 
     def turns_of(self, op: ComputeOp) -> Turns:
         """Return how often an op will run, and the factor that is cut into parts."""

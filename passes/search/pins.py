@@ -189,7 +189,7 @@ class _Preset:
             return ("S", dim) if dim is not None else "R"
 
         reduced = {cast: (updated(cast.outs[0]),) * 2 for cast in reductions_of(self.view.func).reduced}
-        complete = {value: updated(value) for value in gradient_values(self.view.func)}
+        complete = {value: updated(value) for value in gradient_values(self.view.func.body.block.ops)}
         propagation: Propagation = propagate_batch(self.view, self.axes, batch, reduced, complete)
         for transfer in self.view.arrivals:
             self._value(self.constraints.arrivals, transfer.result, propagation.arrivals[transfer.result])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
@@ -35,7 +35,7 @@ from ...ir.signatures import Signature, local_sizes, signatures
 from ..analysis.comparisons import find_comparisons
 from ..analysis.compute import ONCE, Turns, local_bytes, seconds_by_signature
 from ..analysis.fusion import least_parts
-from ..analysis.reductions import reductions_of
+from ..analysis.reductions import gradients_of_parameters, reductions_of
 from ..analysis.resharding import all_shardings
 from ..analysis.step_prices import Pricing
 from ..step.factors import Factors
@@ -263,8 +263,8 @@ class _Builder:
         pinned = value in self.constraints.regathered
         options = (False,)
         if (pinned or self.prices.at) and self.lifetimes.crosses(value):
-            # A copy for all parts of the batch is in memory until the last part in any case.
-            is_kept = self.lifetimes.is_kept(value)
+            # A copy for all parts of the batch is in memory until the last part, unless each part gathers it.
+            is_kept = self.lifetimes.is_kept(value, regather=True)
             options = (True,) if pinned else (False,) if is_kept else (False, True)
         key = ("copy states", id(forms), options)
         states = self.tables.homes.setdefault(key, tuple(form for _ in options for form in forms))
@@ -299,10 +299,12 @@ class _Builder:
         kept: float,
         price: Price,
     ) -> Costs | None:
-        """Return the seconds from each home to each copy: resharding, twice if regathered, and the bytes of both."""
+        """Return the seconds from each home to each copy: each resharding, and the bytes of home and copy."""
         if options == (False,) and not held:
             return self._table(value, port, forms, price)
-        key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept, price)
+        often = self.lifetimes.gathers(value)
+        size = (self.factors.of_value(value), element_bytes(value))
+        key = (*size, id(port), id(forms), options, held, kept, price, often)
         if key not in self.tables.tables:
             once = self._table(value, port, forms, price)
             once = once if once is not None else np.zeros((len(port), len(forms)))
@@ -312,18 +314,18 @@ class _Builder:
             for option, charge in zip(options, held or (0.0,) * len(options), strict=True):
                 # The copy of an owned value replaces the home; if regathered, and for arguments, the home stays too.
                 stored = kept * (home if option else form) + charge * form * differs * (option or not kept)
-                blocks.append(once * (2.0 if option else 1.0) + stored)
+                blocks.append(once * (often if option else 1) + stored)
             self.tables.tables[key] = np.ascontiguousarray(np.concatenate(blocks, axis=1))
         return self.tables.tables[key]
 
     def _copy_seconds(
         self, value: SSAValue, port: Port, forms: Port, options: tuple[bool, ...], price: Price
     ) -> Costs | None:
-        """Return the resharding seconds from each home to each copy, twice if it is gathered again for backward."""
+        """Return the resharding seconds from each home to each copy, more if it is gathered again for backward."""
         once = self._table(value, port, forms, price)
         if once is None or options == (False,):
             return once
-        return np.concatenate([once * (2.0 if option else 1.0) for option in options], axis=1)
+        return np.concatenate([once * (self.lifetimes.gathers(value) if again else 1) for again in options], axis=1)
 
     def _limited(self, value: SSAValue, states: Port, limits: ShardingLimit) -> Port:
         key = ("copy", id(states), limits)
@@ -387,7 +389,15 @@ class _Builder:
         if self.loop is None:
             return price
         turns = 1 if price.beside else self.loop.parts_of(move.value)
-        return replace(price, turns=turns, times=self.loop.times_of(move))
+        in_each = move.value in self._reduced_per_part or self.lifetimes.is_per_part(move.value)
+        return replace(price, turns=turns, times=self.loop.count if in_each else self.loop.times_of(move))
+
+    @cached_property
+    def _reduced_per_part(self) -> set[SSAValue]:
+        """Return the gradients that each part of the batch reduces, as pins ask for their parameters to be gathered."""
+        if self.loop is None or not self.loop.per_part:
+            return set()
+        return gradients_of_parameters(self.view, self.constraints.regathered.__contains__)
 
     def _results(self) -> None:
         """Connect new values to the homes of their arguments, and charge for replicating the loss and metrics."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.ir import BlockArgument, Operation
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from ...ir.cluster import Cluster
@@ -14,7 +14,7 @@ from ...ir.sharding import Sharding
 from ..analysis.compute import local_bytes
 from ..step.step_view import StepView
 from .decided import strategy_of
-from .memory import Prices, Strategy, StrategyMemory
+from .memory import Lifetimes, Prices, Strategy, StrategyMemory
 from .objective import BatchLoop
 from .problem import Solution
 from .strategy_problem import StrategyProblem
@@ -203,16 +203,16 @@ def measured(
     strategy = strategy_of(problem, solution, saves_memory=problem is not free)
     ops, held = memory.over_time(strategy)
     at = int(held.max(axis=1).argmax())
-    cost = solution.cost if problem is free else unpriced_cost(problem, free, solution)
+    cost = solution.cost if problem is free else unpriced_cost(problem, free, solution, memory.lifetimes)
     lower = solution.lower_bound if bound is None else bound
     return ConstrainedSolution(problem, solution, cost, lower, float(held[at].max()), ops[at], strategy)
 
 
-def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution) -> float:
+def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution, lifetimes: Lifetimes) -> float:
     """
     Return the cost of a strategy in the problem without prices, which excludes the charges for its bytes.
 
-    The second resharding of each regathered copy is added, as the unpriced problem never regathers.
+    Further reshardings of each regathered copy are added, as the unpriced problem never regathers.
     """
     states: list[int] = []
     for decision, plain, state in zip(priced.decisions, free.decisions, solution.assignment, strict=True):
@@ -222,7 +222,9 @@ def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solu
         decision, plain = priced.decisions[edge.v], free.decisions[edge.v]
         again = decision.copy and decision.regather and decision.regather[int(solution.assignment[edge.v])]
         if again and not any(plain.regather):
-            total += float(edge.table[states[edge.u], states[edge.v]])
+            assert isinstance(decision.subject, SSAValue)
+            further = lifetimes.gathers(decision.subject) - 1
+            total += further * float(edge.table[states[edge.u], states[edge.v]])
     return total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import TensorType
@@ -65,15 +66,18 @@ def _speaks(sharding: Sharding, axis: str) -> bool:
     return axis in sharding.partial_axes or axis in sharding.split_axes
 
 
-def find_loop(func: FuncOp, axis: str) -> LoopOps:
+def find_loop(func: FuncOp, axis: str, added: AbstractSet[Operation] = frozenset()) -> LoopOps:
     """
     Return the ops of `func` before, inside and after the loop over `axis`.
 
     Ops that the loop needs, and ops in front of the whole loop, come before it. Raises OpFailure at an op of the loop
     that needs a sum over the axis.
+
+    Args:
+        added: ops that are inside the loop, although they are not micro-batched.
     """
     ops = [op for op in func.body.block.ops if not isinstance(op, FreeOp) and op is not func.body.block.last_op]
-    inside = [op for op in ops if is_in_loop(op, axis)]
+    inside = [op for op in ops if op in added or is_in_loop(op, axis)]
     within, first = set(inside), inside[0] if inside else None
     needed = {op for op in ops[: ops.index(first)] if op not in within} if first is not None else set(ops)
     pending = [*inside, *needed]

@@ -76,7 +76,8 @@ CASES["bert with dropout, accumulation"] = replace(
     case("bert", "accumulation", "4 uneven", "float32"), step=dropout_steps.bert
 )
 # Tokens are routed to experts within each part: by one-hot masks of limited capacity, and sorted.
-CASES["bert-sgmoe-tiny, accumulation"] = time_cuts.FORMS["accumulate"].case("bert-sgmoe-tiny", torch.float32)
+for way in ("accumulate", "accumulate, gathered by each"):
+    CASES[f"bert-sgmoe-tiny, {way}"] = time_cuts.FORMS[way].case("bert-sgmoe-tiny", torch.float32)
 CASES["mixtral-tiny, duplex"] = time_cuts.FORMS["duplex"].case("mixtral-tiny")
 
 

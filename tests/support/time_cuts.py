@@ -13,6 +13,7 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 
 _DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
+_SPLIT_STATE = "search-strategy{algorithm=fixed pins=zero3}"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def _stages(count: int, schedule: str, chunks: int = 1) -> Form:
 DUPLEX = Form(2, f"{_DATA_PARALLEL},program{{mode=duplex parts=2}}")
 FORMS = {
     "accumulate": Form(2, f"{_DATA_PARALLEL},program{{parts=2}}"),
+    "accumulate, gathered by each": Form(2, f"{_SPLIT_STATE},program{{parts=2 per_part=true}}"),
     "duplex": DUPLEX,
     "2 stages": _stages(2, "1f1b"),
     "3 stages": _stages(3, "1f1b"),

@@ -21,6 +21,7 @@ WAYS = {**FORMS, **SCHEDULED}
 QUICK = {
     ("mixtral-tiny", "duplex"),
     ("vit-sgmoe-tiny", "accumulate"),
+    ("mixtral-tiny", "accumulate, gathered by each"),
     ("transgan-tiny", "3 stages, eager-1f1b"),
     ("hf:whisper-tiny", "accumulate"),
 }

@@ -237,6 +237,28 @@ def test_where_memory_is_short_activations_are_computed_again():
     assert again.candidate.layout.keep == found.candidate.layout.keep
 
 
+def test_zero3_gathers_in_each_part_if_copies_for_all_parts_do_not_fit():
+    module, plain = prepared(import_training_step(mlp_step((2048,) * 9, batch=64))), find_cluster("local-4")
+    pins, fixed = (Pin(preset="zero3"),), LayoutConstraints(stages=1, micro_batches=2, duplex=False, keep=1)
+    add_pins(module, pins)
+    add_cluster(module, plain)
+    compiler = CandidateCompiler(module, plain)
+    layouts = [Layout(compiler.own_mesh, "accumulate", 2, per_part=per_part) for per_part in (False, True)]
+    kept, gathered = (compiler.finish(compiler.solve(Candidate(it, searched(0.25, 1.0)))) for it in layouts)
+    assert gathered.tightest.held < 0.7 * kept.tightest.held
+    assert kept.seconds < gathered.seconds
+    memory = 0.42 * kept.tightest.held
+    for limit, per_part in ((memory, True), (2.5 * memory, False)):
+        cluster = replace(plain, devices=tuple(replace(each, memory=limit) for each in plain.devices))
+        found = Explorer(CandidateCompiler(module, cluster), fixed, Allowance(20_000)).run()
+        assert found is not None
+        assert found.fits
+        assert found.candidate.layout.per_part == per_part
+        assert ("gathered by each" in found.candidate.name) == per_part
+        again = Chosen.read(Chosen(found.candidate, pins, plain.mesh).record())
+        assert again.candidate.layout.per_part == per_part
+
+
 @pytest.mark.parametrize("parts", [2, 8])
 @pytest.mark.parametrize("name", ["dp", "tp", "zero3"])
 def test_the_search_knows_the_memory_of_a_batch_in_parts(name: str, parts: int):

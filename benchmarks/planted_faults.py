@@ -1,0 +1,237 @@
+"""
+Plant faults in the code of the product, one at a time, and count how many of them the tests notice.
+
+    python benchmarks/planted_faults.py [--count N] [--seed S] [--folders FOLDER ...] [--tests N]
+
+Each fault changes one expression or removes one call in a function: another comparison, sum, bound, condition or
+number. Faults are drawn at random, as many from each folder as its part of the lines. A fault is planted in a copy of
+the checkout, and the test files that name the module or its definitions most often run there until one fails, first
+FileCheck files. A fault that none of them notices is listed with its line: run the whole suite with it, or look at it;
+it may be no fault, as a limit that only saves time.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from _report import ROOT, arguments, parsed, progress, publish
+
+FOLDERS = ("ir", "dialects", "passes", "lowering", "runtime", "api", "models", "tools")
+
+TOO_LONG = 600
+"""Seconds after which the tests of a fault count as failed: the fault makes something endless."""
+
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+"""Operators, each with the operator that a fault has in its place."""
+
+RENAMED = {"min": "max", "max": "min", "any": "all", "all": "any"}
+"""Functions, each with the function that a fault calls in its place."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    A fault in a file.
+
+    Args:
+        line: line of the fault, from 1.
+        before, after: the code that the fault changes, and its result.
+        text: text of the file with the fault.
+    """
+
+    file: str
+    line: int
+    before: str
+    after: str
+    text: str
+
+
+def main() -> None:
+    """Plant the faults, print a table by folder, and list the faults that no test noticed."""
+    parser = arguments(__doc__)
+    parser.add_argument("--count", type=int, default=60, help="number of faults")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, choices=FOLDERS)
+    parser.add_argument("--tests", type=int, default=12, help="largest number of test files for a fault")
+    options = parsed(parser, count=1, folders=["ir"])
+    with tempfile.TemporaryDirectory() as folder:
+        copy = _copy(Path(folder))
+        faults = _faults(copy, options.count, options.seed, options.folders)
+        rows = [_row(fault, copy, options.tests) for fault in faults]
+    publish("planted_faults", rows)
+    publish("planted_faults_by_folder", _by_folder(rows))
+
+
+def _faults(root: Path, count: int, seed: int, folders: Sequence[str]) -> Iterator[Fault]:
+    """Yield faults at random places of a checkout, each in another file."""
+    draw = random.Random(seed)
+    files = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+    sizes = {path: path.read_text().count("\n") for path in files}
+    drawn: set[Path] = set()
+    while len(drawn) < count:
+        (path,) = draw.choices(files, [sizes[path] for path in files])
+        faults = list(_faults_of(root, path)) if path not in drawn else []
+        if faults:
+            drawn.add(path)
+            yield draw.choice(faults)
+
+
+def _faults_of(root: Path, path: Path) -> Iterator[Fault]:
+    """Yield all faults of a file."""
+    text = path.read_text()
+    for function in ast.walk(ast.parse(text)):
+        if isinstance(function, ast.FunctionDef):
+            for node in (node for statement in function.body for node in ast.walk(statement)):
+                for faulty in _changed(node):
+                    yield _planted(str(path.relative_to(root)), text, node, ast.unparse(faulty))
+
+
+def _changed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the faults of an expression or a statement itself, without those of its parts."""
+    faulty: Any = deepcopy(node)
+    match faulty:
+        case ast.Compare(ops=[operator]) if type(operator) in SWAPPED:
+            faulty.ops = [SWAPPED[type(operator)]()]
+        case ast.BinOp(op=operator) | ast.BoolOp(op=operator) if type(operator) in SWAPPED:
+            faulty.op = SWAPPED[type(operator)]()
+        case ast.Call(func=ast.Name() as called) if called.id in RENAMED:
+            called.id = RENAMED[called.id]
+        case ast.UnaryOp(op=ast.Not()):
+            faulty = faulty.operand
+        case ast.Constant(value=bool(value)):
+            faulty.value = not value
+        case ast.Constant(value=int(value)):
+            faulty.value = value + 1
+        case ast.IfExp():
+            faulty.body, faulty.orelse = faulty.orelse, faulty.body
+        case ast.Expr(value=ast.Call()):
+            faulty = ast.Pass()
+        case _:
+            return
+    yield faulty
+
+
+def _planted(file: str, text: str, node: Any, code: str) -> Fault:
+    """Return the fault that replaces the text of a node."""
+    lines = text.splitlines(keepends=True)
+    # Columns of a tree count bytes.
+    rows = [line.encode() for line in lines]
+    first, last = node.lineno - 1, node.end_lineno - 1
+    before = b"".join(rows[:first]) + rows[first][: node.col_offset]
+    after = rows[last][node.end_col_offset :] + b"".join(rows[last + 1 :])
+    code = code if isinstance(node, ast.stmt) else f"({code})"
+    text_before = ast.get_source_segment(text, node) or ""
+    return Fault(file, node.lineno, text_before, code, (before + code.encode() + after).decode())
+
+
+def _row(fault: Fault, copy: Path, most: int) -> dict[str, Any]:
+    """Plant a fault, and return a row with the test file that notices it, or none."""
+    began, tests = perf_counter(), _tests_of(copy, fault.file, most)
+    noticed = next((test for test in tests if _notices(test, fault, copy)), "")
+    row = {"file": f"{fault.file}:{fault.line}", "before": fault.before, "after": fault.after}
+    return progress({**row, "tests": len(tests), "noticed by": noticed, "s": round(perf_counter() - began)})
+
+
+def _notices(test: str, fault: Fault, copy: Path) -> bool:
+    """Return whether a test file fails with a fault, and passes without it."""
+    path = copy / fault.file
+    right = path.read_text()
+    path.write_text(fault.text)
+    fails = not _passes(test, copy)
+    path.write_text(right)
+    return fails and _passes(test, copy)
+
+
+def _passes(test: str, copy: Path) -> bool:
+    """Return whether a test file passes in the copy."""
+    scripts = Path(sys.executable).parent
+    run = (
+        [scripts / "lit", "-q"]
+        if test.endswith(".mlir")
+        else [scripts / "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    )
+    path = os.pathsep.join([str(scripts), os.environ["PATH"]])
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PATH": path, "OMP_NUM_THREADS": "1"}
+    try:
+        ended = subprocess.run(
+            [*run, test], cwd=copy, env=environment, capture_output=True, timeout=TOO_LONG, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode in (0, 5)  # 5: all tests of the file are left out
+
+
+def _copy(folder: Path) -> Path:
+    """Return a copy of the checkout, which Python finds as the package if `PYTHONPATH` has its folder."""
+    copy = folder / "shardwright"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    return copy
+
+
+@cache
+def _test_files(root: Path) -> dict[str, str]:
+    """Return the texts of all test files, by their paths in the checkout."""
+    tests = root / "tests"
+    files = [*tests.rglob("*.mlir"), *tests.rglob("test_*.py")]
+    return {str(path.relative_to(root)): path.read_text(errors="replace") for path in sorted(files)}
+
+
+def _tests_of(root: Path, file: str, most: int) -> list[str]:
+    """Return the test files that name a module, its pass and its definitions most often, FileCheck files first."""
+    text = (root / file).read_text()
+    definitions = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    passes = re.findall(r'^    name = "([\w.-]+)"$', text, re.MULTILINE)
+    names = {Path(file).stem, *passes, *(name for name in definitions if not name.startswith("_"))}
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+    scores = {test: len(named.findall(tested)) for test, tested in _test_files(root).items()}
+    best = sorted((test for test in scores if scores[test]), key=lambda test: (-scores[test], test))
+    return sorted(best[:most], key=lambda test: not test.endswith(".mlir"))
+
+
+def _by_folder(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each folder, and one for all of them."""
+    folders = [*dict.fromkeys(row["file"].split("/")[0] for row in rows), "all"]
+    mine = {folder: [row for row in rows if folder in ("all", row["file"].split("/")[0])] for folder in folders}
+    return [
+        {"folder": folder, "faults": len(some), "noticed": sum(bool(row["noticed by"]) for row in some)}
+        for folder, some in mine.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
