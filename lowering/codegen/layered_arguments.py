@@ -15,11 +15,11 @@ from itertools import groupby
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
+from ...dialects.step import argument_attributes
 from .layout import INDENT, Doc, Group, assignment, call, flat, repeated_tuple, tuple_of
 from .names import NamedList, Names
 from .numbered_layers import numbered
 from .plan import argument_name, role_of_argument
-from .roles import roles_of_arguments
 
 _LEAST = 3
 """The least number of arguments of a layer that are worth a list."""
@@ -64,7 +64,7 @@ class LayeredArguments:
 
 def layered_arguments(func: FuncOp, arguments: Sequence[BlockArgument]) -> list[LayeredArguments]:
     """Return the `arguments` of equal layers, which have equal names, except for the number, in the same order."""
-    roles = roles_of_arguments(func)
+    roles = argument_attributes(func)
     values = [(value, _describe(roles[value.index])) for value in arguments]
     layers = [(key, list(members)) for key, members in groupby(values, lambda each: each[1][:2])]
     result: list[LayeredArguments] = []
@@ -104,7 +104,7 @@ class NamedArguments:
         self, func: FuncOp, arguments: Sequence[BlockArgument], names: Names, layered: Sequence[LayeredArguments]
     ) -> None:
         self._layered, self._lists = layered, list[tuple[LayeredArguments, list[str]]]()
-        self._args, roles = arguments, roles_of_arguments(func)
+        self._args, roles = arguments, argument_attributes(func)
         inside = {value for layered_group in layered for value in layered_group.arguments}
         self._names: dict[SSAValue, str] = {}
         for value in arguments:

@@ -15,14 +15,13 @@ from xdsl.ir import Attribute, BlockArgument, SSAValue
 from ...dialects import train
 from ...dialects.compute import dtype_of, python_value, shape_of
 from ...dialects.pipe import IDLE
-from ...dialects.step import sharding_of
+from ...dialects.step import argument_attributes, result_attributes, sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
 from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
 from .python_text import is_name, remark
-from .roles import roles_of_arguments, roles_of_results
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",
@@ -145,7 +144,7 @@ def plan_doc(
 
 
 def _values(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
-    func, roles = given.func, roles_of_arguments(given.func)
+    func, roles = given.func, argument_attributes(given.func)
     for argument in given.arguments:
         attributes = roles[argument.index]
         if (role := _argument_role(attributes)) is None:
@@ -208,7 +207,7 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
 
 
 def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
-    func, roles, inputs = given.func, roles_of_results(given.func), roles_of_arguments(given.func)
+    func, roles, inputs = given.func, result_attributes(given.func), argument_attributes(given.func)
     done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
     assert isinstance(done, ReturnOp)
     for index in given.results:
