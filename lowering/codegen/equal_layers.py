@@ -130,7 +130,7 @@ def _steps(uses: ValueUses) -> list[list[Operation]]:
     """Group each op with the ops without text that follow it."""
     steps: list[list[Operation]] = []
     for op in uses.ops:
-        if steps and uses.has_no_text(op):
+        if steps and (isinstance(op, FreeOp) or uses.is_in_place_sum(op)):
             steps[-1].append(op)
         else:
             steps.append([op])

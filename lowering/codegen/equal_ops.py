@@ -19,10 +19,9 @@ from ...dialects.compute import ComputeOp
 from ...dialects.pipe import STAGE, FragmentOp
 from ...dialects.placed import parts_of
 from ...dialects.sharding_attrs import ShardingAttr
-from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
+from ...dialects.spmd import AccumulateOp, AllReduceOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ...dialects.step import BACKWARD, sharding_of
 from ...dialects.train import is_update
-from ...ir.collectives import CollectiveKind
 from .overwritten import Overwritten, overwritten_operands
 from .where import Where
 
@@ -100,29 +99,34 @@ class ValueUses:
     Args:
         ops: ops in order, including frees.
         last_use: value -> last op that reads it.
+        frees: whether the function deletes values that are no longer needed.
     """
 
     ops: Sequence[Operation]
     where: Where
     overwritten: Overwritten
     last_use: Mapping[SSAValue, Operation]
+    frees: bool
 
     @staticmethod
     def of(ops: Sequence[Operation], where: Where) -> ValueUses:
         """Return the uses of the values of `ops`."""
         last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
-        return ValueUses(ops, where, overwritten_operands(ops), last_use)
+        frees = any(isinstance(op, FreeOp) for op in ops)
+        return ValueUses(ops, where, overwritten_operands(ops), last_use, frees)
 
     @cached_property
     def _frees(self) -> frozenset[Operation]:
         return frozenset(op for op in self.ops if isinstance(op, FreeOp))
 
-    def has_no_text(self, op: Operation) -> bool:
-        """Return whether an op is a free, or the sum over a loop, which the loop has computed in place."""
-        if isinstance(op, CollectiveOp):
-            summed = isinstance(op.operand.owner, FragmentOp) and op.KIND is CollectiveKind.ALL_REDUCE
-            return summed and bool(self.overwritten[op])
-        return isinstance(op, FreeOp)
+    def is_over_loop(self, op: CollectiveOp) -> bool:
+        """Return whether a collective over temporal axes reads the result of a loop."""
+        axes = (axis for axes in op.axes.data for axis in axes)
+        return isinstance(op.operand.owner, FragmentOp) and self.where.temporal.issuperset(axes)
+
+    def is_in_place_sum(self, op: Operation) -> bool:
+        """Return whether an op is the sum over a loop, which the loop has computed in place."""
+        return isinstance(op, AllReduceOp) and self.is_over_loop(op) and bool(self.overwritten[op])
 
     def _users(self, value: SSAValue) -> set[Operation]:
         """Return the ops that use a value; a free that is not of this function is none of them."""

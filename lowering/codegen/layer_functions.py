@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.pipe import FragmentOp
-from ...dialects.spmd import CollectiveOp, FreeOp, TokenType, WaitOp
+from ...dialects.spmd import FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
 from .equal_layers import LayerCall
 from .equal_ops import ValueUses
@@ -62,7 +62,7 @@ Items = Sequence["Operation | LayerCall"]
 """The ops and calls of a function, in order."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Caller:
     """
     A function that may call functions of layers.
@@ -70,61 +70,66 @@ class Caller:
     Args:
         uses: ops of the function.
         lists: lists of its arguments.
-        ends: value -> key of the place that frees it, for values that no op of the function frees.
-        groups: value -> key of the list that it should be in, among values that are freed together.
         summed: fragment -> its results that are sums over all parts.
+        items: ops and calls, in order.
+        functions: call -> function.
+        splits: op with many results -> lists of its results.
     """
 
     uses: ValueUses
     lists: Sequence[Sequence[SSAValue]] = ()
-    ends: Mapping[SSAValue, Hashable] = field(default_factory=dict[SSAValue, Hashable])
-    groups: Mapping[SSAValue, Hashable] = field(default_factory=dict[SSAValue, Hashable])
     summed: Mapping[Operation, Sequence[SSAValue]] = field(default_factory=dict[Operation, Sequence[SSAValue]])
+    items: Items = field(init=False)
+    functions: Mapping[LayerCall, LayerFunction] = field(default_factory=dict[LayerCall, LayerFunction])
+    splits: dict[Operation, Sequence[Sequence[SSAValue]]] = field(
+        default_factory=dict[Operation, Sequence[Sequence[SSAValue]]]
+    )
+
+    def __post_init__(self) -> None:
+        self.items = self.uses.ops
 
 
 class _Interfaces:
     """
-    The parameters and results of layer functions.
-
-    Args:
-        callers: the functions with calls, and their ops and calls in order.
-        functions: calls of each layer function.
+    The parameters and results of layer functions, and the lists that callers have values in (`call_functions`).
     """
 
-    def __init__(self, callers: Sequence[tuple[Caller, Items]], functions: Sequence[Sequence[LayerCall]]) -> None:
+    def __init__(
+        self,
+        callers: Sequence[Caller],
+        functions: Sequence[Sequence[LayerCall]],
+        ends: Mapping[SSAValue, Hashable],
+        groups: Mapping[SSAValue, Hashable],
+    ) -> None:
         self._places: dict[tuple[ValueUses, SSAValue], _Place] = {}
         self._sizes: list[int] = []
-        self._freed_at: dict[SSAValue, Hashable] = {}
-        self._groups: dict[SSAValue, Hashable] = {}
-        for caller, items in callers:
+        self._freed_at, self._groups = dict(ends), groups
+        for caller in callers:
             for values in caller.lists:
                 self._enter(caller.uses, values)
-            self._freed_at |= caller.ends
-            self._groups |= caller.groups
-            for item in items:
+            for item in caller.items:
                 self._freed_at |= dict.fromkeys(_freed_by(item), item)
-        self.splits = [self._splits(caller, items) for caller, items in callers]
+        for caller in callers:
+            self._split(caller)
         self.functions = [LayerFunction(calls) for calls in functions]
         for function in self.functions:
             self._set_results(function)
         for function in self.functions:
             self._set_arguments(function)
 
-    def _splits(self, caller: Caller, items: Items) -> dict[Operation, Sequence[Sequence[SSAValue]]]:
+    def _split(self, caller: Caller) -> None:
         """Group the results of each op with many results by the item that frees them."""
-        splits: dict[Operation, Sequence[Sequence[SSAValue]]] = {}
-        outside = frozenset(item for item in items if isinstance(item, Operation))
-        for op in items:
+        outside = frozenset(item for item in caller.items if isinstance(item, Operation))
+        for op in caller.items:
             if isinstance(op, WaitOp | ForeachOp | FragmentOp) and not is_update(op):
                 values = caller.summed.get(op, ()) if isinstance(op, FragmentOp) else tuple(op.results)
                 if len(values) > _MANY:
                     last_forms = [_last_form(value, caller.uses, outside) for value in values]
                     parts = _partition([self._fate(value) for value in last_forms])
-                    splits[op] = [[values[at] for at in group] for group in parts]
+                    caller.splits[op] = [[values[at] for at in group] for group in parts]
                     for group in parts:
                         if len(group) >= SHORTEST_LIST:
                             self._enter(caller.uses, [last_forms[at] for at in group])
-        return splits
 
     def _enter(self, uses: ValueUses, values: Sequence[SSAValue]) -> None:
         self._places.update(((uses, value), (len(self._sizes), index)) for index, value in enumerate(values))
@@ -206,7 +211,7 @@ def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation])
         outside: the ops outside of the functions of layers; within these, the result has another name.
     """
     users = (use.operation for use in value.uses if isinstance(value.owner, FragmentOp))
-    results = (op.results[0] for op in users if op in outside and isinstance(op, CollectiveOp) and uses.has_no_text(op))
+    results = (op.results[0] for op in users if op in outside and uses.is_in_place_sum(op))
     return next(results, value)
 
 
@@ -277,35 +282,24 @@ def _ungrouped(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
     return sorted(result, key=lambda group: group[0])
 
 
-@dataclass(frozen=True)
-class LayeredOps:
+def call_functions(
+    callers: Sequence[Caller],
+    functions: Sequence[Sequence[LayerCall]],
+    ends: Mapping[SSAValue, Hashable],
+    groups: Mapping[SSAValue, Hashable],
+) -> None:
     """
-    The ops of a function, with calls in place of its equal layers.
-
-    Args:
-        items: ops and calls, in order.
-        functions: call -> function.
-        splits: op with many results -> lists of its results.
-    """
-
-    items: Items
-    functions: Mapping[LayerCall, LayerFunction] = field(default_factory=dict[LayerCall, LayerFunction])
-    splits: Mapping[Operation, Sequence[Sequence[SSAValue]]] = field(
-        default_factory=dict[Operation, Sequence[Sequence[SSAValue]]]
-    )
-
-
-def layered_ops(callers: Sequence[Caller], functions: Sequence[Sequence[LayerCall]]) -> list[LayeredOps]:
-    """
-    Return the ops of each caller with calls in place of its equal layers.
+    Replace the equal layers of callers by calls, and choose how values are passed.
 
     Args:
         functions: calls of each function, by any of the callers (`find_calls`).
+        ends: value -> key of the place that frees it, for values that no op of the callers frees.
+        groups: value -> key of the list that it should be in, among values that are freed together.
     """
-    if not functions:
-        return [LayeredOps(caller.uses.ops) for caller in callers]
     calls = {op: call for calls in functions for call in calls for op in call.ops}
-    items = [list(dict.fromkeys(calls.get(op, op) for op in caller.uses.ops)) for caller in callers]
-    faces = _Interfaces(list(zip(callers, items, strict=True)), functions)
+    for caller in callers:
+        caller.items = list(dict.fromkeys(calls.get(op, op) for op in caller.uses.ops))
+    faces = _Interfaces(callers, functions, ends, groups)
     by_call = {call: function for function in faces.functions for call in function.calls}
-    return [LayeredOps(*each) for each in zip(items, [by_call] * len(items), faces.splits, strict=True)]
+    for caller in callers:
+        caller.functions = by_call
