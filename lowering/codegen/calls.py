@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from xdsl.utils.exceptions import VerifyException
-
 from ...dialects.aten import AtenOp, OpaqueOp
 from ...dialects.compute import ComputeOp, shape_of
 from ...dialects.train import ForeachOp, overwritten_by_update
@@ -17,10 +15,12 @@ from .equal_ops import STREAM
 from .errors import EmitError
 from .layout import Doc, Group, call, keyword, tuple_of
 from .names import Names
-from .overwritten import IN_PLACE
 from .python_text import checked_name, dotted, dtype
 from .sizes import Sizes
 from .where import Where
+
+IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "foreach": "foreach_"}
+"""Call -> its in-place form, which writes to the first operand."""
 
 _FACTORY_DEVICE = "device=comm.device"
 MADE_ON_DEVICE = frozenset(name for name, op in FUSED_OPS.items() if op.takes_device)
@@ -38,12 +38,6 @@ class Calls:
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         """Write the call of `op`; `key` names its sizes, `overwritten` are the operands that it writes to."""
-        try:
-            return self._expression(op, key, overwritten)
-        except VerifyException as error:
-            raise EmitError(op, str(error)) from error
-
-    def _expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         calls, copied = self._calls(op), operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target

@@ -1,4 +1,4 @@
-"""Check the requirements of emission: a module with one mesh and one fully lowered step."""
+"""Check the requirements of emission: a fully lowered step, and a mesh if it has no stages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from xdsl.dialects.func import FuncOp
 
 from ...dialects.compute import ComputeOp
 from ...dialects.mesh_ops import MeshOp
+from ...dialects.pipe import FragmentOp
+from ...dialects.reuse import REUSES
 from ...dialects.spmd import ReshardOp
 from ...dialects.step import sharding_of
+from ...dialects.train import overwritten_by_update
 from ...ir.mesh import Mesh
 from .errors import EmitError
 
@@ -33,7 +36,8 @@ def the_mesh(module: ModuleOp) -> Mesh:
 
 def check_lowered(func: FuncOp) -> None:
     """
-    Check that every operand has the sharding that its op requires, and that every resharding is a collective.
+    Check that every operand has the sharding that its op requires, that every resharding is a collective, and that the
+    step says which memory is overwritten.
 
     Raises:
         EmitError: an op violates this; the error names the first such op.
@@ -43,6 +47,10 @@ def check_lowered(func: FuncOp) -> None:
             raise EmitError(op, "has no collective yet; run select-collectives")
         if isinstance(op, ComputeOp):
             _check_operands(op)
+        if REUSES not in op.attributes and overwritten_by_update(op):
+            raise EmitError(op, f"lacks the operands that it overwrites ({REUSES}); run reuse-buffers")
+        if REUSES not in op.attributes and isinstance(op, FragmentOp) and op.outs:
+            raise EmitError(op, f"lacks the buffers that its parts are summed in ({REUSES}); run reuse-buffers")
 
 
 def _check_operands(op: ComputeOp) -> None:

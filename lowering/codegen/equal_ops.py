@@ -18,11 +18,11 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects.compute import ComputeOp
 from ...dialects.pipe import STAGE, FragmentOp
 from ...dialects.placed import parts_of
+from ...dialects.reuse import results_by_reused
 from ...dialects.sharding_attrs import ShardingAttr
 from ...dialects.spmd import AccumulateOp, AllReduceOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ...dialects.step import BACKWARD, sharding_of
 from ...dialects.train import is_update
-from .overwritten import Overwritten, overwritten_operands
 from .where import Where
 
 STREAM = "stream"
@@ -98,13 +98,14 @@ class ValueUses:
 
     Args:
         ops: ops in order, including frees.
+        overwritten: op -> operand that it overwrites -> result in the memory of this operand.
         last_use: value -> last op that reads it.
         frees: whether the function deletes values that are no longer needed.
     """
 
     ops: Sequence[Operation]
     where: Where
-    overwritten: Overwritten
+    overwritten: Mapping[Operation, Mapping[int, int]]
     last_use: Mapping[SSAValue, Operation]
     frees: bool
 
@@ -113,7 +114,8 @@ class ValueUses:
         """Return the uses of the values of `ops`."""
         last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
         frees = any(isinstance(op, FreeOp) for op in ops)
-        return ValueUses(ops, where, overwritten_operands(ops), last_use, frees)
+        overwritten = {op: {} if isinstance(op, FragmentOp) else results_by_reused(op) for op in ops}
+        return ValueUses(ops, where, overwritten, last_use, frees)
 
     @cached_property
     def _frees(self) -> frozenset[Operation]:

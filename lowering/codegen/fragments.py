@@ -14,6 +14,7 @@ from itertools import pairwise
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...dialects.pipe import FragmentOp
+from ...dialects.reuse import reused_by_result
 from ...dialects.spmd import FreeOp
 from ...dialects.step import sharding_of
 from ...ir.sharding import Reduction
@@ -27,7 +28,6 @@ from .layer_functions import Caller, call_functions
 from .layered_arguments import Arguments
 from .layout import INDENT, Doc, Group, assignment, call, keyword, literal
 from .names import Named, NamedList, Names
-from .overwritten import summed_in_place
 from .sizes import PART
 from .stages import Stage
 from .where import Where
@@ -97,7 +97,6 @@ class FragmentBody(Body):
             for number, layer in enumerate(bundle.layers):
                 self.names.enter_list(NamedList(f"{parameters[-1]}[{number}]", list(layer), bundle.label))
         self.name = self.program.new_function(self.op.label.data, [])
-        in_place = summed_in_place(self.op)
         statements = list(self.statements(self.caller.items[:-1]))
         yielded = self.op.terminator.args
         results: list[Doc] = [self.names[yielded[index]] for index in kept]
@@ -105,7 +104,8 @@ class FragmentBody(Body):
             layers = [[yielded[index_of(value)] for value in layer] for layer in bundle.layers]
             results.append(nested(self.names, layers))
         repeated = [*kept, *(index_of(value) for bundle in self.yielded for value in bundle.values), *summed]
-        shared = [index for index in summed if not in_place[index] or repeated.count(index) > 1]
+        reused = reused_by_result(self.op) or ()
+        shared = [index for index in summed if reused[index] < 0 or repeated.count(index) > 1]
         if copied := [index for index in shared if self.how(index) != LISTED]:
             results += [self.names[yielded[index]] + ".clone()" * (index in copied) for index in summed]
         else:
