@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -30,13 +29,10 @@ from .equal_layers import LayerCall
 from .errors import EmitError, place
 from .layer_calls import call_of_layer, let_go, parameters_of, return_of
 from .layer_functions import SHORTEST_LIST, Caller, Items, LayerFunction
-from .layout import INDENT, WIDTH, Doc, Group, assignment, call, flat, lines, literal, tuple_of
-from .names import Named, Names, PartOf, base_name, identifier
+from .layout import INDENT, WIDTH, Doc, Group, assignment, call, lines, literal
+from .names import UNUSED, Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
 from .sizes import PART, RANK, Sizes, Table
-
-UNUSED = "_"
-"""The name of results that nobody reads."""
 
 TOTAL = "total"
 
@@ -149,10 +145,6 @@ class Body:
     def statement(self, op: Operation) -> Iterator[str]:
         """Write the lines of one op."""
         match op:
-            case ReturnOp():
-                yield from self.program.tick()
-                yield ""
-                yield from self.returned(self.names.listed(op.arguments))
             case FreeOp():
                 yield from self.free(op.args)
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
@@ -286,12 +278,6 @@ class Body:
         if self.uses.frees and not freed:
             yield f"{INDENT}del {self.names[token]}"
             self.names.release(token)
-
-    @staticmethod
-    def returned(results: Sequence[Doc]) -> Iterator[str]:
-        """Write `return results`."""
-        line = f"{INDENT}return {', '.join(map(flat, results))}{',' if len(results) == 1 else ''}"
-        yield from [line] if len(line) <= WIDTH else lines(tuple_of(results, "return "), INDENT)
 
     def free(self, values: Iterable[Named]) -> Iterator[str]:
         """Write `del` statements for the freed values that still have their names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation, SSAValue
@@ -13,7 +14,7 @@ from ...dialects.compute import ComputeOp
 from ...dialects.spmd import FreeOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
-from .equal_ops import STREAM, Classes, ValueUses
+from .equal_ops import STREAM, ValueUses, class_of
 from .numbered_layers import numbered_layer
 from .repeats import repeated_ranges
 
@@ -28,20 +29,16 @@ class LayerCall:
         ops: ops of the range, including frees.
         given: values from before the range that it reads, in order of first use.
         left: results that ops outside the range use, in order.
-        lists: groups of results in `left` that are freed together.
+        kept: numbers of the groups of results that stay in one list until they are freed together.
     """
 
     uses: ValueUses
     ops: Sequence[Operation]
     given: Sequence[SSAValue]
     left: Sequence[SSAValue]
-    lists: list[Sequence[SSAValue]] = field(default_factory=list[Sequence[SSAValue]])
+    kept: set[int] = field(default_factory=set[int])
 
-    def is_list(self, values: Sequence[SSAValue]) -> bool:
-        """Return whether these results stay in one list until they are freed together."""
-        return any(list(values) == list(group) for group in self.lists)
-
-    @property
+    @cached_property
     def freed(self) -> frozenset[SSAValue]:
         """The values and tokens that the range frees."""
         frees = (value for op in self.ops if isinstance(op, FreeOp) for value in op.args)
@@ -52,12 +49,12 @@ class LayerCall:
         """The ops of the range that draw random numbers."""
         return [op for op in self.ops if isinstance(op, ComputeOp) and STREAM in op.attributes]
 
-    @property
+    @cached_property
     def block(self) -> str:
         """The numbered layer of the model, such as `h.3`, that most ops of the range belong to."""
         return _most_frequent(numbered_layer(op) for op in self.ops)
 
-    @property
+    @cached_property
     def phase(self) -> str:
         """The phase of most ops of the range: forward, backward or update."""
         computed = [_phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
@@ -82,9 +79,14 @@ def find_calls(functions: Sequence[ValueUses]) -> list[list[LayerCall]]:
         own = _steps(uses)
         ends += (len(steps) + end for end in _ends([_place(step[0]) for step in own]))
         steps += ((uses, step) for step in own)
-    classes = Classes()
     begins = [at == 0 or end != ends[at - 1] for at, end in enumerate(ends)]
-    items = [_item(classes, uses, step) for uses, step in steps]
+    classes: dict[Hashable, int] = {}
+    items: list[int | None] = []
+    for uses, (op, *others) in steps:
+        # Items are equal if their ops are in one class, and equally many values are freed after them.
+        freed = sum(len(other.operands) for other in others)
+        key = class_of(op, uses.where)
+        items.append(None if key is None else classes.setdefault((key, freed), len(classes)))
 
     def within(each: range) -> list[Operation]:
         return [op for _, step in steps[each.start : each.stop] for op in step]
@@ -95,22 +97,21 @@ def find_calls(functions: Sequence[ValueUses]) -> list[list[LayerCall]]:
             by_key.setdefault(steps[each.start][0].key(within(each)), []).append(each)
         return max(by_key.values(), key=len)
 
+    def layer(uses: ValueUses, ops: Sequence[Operation]) -> LayerCall:
+        return LayerCall(uses, ops, uses.given(ops), uses.left(ops))
+
     found = repeated_ranges(items, begins, ends, alike)
-    return [[_call(within(each), steps[each.start][0]) for each in ranges] for ranges in found]
+    return [[layer(steps[each.start][0], within(each)) for each in ranges] for ranges in found]
 
 
-_Place = tuple[str, str]
-"""A layer and a phase."""
-
-
-def _place(op: Operation) -> _Place | None:
+def _place(op: Operation) -> tuple[str, str] | None:
     """Return the layer and phase of an op, or None for an op that may be in any range (a collective, for example)."""
     if not isinstance(op, ComputeOp) or not isinstance(op.location, NameLoc):
         return None
     return numbered_layer(op), _phase_of(op)
 
 
-def _ends(places: Sequence[_Place | None]) -> list[int]:
+def _ends(places: Sequence[tuple[str, str] | None]) -> list[int]:
     """Return, for each op, the latest end of a range that begins there: after the last op of its or the next layer."""
     ends: list[int] = []
     end, last = len(places), None
@@ -122,10 +123,6 @@ def _ends(places: Sequence[_Place | None]) -> list[int]:
     return ends[::-1]
 
 
-def _call(ops: Sequence[Operation], uses: ValueUses) -> LayerCall:
-    return LayerCall(uses, ops, uses.given(ops), uses.left(ops))
-
-
 def _steps(uses: ValueUses) -> list[list[Operation]]:
     """Group each op with the ops without text that follow it."""
     steps: list[list[Operation]] = []
@@ -135,10 +132,3 @@ def _steps(uses: ValueUses) -> list[list[Operation]]:
         else:
             steps.append([op])
     return steps
-
-
-def _item(classes: Classes, uses: ValueUses, step: Sequence[Operation]) -> int | None:
-    """Combine the class of an op with the number of values that are freed after it."""
-    number = classes.of(step[0], uses.where)
-    freed = sum(len(op.operands) for op in step[1:])
-    return None if number is None else (number << 8) + min(freed, 255)

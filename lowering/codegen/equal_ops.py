@@ -8,8 +8,8 @@ way, so that one function serves both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from xdsl.dialects.builtin import ArrayAttr
@@ -32,22 +32,16 @@ MOST_VALUES = 24
 """The most operands or results of an op in a layer; an op with more spans layers, such as a bucket or joined update."""
 
 
-@dataclass(eq=False)
-class Classes:
-    """The classes of ops, numbered in order of first use."""
+def class_of(op: Operation, where: Where) -> Hashable | None:
+    """
+    Return the class of an op, or None if the op must stay outside the functions of layers.
 
-    _numbers: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
-
-    def of(self, op: Operation, where: Where) -> int | None:
-        """
-        Return the class of an op, or None if the op must stay outside the functions of layers.
-
-        Args:
-            where: the mesh and loop of the op. Stages with equal meshes have the same classes.
-        """
-        if max(len(op.operands), len(op.results)) > MOST_VALUES or (key := _class_of(op)) is None:
-            return None
-        return self._numbers.setdefault((where.mesh.axes, where.loop, *key), len(self._numbers))
+    Args:
+        where: the mesh and loop of the op. Stages with equal meshes have the same classes.
+    """
+    if max(len(op.operands), len(op.results)) > MOST_VALUES or (key := _class_of(op)) is None:
+        return None
+    return (where.mesh.axes, where.loop, *key)
 
 
 def _class_of(op: Operation) -> tuple[object, ...] | None:

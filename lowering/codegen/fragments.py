@@ -26,7 +26,7 @@ from .errors import EmitError
 from .layer_calls import let_go
 from .layer_functions import Caller, call_functions
 from .layered_arguments import Arguments
-from .layout import INDENT, Doc, Group, assignment, call, keyword, literal
+from .layout import INDENT, Doc, Group, assignment, call, keyword, list_of, literal, returned
 from .names import Named, NamedList, Names
 from .sizes import PART
 from .stages import Stage
@@ -110,7 +110,7 @@ class FragmentBody(Body):
             results += [self.names[yielded[index]] + ".clone()" * (index in copied) for index in summed]
         else:
             results += self.names.listed([yielded[index] for index in summed])
-        end = [*self.program.tick(), "", *self.returned(results)]
+        end = [*self.program.tick(), "", *returned(results)]
         self.program.functions[self.name] = [*self.head(self.name, [PART, *parameters]), *statements, *end]
 
     def accumulated(self, total: str, parts: Doc, summed: Iterable[int]) -> Group:
@@ -156,7 +156,7 @@ class StepBody(Body):
         yield from self.arguments.head(self.names)
         yield from statements
         yield ""
-        yield from self.returned(self.arguments.returned(self.names, self.stage.returned))
+        yield from returned(self.arguments.returned(self.names, self.stage.returned))
 
     def statement(self, op: Operation) -> Iterator[str]:
         """Write the lines of one op."""
@@ -246,5 +246,5 @@ def nested(names: Names, layers: Iterable[Sequence[SSAValue]]) -> Group:
     lists: list[Doc] = []
     for values in layers:
         whole = names.whole_list(values)
-        lists.append(whole.text if whole is not None else Group("[", tuple(names.listed(values)), "]", fill=True))
-    return Group("[", tuple(lists), "]", fill=True)
+        lists.append(whole.text if whole is not None else list_of(names.listed(values)))
+    return list_of(lists)

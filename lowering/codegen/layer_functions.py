@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
@@ -26,9 +27,6 @@ SHORTEST_LIST = 3
 
 _MANY = 8
 """An op with more results or operands than this gets lists of values."""
-
-_Place = tuple[int, int]
-"""The number of a list of values, and an index in this list."""
 
 _Partition = tuple[tuple[int, ...], ...]
 """The indices of values, by group."""
@@ -89,6 +87,14 @@ class Caller:
         self.items = self.uses.ops
 
 
+class _Place(NamedTuple):
+    """The place of a value in a list: the number of the list, the index in it, and its size."""
+
+    number: int
+    at: int
+    size: int
+
+
 class _Interfaces:
     """
     The parameters and results of layer functions, and the lists that callers have values in (`call_functions`).
@@ -102,7 +108,7 @@ class _Interfaces:
         groups: Mapping[SSAValue, Hashable],
     ) -> None:
         self._places: dict[tuple[ValueUses, SSAValue], _Place] = {}
-        self._sizes: list[int] = []
+        self._count = 0
         self._freed_at, self._groups = dict(ends), groups
         for caller in callers:
             for values in caller.lists:
@@ -132,24 +138,26 @@ class _Interfaces:
                             self._enter(caller.uses, [last_forms[at] for at in group])
 
     def _enter(self, uses: ValueUses, values: Sequence[SSAValue]) -> None:
-        self._places.update(((uses, value), (len(self._sizes), index)) for index, value in enumerate(values))
-        self._sizes.append(len(values))
+        number, self._count = self._count, self._count + 1
+        for index, value in enumerate(values):
+            self._places[uses, value] = _Place(number, index, len(values))
 
     def _set_results(self, function: LayerFunction) -> None:
         first = function.calls[0]
         function.replaced = _replaced(first)
         plain = [index for index in range(len(first.left)) if index not in function.replaced]
-
-        def fates(call: LayerCall) -> list[Hashable]:
-            return [self._fate(call.left[index]) for index in plain]
-
-        groups = _most_frequent([_partition(fates(call)) for call in function.calls])
-        function.returned = _ungrouped([sorted((plain[at] for at in group), key=_order_of(first)) for group in groups])
+        groups = _most_frequent(
+            [_partition([self._fate(call.left[index]) for index in plain]) for call in function.calls]
+        )
+        # A group that is too short for a list becomes single results.
+        lists = [sorted((plain[at] for at in group), key=_order_of(first)) for group in groups]
+        parts = [[each] if len(each) >= SHORTEST_LIST else [[index] for index in each] for each in lists]
+        function.returned = sorted((group for each in parts for group in each), key=lambda group: group[0])
         for call in function.calls:
-            for group in function.returned:
+            for number, group in enumerate(function.returned):
                 values = [call.left[index] for index in group]
                 if len(group) > 1 and len(set(map(self._end, values))) == 1:
-                    call.lists.append(values)
+                    call.kept.add(number)
                     self._enter(call.uses, values)
 
     def _end(self, value: SSAValue) -> Hashable:
@@ -164,43 +172,49 @@ class _Interfaces:
         calls, freed = function.calls, function.calls[0].freed
         indices = range(len(calls[0].given))
         places = [[self._places.get((call.uses, call.given[index])) for call in calls] for index in indices]
-
-        def numbers(index: int) -> Hashable:
-            return tuple(place[0] if place is not None else None for place in places[index])
-
         remaining = [index for index in indices if calls[0].given[index] not in freed]
-        fixed = _grouped(filter(self._is_fixed(places), remaining), numbers)
-        groups = [group for group in fixed if len(group) >= SHORTEST_LIST]
-        listed = {index for group in groups for index in group}
+        # In all calls, these values have the same index in a list of the same size, and those of a group the same list.
+        fixed = {
+            index: [place for place in places[index] if place is not None]
+            for index in remaining
+            if None not in places[index] and len({place and place[1:] for place in places[index]}) == 1
+        }
+        groups = _grouped(fixed, lambda index: tuple(place.number for place in fixed[index]))
+        function.lists = [
+            {index: fixed[index][0].at for index in group} for group in groups if len(group) >= SHORTEST_LIST
+        ]
+        listed = {index for group in function.lists for index in group}
         function.named = [index for index in remaining if index not in listed]
-        function.lists = [{index: _index(places[index]) for index in group} for group in groups]
-        function.taken = self._taken([index for index in indices if index not in remaining], places)
+        taken = [index for index in indices if index not in remaining]
+        function.taken = _taken([[places[index][call] for index in taken] for call in range(len(calls))], taken)
 
-    def _taken(self, taken: Sequence[int], places: Sequence[Sequence[_Place | None]]) -> list[Sequence[int]]:
-        """Group the arguments that the function frees by the lists that hold them in most calls; lists come first."""
 
-        def lists(call: int) -> list[Hashable]:
-            found = [(place[0] if (place := places[index][call]) is not None else None) for index in taken]
-            sizes = Counter(found)
-            return [each if each is not None and sizes[each] >= SHORTEST_LIST else None for each in found]
+def _taken(by_call: Sequence[Sequence[_Place | None]], taken: Sequence[int]) -> list[Sequence[int]]:
+    """
+    Group the arguments that a function frees by the lists that hold them in most calls; lists come first.
 
-        patterns = [lists(call) for call in range(len(places[taken[0]]) if taken else 0)]
-        groups = _most_frequent([_partition(each) for each in patterns])
-        call = next((at for at, each in enumerate(patterns) if _partition(each) == groups), 0)
-        named = [[taken[at] for at in group] for group in groups if patterns[call][group[0]] is None]
-        whole = [[taken[at] for at in group] for group in groups if patterns[call][group[0]] is not None]
-        for group in whole:
-            group.sort(key=lambda index: _index(places[index][call:]))
-        return [*whole, *named]
+    Args:
+        by_call: for each call, the place of each argument.
+        taken: the arguments.
+    """
 
-    def _is_fixed(self, places: Sequence[Sequence[_Place | None]]) -> Callable[[int], bool]:
-        """Return whether a value has, in all calls, the same index in a list of the same size."""
+    def lists(places: Sequence[_Place | None]) -> list[int | None]:
+        sizes = Counter(place.number for place in places if place is not None)
+        return [
+            place.number if place is not None and sizes[place.number] >= SHORTEST_LIST else None for place in places
+        ]
 
-        def fixed(index: int) -> bool:
-            places_found = {(place[1], self._sizes[place[0]]) if place is not None else None for place in places[index]}
-            return len(places_found) == 1 and None not in places_found
+    patterns = list(map(lists, by_call))
+    partitions = list(map(_partition, patterns))
+    groups = _most_frequent(partitions)
+    places, pattern = next(each for each in zip(by_call, patterns, partitions, strict=True) if each[2] == groups)[:2]
 
-        return fixed
+    def index_in_list(at: int) -> int:
+        place = places[at]
+        return 0 if pattern[at] is None or place is None else place.at
+
+    ordered = sorted(groups, key=lambda group: pattern[group[0]] is None)
+    return [[taken[at] for at in sorted(group, key=index_in_list)] for group in ordered]
 
 
 def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation]) -> SSAValue:
@@ -249,11 +263,6 @@ def _most_frequent(partitions: Sequence[_Partition]) -> _Partition:
     return max(counts, key=lambda each: (counts[each], -len(each)), default=())
 
 
-def _index(places: Sequence[_Place | None]) -> int:
-    """Return the index in the first list, or 0."""
-    return next((place[1] for place in places if place is not None), 0)
-
-
 def _replaced(call: LayerCall) -> dict[int, int]:
     """Return the results of updates that overwrite arguments that the caller keeps, as result -> argument."""
     given = {value: index for index, value in enumerate(call.given)}
@@ -272,14 +281,6 @@ def _grouped(indices: Iterable[int], key: Callable[[int], Hashable]) -> list[lis
     for index in indices:
         groups.setdefault(key(index), []).append(index)
     return list(groups.values())
-
-
-def _ungrouped(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
-    """Split groups that are too short for a list into single members; sort all groups by first member."""
-    result: list[Sequence[int]] = []
-    for group in groups:
-        result += [group] if len(group) >= SHORTEST_LIST else [[index] for index in group]
-    return sorted(result, key=lambda group: group[0])
 
 
 def call_functions(

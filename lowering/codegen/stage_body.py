@@ -18,13 +18,13 @@ from ...dialects.placed import parts_of
 from ...dialects.spmd import FreeOp, TokenType
 from ...dialects.stage_program import ScheduledOp
 from ...dialects.step import sharding_of
-from .body import UNUSED, Program
+from .body import Program
 from .bundles import index_of
 from .equal_ops import ValueUses, read_by
 from .errors import EmitError
 from .fragments import LISTED, FragmentBody, StepBody
 from .layout import INDENT, Doc, assignment, call, lines, literal
-from .names import Named, PartOf
+from .names import UNUSED, Named, PartOf
 from .stages import Stage
 from .where import Where
 
