@@ -59,9 +59,7 @@ class Collectives:
 
     def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
         """Write a collective, `comm.all_reduce(x, axes=("dp",))`; `donate` lets it reuse the operand's memory."""
-        step = self._step(op, op.KIND, op.operand, op.sharding)
-        self._note_levels(op, step)
-        kind = op.KIND
+        kind, step = op.KIND, self._step(op, op.KIND, op.operand, op.sharding)
         if self._where.temporal.issuperset(step.axes):
             return self._over_time(op, step, key)
         keywords = self._keywords(op, [(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
@@ -83,12 +81,10 @@ class Collectives:
         ]
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
             raise EmitError(op, "its operands have different axes or reductions; one collective has one of each")
-        self._note_levels(op, steps[0][0])
-        operands = tuple_of(self._names.listed(op.args))
-        kind = op.collective
+        operands, kind = tuple_of(self._names.listed(op.args)), op.collective
         taken = len(donate) == len(op.args) or tuple(sorted(donate))
         keywords = self._keywords(op, steps, key) | _options(op, kind, donate=taken)
-        return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
+        return call("comm.start", [f'"{kind}"', operands, *_listed(keywords)])
 
     def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
         """Write the slice of a value for one part, `rt.part_of(x, 0, part, 4)`, or the concatenation of all parts."""
@@ -103,18 +99,17 @@ class Collectives:
         count = literal(self._where.grid.parts(step.axes))
         return call("rt.part_of", [source, literal(step.dim), part, sizes if sizes != "None" else count])
 
-    def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
+    def _step(self, op: CollectiveOp | StartOp, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
+        """Return the step of a collective for one operand, and record its groups."""
         spread = sharding_of(source)
         if (step := find_step(kind, spread, target, self._where.grid)) is None:
             raise EmitError(op, f"does not convert {spread} to {target}")
         if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
             self._groups[step.axes] = None
-        return step
-
-    def _note_levels(self, op: CollectiveOp | StartOp, step: Step) -> None:
-        """Record the groups of a hierarchical collective, which runs along its last axis and along the others."""
+        # A hierarchical collective runs along its last axis and along the others.
         if op.method is not None and op.method.data == HIERARCHICAL:
             self._groups |= {step.axes[:-1]: None, step.axes[-1:]: None}
+        return step
 
     def _keywords(self, op: Operation, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
         """Return the keyword arguments of steps of one kind, given with the shapes of their operands."""

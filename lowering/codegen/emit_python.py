@@ -24,11 +24,10 @@ from .errors import EmitError
 from .fragments import FragmentBody, StepBody, find_layers
 from .layered_entries import shared_forms
 from .layout import INDENT, Doc, Group, lines, literal, tuple_of
-from .plan import PlanFacts, axes_doc, docstring, mesh_doc, plan_doc
+from .plan import PlanFacts, axes_doc, docstring, mesh_doc, plan_doc, transfer_docs
 from .sizes import Table
 from .stage_body import StageBody
 from .stages import Stage, stages_of
-from .transfer_docs import transfer_docs
 from .where import Where
 
 _IMPORTS = (

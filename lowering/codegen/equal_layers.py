@@ -12,9 +12,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects.compute import ComputeOp
 from ...dialects.spmd import FreeOp, WaitOp
-from ...dialects.step import BACKWARD
-from ...dialects.train import is_update
 from .equal_ops import STREAM, ValueUses, class_of
+from .errors import phase_of
 from .numbered_layers import numbered_layer
 from .repeats import repeated_ranges
 
@@ -57,12 +56,8 @@ class LayerCall:
     @cached_property
     def phase(self) -> str:
         """The phase of most ops of the range: forward, backward or update."""
-        computed = [_phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
-        return _most_frequent(computed or map(_phase_of, self.ops))
-
-
-def _phase_of(op: Operation) -> str:
-    return "backward" if BACKWARD in op.attributes else "update" if is_update(op) else "forward"
+        computed = [phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
+        return _most_frequent(computed or map(phase_of, self.ops))
 
 
 def _most_frequent(items: Iterable[str]) -> str:
@@ -108,7 +103,7 @@ def _place(op: Operation) -> tuple[str, str] | None:
     """Return the layer and phase of an op, or None for an op that may be in any range (a collective, for example)."""
     if not isinstance(op, ComputeOp) or not isinstance(op.location, NameLoc):
         return None
-    return numbered_layer(op), _phase_of(op)
+    return numbered_layer(op), phase_of(op)
 
 
 def _ends(places: Sequence[tuple[str, str] | None]) -> list[int]:

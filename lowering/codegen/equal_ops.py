@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.compute import ComputeOp
-from ...dialects.pipe import STAGE, FragmentOp
+from ...dialects.pipe import STAGE, FragmentOp, values_read
 from ...dialects.placed import parts_of
 from ...dialects.reuse import results_by_reused
 from ...dialects.sharding_attrs import ShardingAttr
@@ -76,13 +76,7 @@ def _without_mesh(attribute: Attribute) -> object:
 
 def read_by(op: Operation) -> Iterable[SSAValue]:
     """Return the values whose memory `op` reads; a wait reads the operands of its start."""
-    match op:
-        case WaitOp():
-            return (op.token, *op.start.args)
-        case FragmentOp():
-            return op.captured
-        case _:
-            return op.operands
+    return (op.token, *op.start.args) if isinstance(op, WaitOp) else values_read(op)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Write the head of an emitted program: its docstring, and the plan for the runtime."""
+"""Write the head of an emitted program: its docstring, and the plan and the transfers for the runtime."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from xdsl.ir import Attribute, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import dtype_of, python_value, shape_of
-from ...dialects.pipe import IDLE
+from ...dialects.pipe import IDLE, TransferOp
 from ...dialects.step import argument_attributes, result_attributes, sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
+from ...ir.unit_tasks import Task
 from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
@@ -226,3 +227,35 @@ def _python(attribute: Attribute) -> object:
     if isinstance(attribute, ArrayAttr):
         return [_python(item) for item in cast("ArrayAttr[Attribute]", attribute)]
     return python_value(attribute)
+
+
+def transfer_docs(stages: Sequence[Stage]) -> Iterator[Doc]:
+    """Return `rt.Transfer(...)` for each transfer of a step, in order."""
+    func = stages[0].func
+
+    def holders(op: TransferOp, value: SSAValue) -> Doc:
+        if (stage := next((stage for stage in stages if stage.has(value)), None)) is None:
+            raise EmitError(op, f"is from or to @{op.mesh.data}, which is not a stage of the function")
+        sharding = sharding_of(value)
+        mesh = f"{'MESH' if stage.mesh.axes == stage.mesh.spatial else 'TIMED'}{stage.suffix}"
+        text = [] if sharding.is_replicated else [literal(spread_text(func, sharding))]
+        return call("rt.Holders", [mesh, literal(stage.ranks), *text])
+
+    for op in func.body.block.ops:
+        if not isinstance(op, TransferOp):
+            continue
+        if (tasks := op.tasks_in_turn) is None:
+            raise EmitError(op, "has no unit tasks yet; run plan-transfers")
+        entries: dict[str, Doc] = {
+            "label": literal(op.label.data),
+            "shape": literal(shape_of(op.operand)),
+            "dtype": literal(dtype_of(op.operand)),
+            "source": holders(op, op.operand),
+            "target": holders(op, op.result),
+            "tasks": tuple_of(map(_task, tasks), fill=True),
+        }
+        yield call("rt.Transfer", map(keyword, entries, entries.values()))
+
+
+def _task(task: Task) -> Doc:
+    return call("rt.Task", map(literal, (task.part, task.slice, task.sender, task.receivers)))
