@@ -24,9 +24,8 @@ from ...ir.mesh import Mesh
 from ...ir.sharding import Reduction
 from .calls import Calls, operands_to_copy, returns_list
 from .collectives import Collectives
-from .empty import Empties
 from .equal_layers import LayerCall
-from .errors import EmitError, place
+from .errors import FORWARD, EmitError, place
 from .layer_calls import call_of_layer, let_go, parameters_of, return_of
 from .layer_functions import SHORTEST_LIST, Caller, Items, LayerFunction
 from .layout import INDENT, WIDTH, Doc, Group, assignment, call, lines, literal
@@ -99,7 +98,6 @@ class Body:
         self.names = Names((PART, TOTAL) if loops else (), without_number if self.is_layer else str)
         self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
-        self.empties = Empties(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
         self.first, self.place = ops[0], ""
 
@@ -120,11 +118,8 @@ class Body:
         if not function.name:
             self._layer_function(function, each)
         self.program.groups.update(function.groups)
-        kind = "" if each.phase == "forward" else f", {each.phase}"
-        here = f"{each.block or function.name}{kind}"
-        if here != self.place:
-            self.place = here
-            yield from ("", f"{INDENT}# {here}") if each.ops[0] is not self.first else (f"{INDENT}# {here}",)
+        kind = "" if each.phase == FORWARD else f", {each.phase}"
+        yield from self._announced(f"{each.block or function.name}{kind}", each.ops[0])
         yield from call_of_layer(function, each, self.names, ["comm", PART] if self.where.loop else ["comm"])
 
     def _layer_function(self, function: LayerFunction, first: LayerCall) -> None:
@@ -171,15 +166,16 @@ class Body:
                 axis = min(left)
                 raise EmitError(op, f'has an operand split over time along "{axis}"; run accumulate or duplex first')
 
+    def _announced(self, here: str, op: Operation) -> Iterator[str]:
+        """Write a comment with the place of an op if it differs from the previous op's."""
+        if here and here != self.place:
+            self.place = here
+            yield from [f"{INDENT}# {here}"] if op is self.first else ["", f"{INDENT}# {here}"]
+
     def comment(self, op: Operation) -> Iterator[str]:
         """Write a comment with the layer and line in the model if they differ from the previous op's."""
         here = place(op, WIDTH - len(f"{INDENT}# "))
-        here = any_number(here) if self.is_layer else here
-        if here and here != self.place:
-            self.place = here
-            if op is not self.first:
-                yield ""
-            yield f"{INDENT}# {here}"
+        yield from self._announced(any_number(here) if self.is_layer else here, op)
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
             yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]
@@ -191,7 +187,6 @@ class Body:
         match op:
             case ComputeOp():
                 expression = self.calls.expression(op, key, self.overwritten[op])
-                expression = self.empties.guarded(op, key, expression)
             case CollectiveOp() if op.KIND is CollectiveKind.ALL_REDUCE and self.uses.is_over_loop(op):
                 if self.uses.is_in_place_sum(op):
                     return
@@ -250,16 +245,20 @@ class Body:
         if _is_unused(result):
             return UNUSED
         operand = self._earlier_form(op, index)
-        if operand is not None and self.uses.is_in_place_sum(op):
-            return self.names.share(result, operand)
-        if operand is not None and (named := self.names.list_of(operand)) is not None and named.variable:
-            operand = None
-        if operand is not None and self.names.holds(operand):
-            if isinstance(op, TrainOp) or base_name(result) in (None, base_name(operand)):
-                return self.names.share(result, operand)
-        if operand is not None and isinstance(op, CollectiveOp) and self.uses.is_over_loop(op):
+        if operand is not None and self._keeps_name(op, result, operand):
             return self.names.share(result, operand)
         return self.names.new(result, "token" if isinstance(op, StartOp) else None)
+
+    def _keeps_name(self, op: Operation, result: SSAValue, operand: SSAValue) -> bool:
+        """Return whether a result takes the name of an operand that it replaces."""
+        if self.uses.is_in_place_sum(op):
+            return True
+        if (named := self.names.list_of(operand)) is not None and named.variable:
+            return False
+        if isinstance(op, CollectiveOp) and self.uses.is_over_loop(op):
+            return True
+        is_same = isinstance(op, TrainOp) or base_name(result) in (None, base_name(operand))
+        return is_same and self.names.holds(operand)
 
     def _earlier_form(self, op: Operation, index: int) -> SSAValue | None:
         """Return the operand that a result replaces: one that is overwritten, or a collective's last use of it."""

@@ -69,4 +69,5 @@ def load_text(text: str, name: str) -> Stages:
 
 def _line(error: Exception, name: str) -> int:
     """Return the innermost line of the program in the traceback of an error."""
-    return next((n for f, n in reversed([*walk_tb(error.__traceback__)]) if f.f_code.co_filename == name), 1)
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == name]
+    return lines[-1] if lines else 1
