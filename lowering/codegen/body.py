@@ -69,14 +69,14 @@ class Program:
             number = "" if op is None else self.ticks.setdefault(op, len(self.ticks))
             yield f"{INDENT}comm.tick({number})"
 
-    def new_function(self, label: str, text: list[str]) -> str:
-        """Add a function under a unique name derived from `label`, and return this name."""
+    def new_function(self, label: str) -> str:
+        """Reserve a unique name derived from `label` for a function, and return this name."""
         base = name = identifier(label)
         count = 0
         while name in self.functions or name == "step":
             count += 1
             name = f"{base}_{count}"
-        self.functions[name] = text
+        self.functions[name] = []
         return name
 
 
@@ -124,7 +124,7 @@ class Body:
 
     def _layer_function(self, function: LayerFunction, first: LayerCall) -> None:
         family = first.block.rpartition(".")[0]
-        function.name = self.program.new_function(f"{family}_{first.phase}" if family else first.phase, [])
+        function.name = self.program.new_function(f"{family}_{first.phase}" if family else first.phase)
         body = Body(replace(self.program, groups=function.groups), self.caller, first)
         parameters, streams, unpacked = parameters_of(function, first, body.names, self.names)
         body.calls.streams = dict(zip(first.streams, streams, strict=True))

@@ -18,7 +18,6 @@ from ...dialects import train
 from ...dialects.pipe import FragmentOp
 from .body import Program
 from .check_program import ProgramTextError, check_program
-from .checks import check_lowered, the_step
 from .equal_ops import ValueUses
 from .errors import EmitError
 from .fragments import FragmentBody, StepBody, find_layers
@@ -27,7 +26,7 @@ from .layout import INDENT, Doc, Group, lines, literal, tuple_of
 from .plan import PlanFacts, axes_doc, docstring, mesh_doc, plan_doc, transfer_docs
 from .sizes import Table
 from .stage_body import StageBody
-from .stages import Stage, stages_of
+from .stages import Stage, check_lowered, stages_of, the_step
 from .where import Where
 
 _IMPORTS = (

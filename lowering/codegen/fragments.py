@@ -96,7 +96,7 @@ class FragmentBody(Body):
             parameters.append(self.names.beside(bundle.label))
             for number, layer in enumerate(bundle.layers):
                 self.names.enter_list(NamedList(f"{parameters[-1]}[{number}]", list(layer), bundle.label))
-        self.name = self.program.new_function(self.op.label.data, [])
+        self.name = self.program.new_function(self.op.label.data)
         statements = list(self.statements(self.caller.items[:-1]))
         yielded = self.op.terminator.args
         results: list[Doc] = [self.names[yielded[index]] for index in kept]

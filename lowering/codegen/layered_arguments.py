@@ -47,16 +47,20 @@ class _Layered:
     def arguments(self) -> list[BlockArgument]:
         return [value for layer in self.layers for value in layer]
 
-    def lists(self, kind: str) -> list[list[SSAValue]]:
-        """Return the arguments of a kind, by layer."""
-        return [[value for value, each in zip(layer, self.kinds, strict=True) if each == kind] for layer in self.layers]
+    @property
+    def lists(self) -> dict[str, list[list[SSAValue]]]:
+        """The arguments of each kind, by layer."""
+        return {
+            kind: [[v for v, each in zip(layer, self.kinds, strict=True) if each == kind] for layer in self.layers]
+            for kind in dict.fromkeys(self.kinds)
+        }
 
     def enter(self, names: Names) -> None:
         """Name the arguments as elements of lists."""
-        kinds = dict.fromkeys(self.kinds)
-        self.variables = [names.beside(f"{self.name}.{kind}" if kind else self.name) for kind in kinds]
-        for variable, kind in zip(self.variables, kinds, strict=True):
-            for number, values in enumerate(self.lists(kind)):
+        by_kind = self.lists
+        self.variables = [names.beside(f"{self.name}.{kind}" if kind else self.name) for kind in by_kind]
+        for variable, lists in zip(self.variables, by_kind.values(), strict=True):
+            for number, values in enumerate(lists):
                 names.enter_list(NamedList(f"{variable}[{number}]", list(values), variable, variable=False))
         self.texts = [names[value] for value in self.arguments]
 
@@ -90,7 +94,7 @@ class Arguments:
     @property
     def lists(self) -> list[list[SSAValue]]:
         """The lists of the arguments of equal layers."""
-        return [values for each in self._layered for kind in dict.fromkeys(each.kinds) for values in each.lists(kind)]
+        return [values for each in self._layered for lists in each.lists.values() for values in lists]
 
     def enter(self, names: Names, *, layered: bool) -> list[str]:
         """

@@ -16,7 +16,6 @@ from ...dialects.pipe import IDLE, TransferOp
 from ...dialects.step import argument_attributes, result_attributes, sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
-from ...ir.unit_tasks import Task
 from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
@@ -246,16 +245,13 @@ def transfer_docs(stages: Sequence[Stage]) -> Iterator[Doc]:
             continue
         if (tasks := op.tasks_in_turn) is None:
             raise EmitError(op, "has no unit tasks yet; run plan-transfers")
+        arguments = ((task.part, task.slice, task.sender, task.receivers) for task in tasks)
         entries: dict[str, Doc] = {
             "label": literal(op.label.data),
             "shape": literal(shape_of(op.operand)),
             "dtype": literal(dtype_of(op.operand)),
             "source": holders(op, op.operand),
             "target": holders(op, op.result),
-            "tasks": tuple_of(map(_task, tasks), fill=True),
+            "tasks": tuple_of(call("rt.Task", map(literal, each)) for each in arguments),
         }
         yield call("rt.Transfer", map(keyword, entries, entries.values()))
-
-
-def _task(task: Task) -> Doc:
-    return call("rt.Task", map(literal, (task.part, task.slice, task.sender, task.receivers)))
