@@ -26,16 +26,26 @@ class LayerCall:
     Args:
         uses: the function that the range is in.
         ops: ops of the range, including frees.
-        given: values from before the range that it reads, in order of first use.
-        left: results that ops outside the range use, in order.
         kept: numbers of the groups of results that stay in one list until they are freed together.
     """
 
     uses: ValueUses
     ops: Sequence[Operation]
-    given: Sequence[SSAValue]
-    left: Sequence[SSAValue]
     kept: set[int] = field(default_factory=set[int])
+
+    @cached_property
+    def given(self) -> Sequence[SSAValue]:
+        """The values from before the range that it reads, in order of first use."""
+        own = {value for op in self.ops for value in op.results}
+        needed = dict.fromkeys(value for op in self.ops for value in self.uses.needs(op))
+        return [value for value in needed if value not in own]
+
+    @cached_property
+    def left(self) -> Sequence[SSAValue]:
+        """The results that ops outside the range use, in order."""
+        within = set(self.ops)
+        values = (value for op in self.ops for value in op.results)
+        return [value for value in values if not self.uses.users(value) <= within]
 
     @cached_property
     def freed(self) -> frozenset[SSAValue]:
@@ -92,11 +102,8 @@ def find_calls(functions: Sequence[ValueUses]) -> list[list[LayerCall]]:
             by_key.setdefault(steps[each.start][0].key(within(each)), []).append(each)
         return max(by_key.values(), key=len)
 
-    def layer(uses: ValueUses, ops: Sequence[Operation]) -> LayerCall:
-        return LayerCall(uses, ops, uses.given(ops), uses.left(ops))
-
     found = repeated_ranges(items, begins, ends, alike)
-    return [[layer(steps[each.start][0], within(each)) for each in ranges] for ranges in found]
+    return [[LayerCall(steps[each.start][0], within(each)) for each in ranges] for ranges in found]
 
 
 def _place(op: Operation) -> tuple[str, str] | None:

@@ -118,7 +118,7 @@ class ValueUses:
         """Return whether an op is the sum over a loop, which the loop has computed in place."""
         return isinstance(op, AllReduceOp) and self.is_over_loop(op) and bool(self.overwritten[op])
 
-    def _users(self, value: SSAValue) -> set[Operation]:
+    def users(self, value: SSAValue) -> set[Operation]:
         """Return the ops that use a value; a free that is not of this function is none of them."""
         users = (use.operation for use in value.uses)
         return {user for user in users if not isinstance(user, FreeOp) or user in self._frees}
@@ -136,7 +136,7 @@ class ValueUses:
             if isinstance(op, CollectiveOp):
                 parts.append(self.last_use[op.operand] is op)
             for value in op.results:
-                users = self._users(value)
+                users = self.users(value)
                 places[value] = len(places)
                 parts.append((all(isinstance(user, FreeOp) for user in users), users <= within))
         return tuple(parts)
@@ -146,15 +146,3 @@ class ValueUses:
         yield from op.operands
         if isinstance(op, WaitOp):
             yield from (value for value in op.start.args if self.last_use[value] is op)
-
-    def given(self, ops: Sequence[Operation]) -> list[SSAValue]:
-        """Return the values from before a range that the range reads, in order of first use."""
-        own = {value for op in ops for value in op.results}
-        needed = dict.fromkeys(value for op in ops for value in self.needs(op))
-        return [value for value in needed if value not in own]
-
-    def left(self, ops: Sequence[Operation]) -> list[SSAValue]:
-        """Return the results of a range that ops outside the range use, in order."""
-        within = set(ops)
-        values = (value for op in ops for value in op.results)
-        return [value for value in values if not self._users(value) <= within]
