@@ -16,7 +16,7 @@ from itertools import groupby
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.pipe import FragmentOp, TransferOp
-from .equal_ops import ValueUses
+from .equal_layers import ValueUses
 from .numbered_layers import numbered, numbered_layer
 
 _LEAST = 8

@@ -18,7 +18,7 @@ from ..calls.calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, r
 from ..calls.dtypes import torch_dtype
 from ..calls.empty_shards import Constant, results_without_call
 from ..fused.table import FUSED_OPS
-from .equal_ops import STREAM
+from .equal_layers import STREAM
 from .errors import EmitError
 from .layout import Doc, Group, call, keyword, literal, tuple_of
 from .names import Names

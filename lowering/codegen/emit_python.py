@@ -18,7 +18,7 @@ from ...dialects import train
 from ...dialects.pipe import FragmentOp
 from .body import Program
 from .check_program import ProgramTextError, check_program
-from .equal_ops import ValueUses
+from .equal_layers import ValueUses
 from .errors import EmitError
 from .fragments import FragmentBody, StepBody, find_layers
 from .layered_entries import shared_forms

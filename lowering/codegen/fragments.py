@@ -20,8 +20,7 @@ from ...dialects.step import sharding_of
 from ...ir.sharding import Reduction
 from .body import TOTAL, Body, Program
 from .bundles import Bundle, find_bundles, index_of
-from .equal_layers import find_calls
-from .equal_ops import ValueUses
+from .equal_layers import ValueUses, find_calls
 from .errors import EmitError
 from .layer_calls import let_go
 from .layer_functions import Caller, call_functions

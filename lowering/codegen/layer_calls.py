@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from xdsl.ir import SSAValue
 
 from ...dialects.compute import python_value
-from .equal_layers import LayerCall
-from .equal_ops import STREAM
+from .equal_layers import STREAM, LayerCall
 from .layer_functions import LayerFunction
 from .layout import INDENT, Group, assignment, call, filled, list_of, returned
 from .names import UNUSED, Named, Names

@@ -19,8 +19,7 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects.pipe import FragmentOp
 from ...dialects.spmd import FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
-from .equal_layers import LayerCall
-from .equal_ops import ValueUses
+from .equal_layers import LayerCall, ValueUses
 
 SHORTEST_LIST = 3
 """The least number of values that are passed as a list."""

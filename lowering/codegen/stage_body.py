@@ -20,7 +20,7 @@ from ...dialects.stage_program import ScheduledOp
 from ...dialects.step import sharding_of
 from .body import Program
 from .bundles import index_of
-from .equal_ops import ValueUses, read_by
+from .equal_layers import ValueUses, read_by
 from .errors import EmitError
 from .fragments import LISTED, FragmentBody, StepBody
 from .layout import INDENT, Doc, assignment, call, lines, literal
