@@ -26,7 +26,7 @@ from .layout import INDENT, Doc, Group, lines, literal, tuple_of
 from .plan import PlanFacts, axes_doc, docstring, mesh_doc, plan_doc, transfer_docs
 from .sizes import Table
 from .stage_body import StageBody
-from .stages import Stage, check_lowered, stages_of, the_step
+from .stages import LoweredStage, check_lowered, stages_of, the_step
 from .where import Where
 
 _IMPORTS = (
@@ -75,7 +75,7 @@ def emit_python(
     return program
 
 
-def _program(stages: Sequence[Stage], about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
+def _program(stages: Sequence[LoweredStage], about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
     """Write the text of a program after the imports."""
     is_staged = bool(stages[0].suffix)
     table, functions = Table(), dict[str, list[str]]()
@@ -107,14 +107,14 @@ def _program(stages: Sequence[Stage], about: PlanFacts, ticks: dict[Operation, i
         yield from ('if __name__ == "__main__":', f"{INDENT}rt.{'launch(STAGES)' if is_staged else 'main(PLAN, step)'}")
 
 
-def _mesh(stage: Stage, *, is_staged: bool) -> Iterator[str]:
+def _mesh(stage: LoweredStage, *, is_staged: bool) -> Iterator[str]:
     """Write the mesh of a stage, and the mesh with temporal axes that transfers of a stage refer to."""
     yield from lines(mesh_doc(stage.mesh, f"MESH{stage.suffix}"))
     if is_staged and (times := [axis for axis in stage.mesh.axes if axis not in stage.mesh.spatial]):
         yield from lines(axes_doc(f"TIMED{stage.suffix} = MESH{stage.suffix}.over", times))
 
 
-def _steps(stages: Sequence[Stage], programs: Sequence[Program]) -> list[list[str]]:
+def _steps(stages: Sequence[LoweredStage], programs: Sequence[Program]) -> list[list[str]]:
     """Return the text of the step function of each stage, and add the functions that it calls to its program."""
     try:
         bodies = [_body(stage, program) for stage, program in zip(stages, programs, strict=True)]
@@ -125,7 +125,7 @@ def _steps(stages: Sequence[Stage], programs: Sequence[Program]) -> list[list[st
             free.erase()
 
 
-def _body(stage: Stage, program: Program) -> StepBody:
+def _body(stage: LoweredStage, program: Program) -> StepBody:
     """Return the writer of the step function of a stage."""
     fragments = [FragmentBody(program, op) for op in stage.program.ops if isinstance(op, FragmentOp)]
     if stage.suffix:

@@ -24,11 +24,11 @@ from .equal_layers import ValueUses, find_calls
 from .errors import EmitError
 from .layer_calls import let_go
 from .layer_functions import Caller, call_functions
-from .layered_arguments import Arguments
+from .layered_arguments import StepArguments
 from .layout import INDENT, Doc, Group, assignment, call, keyword, list_of, literal, returned
 from .names import Named, NamedList, Names
 from .sizes import PART
-from .stages import Stage
+from .stages import LoweredStage
 from .where import Where
 
 LISTED = "list"
@@ -129,8 +129,10 @@ class StepBody(Body):
         given: bundles of values from before the loop -> their variables.
     """
 
-    def __init__(self, program: Program, stage: Stage, uses: ValueUses, fragments: Sequence[FragmentBody]) -> None:
-        self.arguments = Arguments(stage.func, stage.arguments)
+    def __init__(
+        self, program: Program, stage: LoweredStage, uses: ValueUses, fragments: Sequence[FragmentBody]
+    ) -> None:
+        self.arguments = StepArguments(stage.func, stage.arguments)
         super().__init__(program, Caller(uses, self.arguments.lists))
         self.stage, self.fragments = stage, {each.op: each for each in fragments}
         self.caller.summed = {op: list(op.outs) for op in self.fragments}

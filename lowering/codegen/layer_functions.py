@@ -86,7 +86,7 @@ class Caller:
         self.items = self.uses.ops
 
 
-class _Place(NamedTuple):
+class _ListPlace(NamedTuple):
     """The place of a value in a list: the number of the list, the index in it, and its size."""
 
     number: int
@@ -106,7 +106,7 @@ class _Interfaces:
         ends: Mapping[SSAValue, Hashable],
         groups: Mapping[SSAValue, Hashable],
     ) -> None:
-        self._places: dict[tuple[ValueUses, SSAValue], _Place] = {}
+        self._places: dict[tuple[ValueUses, SSAValue], _ListPlace] = {}
         self._count = 0
         self._freed_at, self._groups = dict(ends), groups
         for caller in callers:
@@ -139,7 +139,7 @@ class _Interfaces:
     def _enter(self, uses: ValueUses, values: Sequence[SSAValue]) -> None:
         number, self._count = self._count, self._count + 1
         for index, value in enumerate(values):
-            self._places[uses, value] = _Place(number, index, len(values))
+            self._places[uses, value] = _ListPlace(number, index, len(values))
 
     def _set_results(self, function: LayerFunction) -> None:
         first = function.calls[0]
@@ -188,7 +188,7 @@ class _Interfaces:
         function.taken = _taken([[places[index][call] for index in taken] for call in range(len(calls))], taken)
 
 
-def _taken(by_call: Sequence[Sequence[_Place | None]], taken: Sequence[int]) -> list[Sequence[int]]:
+def _taken(by_call: Sequence[Sequence[_ListPlace | None]], taken: Sequence[int]) -> list[Sequence[int]]:
     """
     Group the arguments that a function frees by the lists that hold them in most calls; lists come first.
 
@@ -197,7 +197,7 @@ def _taken(by_call: Sequence[Sequence[_Place | None]], taken: Sequence[int]) -> 
         taken: the arguments.
     """
 
-    def lists(places: Sequence[_Place | None]) -> list[int | None]:
+    def lists(places: Sequence[_ListPlace | None]) -> list[int | None]:
         sizes = Counter(place.number for place in places if place is not None)
         return [
             place.number if place is not None and sizes[place.number] >= SHORTEST_LIST else None for place in places

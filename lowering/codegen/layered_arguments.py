@@ -25,7 +25,7 @@ _LEAST = 3
 
 
 @dataclass
-class _Layered:
+class _ArgumentLayers:
     """
     Consecutive arguments of equal layers, in the order of the layers.
 
@@ -70,18 +70,18 @@ class _Layered:
         return repeated_tuple([numbers[kind] for kind in self.kinds])
 
 
-class Arguments:
+class StepArguments:
     """The arguments of a step; those of equal layers, whose names differ only in the number, are elements of lists."""
 
     def __init__(self, func: FuncOp, values: Sequence[BlockArgument]) -> None:
         self._values, attributes = values, argument_attributes(func)
         self._roles = {value: role_of(attributes[value.index]) for value in values}
-        self._layered: list[_Layered] = []
+        self._layered: list[_ArgumentLayers] = []
         for layers in equal_layers(values, self._layer, self._form):
             if len(layers) > 1 and len(layers[0]) >= _LEAST:
                 family, number = self._layer(layers[0][0])
                 name = f"{family}.from.{number}" if number else family
-                self._layered.append(_Layered(name, layers, [self._form(value)[0] for value in layers[0]]))
+                self._layered.append(_ArgumentLayers(name, layers, [self._form(value)[0] for value in layers[0]]))
 
     def _layer(self, value: BlockArgument) -> tuple[str, int | None]:
         return numbered(self._roles[value][1].get("name", ""))[:2]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypedDict, cast
+from typing import TypedDict
 
-from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType, UnitAttr
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import dtype_of, python_value, shape_of
 from ...dialects.pipe import IDLE, TransferOp
+from ...dialects.staged import transfers
 from ...dialects.step import argument_attributes, result_attributes, sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
@@ -20,7 +21,7 @@ from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
 from .python_text import is_name, remark
-from .stages import Stage
+from .stages import LoweredStage
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",
@@ -35,8 +36,8 @@ _ARGUMENT_ROLES = {
 _NAMED_ROLES = ("param", "buffer", "constant", "batch")
 """The roles of arguments with a name; a learning rate may have one."""
 
-_SPREAD_ROLES = {train.GRAD: "grad", train.OUTPUT: "output"}
-"""The roles of results that are returned as shards."""
+_NAMED_RESULTS = {train.METRIC: "metric", train.GRAD: "grad", train.OUTPUT: "output"}
+"""The roles of results with a name; gradients and outputs are returned as shards."""
 
 TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 
@@ -93,7 +94,7 @@ class PlanFacts(TypedDict):
 
 
 def plan_doc(
-    stage: Stage,
+    stage: LoweredStage,
     groups: Sequence[tuple[str, ...]],
     *,
     name: str,
@@ -108,7 +109,7 @@ def plan_doc(
         more: further entries.
     """
     optimizer = stage.func.attributes.get(OPTIMIZER)
-    settings = _python(optimizer) if optimizer is not None else None
+    settings = python_value(optimizer) if optimizer is not None else None
     entries: dict[str, Doc] = {
         "name": literal(name),
         "mesh": f"MESH{stage.suffix}",
@@ -123,7 +124,7 @@ def plan_doc(
     return call(f"PLAN{stage.suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(stage: Stage) -> Iterator[Mapping[str, object]]:
+def _values(stage: LoweredStage) -> Iterator[Mapping[str, object]]:
     func, roles = stage.func, argument_attributes(stage.func)
     for argument in stage.arguments:
         attributes = roles[argument.index]
@@ -172,7 +173,7 @@ def role_of(attributes: Mapping[str, Attribute]) -> tuple[str, Mapping[str, str]
     return "", {}
 
 
-def _results(stage: Stage) -> Iterator[Mapping[str, object]]:
+def _results(stage: LoweredStage) -> Iterator[Mapping[str, object]]:
     func, roles, inputs = stage.func, result_attributes(stage.func), argument_attributes(stage.func)
     places = {value: place for place, value in enumerate(stage.arguments)}
     for index, result in zip(stage.results, stage.returned, strict=True):
@@ -182,10 +183,6 @@ def _results(stage: Stage) -> Iterator[Mapping[str, object]]:
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
             yield {"role": "loss", "dtype": dtype_of(result)}
-        elif train.METRIC in attributes:
-            _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
-            name = python_value(attributes[train.METRIC])
-            yield {"role": "metric", "name": name, **spread}
         elif train.UPDATES in attributes:
             argument = func.body.block.args[python_value(attributes[train.UPDATES])]
             why = f"replaces argument %{argument.name_hint}"
@@ -195,9 +192,11 @@ def _results(stage: Stage) -> Iterator[Mapping[str, object]]:
                     func, f"result %{result.name_hint} {why} of another stage, expected a result of that stage"
                 )
             yield {"role": role_of(inputs[argument.index])[0], "updates": places[argument]}
-        elif (role := next((attribute for attribute in _SPREAD_ROLES if attribute in attributes), None)) is not None:
+        elif (role := next((each for each in _NAMED_RESULTS if each in attributes), None)) is not None:
+            if role == train.METRIC:
+                _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
             name = python_value(attributes[role])
-            yield {"role": _SPREAD_ROLES[role], "name": name, **spread}
+            yield {"role": _NAMED_RESULTS[role], "name": name, **spread}
         else:
             raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
 
@@ -220,15 +219,7 @@ def _numbers(value: Attribute) -> object:
     return Repeated(numbers[0], len(numbers)) if len(numbers) > 1 and value.is_splat() else numbers
 
 
-def _python(attribute: Attribute) -> object:
-    if isinstance(attribute, DictionaryAttr):
-        return {key: _python(item) for key, item in attribute.data.items()}
-    if isinstance(attribute, ArrayAttr):
-        return [_python(item) for item in cast("ArrayAttr[Attribute]", attribute)]
-    return python_value(attribute)
-
-
-def transfer_docs(stages: Sequence[Stage]) -> Iterator[Doc]:
+def transfer_docs(stages: Sequence[LoweredStage]) -> Iterator[Doc]:
     """Return `rt.Transfer(...)` for each transfer of a step, in order."""
     func = stages[0].func
 
@@ -240,9 +231,7 @@ def transfer_docs(stages: Sequence[Stage]) -> Iterator[Doc]:
         text = [] if sharding.is_replicated else [literal(spread_text(func, sharding))]
         return call("rt.Holders", [mesh, literal(stage.ranks), *text])
 
-    for op in func.body.block.ops:
-        if not isinstance(op, TransferOp):
-            continue
+    for op in transfers(func):
         if (tasks := op.tasks_in_turn) is None:
             raise EmitError(op, "has no unit tasks yet; run plan-transfers")
         arguments = ((task.part, task.slice, task.sender, task.receivers) for task in tasks)

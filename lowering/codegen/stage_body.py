@@ -25,11 +25,11 @@ from .errors import EmitError
 from .fragments import LISTED, FragmentBody, StepBody
 from .layout import INDENT, Doc, assignment, call, lines, literal
 from .names import UNUSED, Named, PartOf
-from .stages import Stage
+from .stages import LoweredStage
 from .where import Where
 
 
-class Lifetimes:
+class LastUses:
     """
     The last uses of the values of a stage, by the entries of its program.
 
@@ -40,7 +40,7 @@ class Lifetimes:
         ends: index of an entry -> values whose last use it is, except arguments and results of the step.
     """
 
-    def __init__(self, stage: Stage, fragments: Sequence[FragmentBody]) -> None:
+    def __init__(self, stage: LoweredStage, fragments: Sequence[FragmentBody]) -> None:
         self.stage, self.entries, self.loop = stage, stage.program.entries, stage.program.loop
         self.captured = {each.op: each.captured for each in fragments}
         looped = [index for index, entry in enumerate(self.entries) if entry.part is not None]
@@ -110,12 +110,14 @@ class Lifetimes:
 class StageBody(StepBody):
     """A writer of the step function of one stage of a pipeline."""
 
-    def __init__(self, program: Program, stage: Stage, fragments: Sequence[FragmentBody]) -> None:
-        self.lives = Lifetimes(stage, fragments)
-        ops = list(self.lives.ops())
+    def __init__(self, program: Program, stage: LoweredStage, fragments: Sequence[FragmentBody]) -> None:
+        self.last_uses = LastUses(stage, fragments)
+        ops = list(self.last_uses.ops())
         program.added_frees += (op for op in ops if isinstance(op, FreeOp))
         super().__init__(program, stage, replace(ValueUses.of(ops, Where(program.mesh)), frees=True), fragments)
-        self.caller.summed = {op: [out for out in op.outs if self.lives.is_read_whole(out)] for op in self.fragments}
+        self.caller.summed = {
+            op: [out for out in op.outs if self.last_uses.is_read_whole(out)] for op in self.fragments
+        }
         self.axis = next((op.axis.data for op in self.fragments), None)
         self.is_loop_written = False
         self.kept: dict[FragmentBody, Sequence[int]] = {}
@@ -123,16 +125,16 @@ class StageBody(StepBody):
         self.begun = set[FragmentBody]()
 
     def _ends(self) -> dict[SSAValue, Hashable]:
-        return self.lives.ends_of_bundles()
+        return self.last_uses.ends_of_bundles()
 
     def statement(self, op: Operation) -> Iterator[str]:
         """Write the lines of one op; in the place of the first op of the loop, write all entries of the loop."""
-        if op in self.lives.loop:
+        if op in self.last_uses.loop:
             if not self.is_loop_written:
                 self.is_loop_written = True
                 yield from self._entries()
         elif isinstance(op, TransferOp):
-            for entry in self.lives.entries:
+            for entry in self.last_uses.entries:
                 if entry.op is op:
                     yield from self.program.tick()
                     yield from self._transfer(op, entry)
@@ -143,18 +145,18 @@ class StageBody(StepBody):
         """Write the entries of the loop in the order of the schedule."""
         bundles = [bundle for bundle in self.bundles if bundle.source is None]
         yield from self.bundle(bundles)
-        last_runs = {entry.op: index for index, entry in enumerate(self.lives.entries)}
-        for index in self.lives.looped:
-            entry = self.lives.entries[index]
+        last_runs = {entry.op: index for index, entry in enumerate(self.last_uses.entries)}
+        for index in self.last_uses.looped:
+            entry = self.last_uses.entries[index]
             yield from self.program.tick()
-            if index == self.lives.looped.start:
+            if index == self.last_uses.looped.start:
                 yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")
             if isinstance(entry.op, TransferOp):
                 yield from self._transfer(entry.op, entry)
             elif isinstance(entry.op, FragmentOp):
                 assert entry.part is not None, "checked in `stages_of`"
                 yield from self._run(self.fragments[entry.op], entry.part)
-            yield from self.free(self.lives.ends.get(index, ()))
+            yield from self.free(self.last_uses.ends.get(index, ()))
             ended = [bundle for bundle in bundles if max(last_runs[op] for op in bundle.readers) == index]
             yield from self.end_of_bundles(ended)
         for fragment, name in self.sums.items():
@@ -167,7 +169,7 @@ class StageBody(StepBody):
             yield from self.comment(op)
         label = literal(op.label.data)
         if self.stage.has(op.operand):
-            sent = [label, literal(self._number(op, op.operand, part)), self.names[self.lives.at(op.operand, part)]]
+            sent = [label, literal(self._number(op, op.operand, part)), self.names[self.last_uses.at(op.operand, part)]]
             yield from lines(call("comm.send", sent), INDENT)
             return
         received = call("comm.receive", [label, literal(self._number(op, op.result, part))])
@@ -196,10 +198,10 @@ class StageBody(StepBody):
         """Write the call of a fragment for one part, and the sum of its results and those of earlier parts."""
         if not fragment.name:
             self._write(fragment)
-        arguments = self.passed(fragment, lambda value: self.lives.at(value, part))
+        arguments = self.passed(fragment, lambda value: self.last_uses.at(value, part))
         results = call(fragment.name, ["comm", literal(part), *arguments])
         kept = [PartOf(fragment.op.outs[index], part) for index in self.kept[fragment]]
-        targets = [self.names.new(value) if value in self.lives.last_read else UNUSED for value in kept]
+        targets = [self.names.new(value) if value in self.last_uses.last_read else UNUSED for value in kept]
         for bundle in fragment.yielded:
             values = [PartOf(value, part) for value in bundle.values]
             targets.append(self.names.new_list(values, f"{bundle.label}.{part}", fragment.op.label.data))
@@ -220,7 +222,7 @@ class StageBody(StepBody):
     def _write(self, fragment: FragmentBody) -> None:
         """Write the function of a fragment."""
         bundled = {value for bundle in fragment.yielded for value in bundle.values}
-        kept = [index for index, out in enumerate(fragment.op.outs) if out in self.lives.by_part - bundled]
+        kept = [index for index, out in enumerate(fragment.op.outs) if out in self.last_uses.by_part - bundled]
         summed = [index_of(out) for out in self.caller.summed[fragment.op]]
         # A value that only the loop reads may be equal for all parts (statistics of a batch-norm in eval mode).
         if (stray := next((index for index in summed if fragment.how(index) == LISTED), None)) is not None:

@@ -24,7 +24,7 @@ from .errors import EmitError
 
 
 @dataclass(frozen=True)
-class Stage:
+class LoweredStage:
     """
     One stage of a step, or a whole step without stages.
 
@@ -75,7 +75,7 @@ class Stage:
         return [self.done.operands[index] for index in self.results]
 
 
-def stages_of(module: ModuleOp, func: FuncOp) -> list[Stage]:
+def stages_of(module: ModuleOp, func: FuncOp) -> list[LoweredStage]:
     """
     Return the stages of a lowered step, or the whole step if it has none.
 
@@ -85,13 +85,13 @@ def stages_of(module: ModuleOp, func: FuncOp) -> list[Stage]:
     names, programs = Stages(func).names, stage_programs(func)
     if not names:
         mesh = _the_mesh(module)
-        return [Stage(func, mesh, range(mesh.device_count), programs[0])]
+        return [LoweredStage(func, mesh, range(mesh.device_count), programs[0])]
     meshes = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
     for program in programs:
         if stray := next((e.op for e in program.entries if isinstance(e.op, FragmentOp) and e.part is None), None):
             raise EmitError(stray, "is outside of the schedule; run schedule-pipeline")
     return [
-        Stage(func, meshes[name].mesh, meshes[name].ranks, program)
+        LoweredStage(func, meshes[name].mesh, meshes[name].ranks, program)
         for name, program in zip(names, programs, strict=True)
     ]
 
