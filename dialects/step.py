@@ -122,6 +122,20 @@ def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[
             op.attributes[REGATHER] = ArrayAttr(flags)
 
 
+def argument_attributes(func: FuncOp) -> list[Mapping[str, Attribute]]:
+    """Return the attributes of each argument of a function: its role, its sharding and others."""
+    return _listed(func.arg_attrs, len(func.body.block.args))
+
+
+def result_attributes(func: FuncOp) -> list[Mapping[str, Attribute]]:
+    """Return the attributes of each result of a function."""
+    return _listed(func.res_attrs, len(func.function_type.outputs))
+
+
+def _listed(attributes: ArrayAttr[DictionaryAttr] | None, count: int) -> list[Mapping[str, Attribute]]:
+    return [entry.data for entry in attributes] if attributes is not None else [{}] * count
+
+
 def merge_argument_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attribute | None]]) -> None:
     """Set attributes of a function's arguments, by index; the value None removes an attribute."""
     func.arg_attrs = _merged(func.arg_attrs, len(func.body.block.args), added)
@@ -135,8 +149,7 @@ def merge_result_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attri
 def _merged(
     listed: ArrayAttr[DictionaryAttr] | None, count: int, added: Mapping[int, Mapping[str, Attribute | None]]
 ) -> ArrayAttr[DictionaryAttr] | None:
-    entries = list(listed.data) if listed is not None else [DictionaryAttr({})] * count
-    merged = ({**entry.data, **added.get(i, {})} for i, entry in enumerate(entries))
+    merged = ({**entry, **added.get(i, {})} for i, entry in enumerate(_listed(listed, count)))
     left = [DictionaryAttr({k: v for k, v in entry.items() if v is not None}) for entry in merged]
     # Like a parsed function, it has no list if all entries are empty.
     return ArrayAttr(left) if any(entry.data for entry in left) else None

@@ -26,14 +26,14 @@ from ..api.training_step import TrainingStep
 from ..api.why_not import figures
 from ..dialects import train
 from ..dialects.compute import python_value, shape_of
-from ..dialects.step import sharding_of
+from ..dialects.step import argument_attributes, sharding_of
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
 from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
-from ..lowering.interpreter.interpreter import argument_attributes, find_function
+from ..lowering.interpreter.interpreter import find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
 from ..passes.planning.summary import Tried

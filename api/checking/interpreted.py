@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
@@ -9,9 +11,10 @@ from xdsl.ir import Attribute
 
 from ...dialects import train
 from ...dialects.compute import python_value
+from ...dialects.step import argument_attributes, result_attributes
 from ...ir.counter import step_seed
 from ...lowering.capture.calling import Batch, batch_items
-from ...lowering.interpreter.interpreter import argument_attributes, find_function, interpret, result_attributes
+from ...lowering.interpreter.interpreter import find_function, interpret
 from ...lowering.interpreter.random_inputs import random_inputs
 from .comparison import StepValues
 
@@ -86,7 +89,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> None:
         raise ValueError(f"one stage's loss is {one.item()}, another's {other.item()}")
 
 
-def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module) -> torch.Tensor:
+def _first(roles: Mapping[str, Attribute], drawn: torch.Tensor, model: nn.Module) -> torch.Tensor:
     """Return the value of an argument before the first step; the batch comes with each step."""
     if train.PARAM in roles:
         return model.get_parameter(str(python_value(roles[train.PARAM]))).detach()

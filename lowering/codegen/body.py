@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -25,18 +24,15 @@ from ...ir.mesh import Mesh
 from ...ir.sharding import Reduction
 from .calls import Calls, operands_to_copy, returns_list
 from .collectives import Collectives
-from .empty import Empties
 from .equal_layers import LayerCall
-from .equal_ops import ValueUses
-from .errors import EmitError, place
+from .errors import FORWARD, EmitError, place
 from .layer_calls import call_of_layer, let_go, parameters_of, return_of
-from .layer_functions import SHORTEST_LIST, Items, LayeredOps, LayerFunction
-from .layout import INDENT, WIDTH, Doc, Group, assignment, call, flat, lines, literal, tuple_of
-from .names import Named, Names, PartOf, base_name, identifier
+from .layer_functions import SHORTEST_LIST, Caller, Items, LayerFunction
+from .layout import INDENT, WIDTH, Doc, Group, assignment, call, lines, literal
+from .names import UNUSED, Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
 from .sizes import PART, RANK, Sizes, Table
 
-_UNUSED = "_"
 TOTAL = "total"
 
 _JOINED = {
@@ -57,6 +53,7 @@ class Program:
     Args:
         ticks: the numbers of the ops, filled during emission, for a program that announces each op with
             `comm.tick(number)`; None for other programs.
+        added_frees: frees that are not in the IR; they are erased after emission.
     """
 
     mesh: Mesh
@@ -64,6 +61,7 @@ class Program:
     groups: dict[tuple[str, ...], None] = field(default_factory=dict[tuple[str, ...], None])
     functions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     ticks: dict[Operation, int] | None = None
+    added_frees: list[FreeOp] = field(default_factory=list[FreeOp])
 
     def tick(self, op: Operation | None = None) -> Iterator[str]:
         """Yield the line that announces `op`, or announces code outside of the step's ops."""
@@ -71,14 +69,14 @@ class Program:
             number = "" if op is None else self.ticks.setdefault(op, len(self.ticks))
             yield f"{INDENT}comm.tick({number})"
 
-    def new_function(self, label: str, text: list[str]) -> str:
-        """Add a function under a unique name derived from `label`, and return this name."""
+    def new_function(self, label: str) -> str:
+        """Reserve a unique name derived from `label` for a function, and return this name."""
         base = name = identifier(label)
         count = 0
         while name in self.functions or name == "step":
             count += 1
             name = f"{base}_{count}"
-        self.functions[name] = text
+        self.functions[name] = []
         return name
 
 
@@ -87,32 +85,20 @@ class Body:
     A writer of one function.
 
     Args:
-        uses: the ops of the function, or the ops of its caller for the function of a layer.
-        frees: whether the function deletes values that are no longer needed.
+        caller: the ops of the function, or of its caller for the function of a layer.
         layer: for the function of a layer, the call that it is written from.
-        layers: the ops of the function with calls for its equal layers, if they are known.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        uses: ValueUses,
-        *,
-        frees: bool,
-        layer: LayerCall | None = None,
-        layers: LayeredOps | None = None,
-    ) -> None:
-        self.program, self.uses, self.where, self.frees = program, uses, uses.where, frees
-        self.overwritten, self.last_use, where = uses.overwritten, uses.last_use, uses.where
-        ops = uses.ops if layer is None else layer.ops
+    def __init__(self, program: Program, caller: Caller, layer: LayerCall | None = None) -> None:
+        self.program, self.caller, self.uses, self.where = program, caller, caller.uses, caller.uses.where
+        self.overwritten, self.last_use, where = self.uses.overwritten, self.uses.last_use, self.where
+        ops = self.uses.ops if layer is None else layer.ops
         loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
         self.is_layer = layer is not None
         self.names = Names((PART, TOTAL) if loops else (), without_number if self.is_layer else str)
         self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
-        self.empties = Empties(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
-        self.layers = layers or LayeredOps(ops)
         self.first, self.place = ops[0], ""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
@@ -128,21 +114,18 @@ class Body:
 
     def _layer(self, each: LayerCall) -> Iterator[str]:
         """Write a call of the function of a layer; the first call also writes the function."""
-        function = self.layers.functions[each]
+        function = self.caller.functions[each]
         if not function.name:
             self._layer_function(function, each)
         self.program.groups.update(function.groups)
-        kind = "" if each.phase == "forward" else f", {each.phase}"
-        here = f"{each.block or function.name}{kind}"
-        if here != self.place:
-            self.place = here
-            yield from ("", f"{INDENT}# {here}") if each.ops[0] is not self.first else (f"{INDENT}# {here}",)
+        kind = "" if each.phase == FORWARD else f", {each.phase}"
+        yield from self._announced(f"{each.block or function.name}{kind}", each.ops[0])
         yield from call_of_layer(function, each, self.names, ["comm", PART] if self.where.loop else ["comm"])
 
     def _layer_function(self, function: LayerFunction, first: LayerCall) -> None:
         family = first.block.rpartition(".")[0]
-        function.name = self.program.new_function(f"{family}_{first.phase}" if family else first.phase, [])
-        body = Body(replace(self.program, groups=function.groups), self.uses, frees=self.frees, layer=first)
+        function.name = self.program.new_function(f"{family}_{first.phase}" if family else first.phase)
+        body = Body(replace(self.program, groups=function.groups), self.caller, first)
         parameters, streams, unpacked = parameters_of(function, first, body.names, self.names)
         body.calls.streams = dict(zip(first.streams, streams, strict=True))
         statements = [line for op in first.ops for line in body.statement(op)]
@@ -157,10 +140,6 @@ class Body:
     def statement(self, op: Operation) -> Iterator[str]:
         """Write the lines of one op."""
         match op:
-            case ReturnOp():
-                yield from self.program.tick()
-                yield ""
-                yield from self.returned(self.names.listed(op.arguments))
             case FreeOp():
                 yield from self.free(op.args)
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
@@ -180,32 +159,23 @@ class Body:
 
     def _check(self, op: Operation) -> None:
         """Refuse an op that reads several parts of a temporal axis, unless it combines these parts."""
-        if isinstance(op, AccumulateOp) or (isinstance(op, CollectiveOp) and self._is_over_loop(op)):
+        if isinstance(op, AccumulateOp) or (isinstance(op, CollectiveOp) and self.uses.is_over_loop(op)):
             return
         for value in op.operands if not isinstance(op, WaitOp) else ():
             if not isinstance(value.type, TokenType) and (left := self.where.unsettled(op, sharding_of(value))):
                 axis = min(left)
                 raise EmitError(op, f'has an operand split over time along "{axis}"; run accumulate or duplex first')
 
-    def _is_over_loop(self, op: CollectiveOp) -> bool:
-        """Return whether a collective over temporal axes reads the result of a loop."""
-        return isinstance(op.operand.owner, FragmentOp) and self.where.temporal.issuperset(_axes(op))
-
-    def _is_in_place_sum(self, op: Operation) -> bool:
-        """Return whether an op is the sum over a loop, which the loop has computed in place."""
-        if not isinstance(op, CollectiveOp) or not self._is_over_loop(op):
-            return False
-        return op.KIND is CollectiveKind.ALL_REDUCE and bool(self.overwritten[op])
+    def _announced(self, here: str, op: Operation) -> Iterator[str]:
+        """Write a comment with the place of an op if it differs from the previous op's."""
+        if here and here != self.place:
+            self.place = here
+            yield from [f"{INDENT}# {here}"] if op is self.first else ["", f"{INDENT}# {here}"]
 
     def comment(self, op: Operation) -> Iterator[str]:
         """Write a comment with the layer and line in the model if they differ from the previous op's."""
         here = place(op, WIDTH - len(f"{INDENT}# "))
-        here = any_number(here) if self.is_layer else here
-        if here and here != self.place:
-            self.place = here
-            if op is not self.first:
-                yield ""
-            yield f"{INDENT}# {here}"
+        yield from self._announced(any_number(here) if self.is_layer else here, op)
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
             yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]
@@ -213,13 +183,12 @@ class Body:
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp | AccumulateOp) -> Iterator[str]:
         source = self.names[op.operands[0]] if op.operands else ""
         targets = self.targets(op)
-        key = next((name for name in targets if name != _UNUSED), op.name)
+        key = next((name for name in targets if name != UNUSED), op.name)
         match op:
             case ComputeOp():
                 expression = self.calls.expression(op, key, self.overwritten[op])
-                expression = self.empties.guarded(op, key, expression)
-            case CollectiveOp() if op.KIND is CollectiveKind.ALL_REDUCE and self._is_over_loop(op):
-                if self._is_in_place_sum(op):
+            case CollectiveOp() if op.KIND is CollectiveKind.ALL_REDUCE and self.uses.is_over_loop(op):
+                if self.uses.is_in_place_sum(op):
                     return
                 expression = call(f"{source}.clone", [])
             case CollectiveOp():
@@ -230,7 +199,7 @@ class Body:
                 expression = call("comm.wait", [self.names[op.token]])
             case AccumulateOp():
                 expression = self._accumulated(op, source)
-        if (groups := self.layers.splits.get(op)) is not None:
+        if (groups := self.caller.splits.get(op)) is not None:
             expression = self.grouped(op.results, groups, expression)
         unpacked = groups is not None or isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
         yield from assignment(targets, expression, INDENT, unpacked=unpacked)
@@ -246,7 +215,7 @@ class Body:
 
     def targets(self, op: Operation) -> list[str]:
         """Return the names of the results or of lists of results; none for an in-place update of elements of lists."""
-        if (groups := self.layers.splits.get(op)) is not None:
+        if (groups := self.caller.splits.get(op)) is not None:
             label = _JOINED.get(op.start.collective if isinstance(op, WaitOp) else op.name, _JOINED_OTHERWISE)
             return [self._group(group, label) for group in groups]
         targets = [self.target(op, index) for index in range(len(op.results))]
@@ -267,25 +236,29 @@ class Body:
         """Name a list of results, or each result of a short list: `(a, b)`."""
         if len(values) >= SHORTEST_LIST:
             return self.names.new_list(values, label)
-        named = [_UNUSED if _is_unused(value) else self.names.new(value) for value in values]
+        named = [UNUSED if _is_unused(value) else self.names.new(value) for value in values]
         return f"({', '.join(named)}{',' if len(named) == 1 else ''})"
 
     def target(self, op: Operation, index: int) -> str:
         """Name a result; a new version of an operand takes the operand's name."""
         result = op.results[index]
         if _is_unused(result):
-            return _UNUSED
+            return UNUSED
         operand = self._earlier_form(op, index)
-        if operand is not None and self._is_in_place_sum(op):
-            return self.names.share(result, operand)
-        if operand is not None and (named := self.names.list_of(operand)) is not None and named.variable:
-            operand = None
-        if operand is not None and self.names.holds(operand):
-            if isinstance(op, TrainOp) or base_name(result) in (None, base_name(operand)):
-                return self.names.share(result, operand)
-        if operand is not None and isinstance(op, CollectiveOp) and self._is_over_loop(op):
+        if operand is not None and self._keeps_name(op, result, operand):
             return self.names.share(result, operand)
         return self.names.new(result, "token" if isinstance(op, StartOp) else None)
+
+    def _keeps_name(self, op: Operation, result: SSAValue, operand: SSAValue) -> bool:
+        """Return whether a result takes the name of an operand that it replaces."""
+        if self.uses.is_in_place_sum(op):
+            return True
+        if (named := self.names.list_of(operand)) is not None and named.variable:
+            return False
+        if isinstance(op, CollectiveOp) and self.uses.is_over_loop(op):
+            return True
+        is_same = isinstance(op, TrainOp) or base_name(result) in (None, base_name(operand))
+        return is_same and self.names.holds(operand)
 
     def _earlier_form(self, op: Operation, index: int) -> SSAValue | None:
         """Return the operand that a result replaces: one that is overwritten, or a collective's last use of it."""
@@ -301,15 +274,9 @@ class Body:
     def _end(self, token: SSAValue) -> Iterator[str]:
         """Delete a token, which keeps operands and results alive."""
         freed = any(isinstance(use.operation, FreeOp) for use in token.uses)
-        if self.frees and not freed:
+        if self.uses.frees and not freed:
             yield f"{INDENT}del {self.names[token]}"
             self.names.release(token)
-
-    @staticmethod
-    def returned(results: Sequence[Doc]) -> Iterator[str]:
-        """Write `return results`."""
-        line = f"{INDENT}return {', '.join(map(flat, results))}{',' if len(results) == 1 else ''}"
-        yield from [line] if len(line) <= WIDTH else lines(tuple_of(results, "return "), INDENT)
 
     def free(self, values: Iterable[Named]) -> Iterator[str]:
         """Write `del` statements for the freed values that still have their names."""
@@ -323,7 +290,3 @@ class Body:
 
 def _is_unused(value: SSAValue) -> bool:
     return all(isinstance(use.operation, FreeOp) for use in value.uses)
-
-
-def _axes(op: CollectiveOp) -> Iterator[str]:
-    return (axis for axes in op.axes.data for axis in axes)

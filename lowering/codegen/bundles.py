@@ -9,15 +9,14 @@ The values of a bundle are freed together, so that a list keeps none of them ali
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.pipe import FragmentOp, TransferOp
-from .equal_ops import ValueUses
-from .layer_functions import Caller
+from .equal_layers import ValueUses
 from .numbered_layers import numbered, numbered_layer
 
 _LEAST = 8
@@ -47,6 +46,11 @@ class Bundle:
         return [value for layer in self.layers for value in layer]
 
     @property
+    def keys(self) -> Mapping[SSAValue, Hashable]:
+        """The key of the layer of each value."""
+        return {value: (self, number) for number, layer in enumerate(self.layers) for value in layer}
+
+    @property
     def label(self) -> str:
         """The name of the list in the function of a fragment."""
         return "given" if self.source is None else "saved"
@@ -74,7 +78,7 @@ def find_bundles(
     positions: dict[object, int] = {op: index for index, op in enumerate(uses.ops)}
 
     def place(value: SSAValue) -> tuple[str, int | None, int, int]:
-        return *numbered(layers[value]), positions.get(value.owner, -1), index_of(value)
+        return *numbered(layers[value])[:2], positions.get(value.owner, -1), index_of(value)
 
     groups: dict[Hashable, list[SSAValue]] = {}
     for value in sorted((value for value in readers if layers[value]), key=place):
@@ -102,20 +106,3 @@ def _maker(value: SSAValue) -> Operation | None:
     source = _source(value)
     maker = source.terminator.args[index_of(value)].owner if source is not None else None
     return maker if isinstance(maker, Operation) else source
-
-
-def fragment_caller(fragment: FragmentOp, uses: ValueUses, bundles: Sequence[Bundle]) -> Caller:
-    """Return a fragment as a caller of the functions of layers."""
-    captured = [layer for bundle in bundles if fragment in bundle.readers for layer in bundle.layers]
-    outer = {value: key for bundle in bundles if bundle.source is fragment for value, key in _keys(bundle).items()}
-    yielded = zip(fragment.outs, fragment.terminator.args, strict=True)
-    return Caller(uses, captured, groups={inner: outer.get(out) for out, inner in yielded})
-
-
-def step_groups(bundles: Iterable[Bundle]) -> Mapping[SSAValue, Hashable]:
-    """Return `Caller.groups` of the function that calls fragments."""
-    return {value: key for bundle in bundles if bundle.source is None for value, key in _keys(bundle).items()}
-
-
-def _keys(bundle: Bundle) -> dict[SSAValue, Hashable]:
-    return {value: (bundle, number) for number, layer in enumerate(bundle.layers) for value in layer}

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from xdsl.utils.exceptions import VerifyException
+import torch
 
 from ...dialects.aten import AtenOp, OpaqueOp
-from ...dialects.compute import ComputeOp, shape_of
-from ...dialects.train import ForeachOp, overwritten_by_update
+from ...dialects.compute import ComputeOp, dtype_of, shape_of
+from ...dialects.train import ForeachOp, TrainOp, overwritten_by_update
 from ...ir.mesh import Mesh
+from ...ir.ops.elementwise import ELEMENTWISE
+from ...ir.signatures import Signature
 from ..calls.calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
+from ..calls.dtypes import torch_dtype
+from ..calls.empty_shards import Constant, results_without_call
 from ..fused.table import FUSED_OPS
-from .equal_ops import STREAM
+from .equal_layers import STREAM
 from .errors import EmitError
-from .layout import Doc, Group, call, keyword, tuple_of
+from .layout import Doc, Group, call, keyword, literal, tuple_of
 from .names import Names
-from .overwritten import IN_PLACE
 from .python_text import checked_name, dotted, dtype
 from .sizes import Sizes
 from .where import Where
 
+IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "foreach": "foreach_"}
+"""Call -> its in-place form, which writes to the first operand."""
+
 _FACTORY_DEVICE = "device=comm.device"
 MADE_ON_DEVICE = frozenset(name for name, op in FUSED_OPS.items() if op.takes_device)
 """Functions that need a device argument: their only tensor may be the seed, which is in host memory."""
+
+
+_ByDevice = Mapping[int, Sequence[Constant]]
+"""Device -> its results, for the devices that must not make a call."""
 
 
 class Calls:
@@ -37,13 +48,13 @@ class Calls:
         """Random op -> name of its stream, in a function whose calls differ in the stream."""
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
-        """Write the call of `op`; `key` names its sizes, `overwritten` are the operands that it writes to."""
-        try:
-            return self._expression(op, key, overwritten)
-        except VerifyException as error:
-            raise EmitError(op, str(error)) from error
+        """
+        Write the call of `op`, with filled tensors in its place on ranks whose shard of a split dim is empty.
 
-    def _expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
+        Args:
+            key: name of its sizes.
+            overwritten: operands that it writes to.
+        """
         calls, copied = self._calls(op), operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
@@ -56,7 +67,7 @@ class Calls:
             arguments.append(keyword(name, value))
         if target in MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
             arguments.append(_FACTORY_DEVICE)
-        return replace(call(function_name(target), arguments), mixed=True)
+        return self._guarded(op, key, replace(call(function_name(target), arguments), mixed=True))
 
     def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
         """Return the call of `op`: one call if all devices agree, else one per device of the grid."""
@@ -80,6 +91,33 @@ class Calls:
                 return tuple_of(self._argument(op, key, [item], copied) for item in items)
             case _:
                 return self._sizes.entry(key, by_device, self._where.devices(op))
+
+    def _guarded(self, op: ComputeOp, key: str, made: Group) -> Group:
+        """Return `made`, or `(made if n not in (3,) else torch.full(...))` if some ranks have an empty shard."""
+        constants = _constants(op, self._where.grid)
+        if (condition := self._sizes.outside(constants, self._where.devices(op))) is None:
+            return made
+        results = [self._filled(op, index, key, constants) for index in range(len(op.outs))]
+        filled = results[0] if len(results) == 1 else tuple_of(results)
+        other = Group(f"else {filled.opening}", filled.items, filled.closing, filled.fill)
+        return Group("(", (made, f"if {condition}", other), ")", comma=False)
+
+    def _filled(self, op: ComputeOp, index: int, key: str, constants: _ByDevice) -> Group:
+        own = {device: results[index] for device, results in constants.items()}
+        devices = self._where.devices(op)
+        first = next(own[device] for parts in devices for device in parts if device in own)
+        # The devices that make the call have an unused entry.
+        by_device = [own.get(device, first) for device in range(self._where.grid.device_count)]
+        of_result = dtype_of(op.outs[index])
+        shape = self._sizes.entry(f"{key}.empty", [constant.shape for constant in by_device], devices)
+        fill = literal(_fill(first.value, of_result))
+        text = call("torch.full", [shape, fill, keyword("dtype", dtype(of_result)), _FACTORY_DEVICE])
+        for position, addend in enumerate(first.addends):
+            shape = self._sizes.entry(f"{key}.addend", [c.addends[position].shape for c in by_device], devices)
+            value = call(f"{self._names[op.args[addend.operand]]}.reshape", [shape])
+            factor = [] if addend.factor == 1 else [keyword("alpha", literal(addend.factor))]
+            text = call("torch.add", [text, value, *factor])
+        return text
 
 
 def _plain_operands(items: Sequence[Arg]) -> list[int]:
@@ -135,3 +173,31 @@ def function_name(target: str) -> str:
     if target.startswith("aten."):
         return dotted(target)
     return f"torch.ops.{dotted(target)}" if "." in target else f"rt.{checked_name(target)}"
+
+
+def _constants(op: ComputeOp, mesh: Mesh) -> _ByDevice:
+    """
+    Return device -> results, for the devices that must not call `op`.
+
+    Elementwise ops, views and updates are well defined on empty tensors and are always called.
+    """
+    if isinstance(op, TrainOp) or (isinstance(op, AtenOp) and (op.spec.view or op.spec.rule in ELEMENTWISE)):
+        return {}
+    if op.signature is None or not _has_empty_part(op.signature):
+        return {}
+    results = ((rank, results_without_call(op, mesh, rank)) for rank in range(mesh.device_count))
+    return {rank: constants for rank, constants in results if constants is not None}
+
+
+def _has_empty_part(given: Signature) -> bool:
+    offsets = (dim.offsets for spread in (*given.operands, *given.results) for dim in spread.dims)
+    return any(bounds is not None and len(set(bounds)) < len(bounds) for bounds in offsets)
+
+
+def _fill(value: float, name: str) -> float:
+    """Return `value` in a dtype; the largest or smallest integer replaces infinity."""
+    kind = torch_dtype(name)
+    if kind.is_floating_point or math.isfinite(value):
+        return value
+    limits = torch.iinfo(kind)
+    return limits.max if value > 0 else limits.min

@@ -60,12 +60,10 @@ class Collectives:
     def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
         """Write a collective, `comm.all_reduce(x, axes=("dp",))`; `donate` lets it reuse the operand's memory."""
         step = self._step(op, op.KIND, op.operand, op.sharding)
-        self._note_levels(op, step)
-        kind = op.KIND
         if self._where.temporal.issuperset(step.axes):
             return self._over_time(op, step, key)
-        keywords = self._keywords(op, [(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
-        text = call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
+        keywords = self._keywords(op, [(step, shape_of(op.operand))], key, donate=donate)
+        text = call(f"comm.{step.kind}", [self._names[op.operand], *keywords])
         # Some torch kernels read statistics as if they were contiguous, but a slice of an inner dim is not.
         inner = step.kind is CollectiveKind.SLICE and step.dim
         return replace(text, closing=").contiguous()") if inner else text
@@ -83,12 +81,9 @@ class Collectives:
         ]
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
             raise EmitError(op, "its operands have different axes or reductions; one collective has one of each")
-        self._note_levels(op, steps[0][0])
-        operands = tuple_of(self._names.listed(op.args))
-        kind = op.collective
         taken = len(donate) == len(op.args) or tuple(sorted(donate))
-        keywords = self._keywords(op, steps, key) | _options(op, kind, donate=taken)
-        return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
+        keywords = self._keywords(op, steps, key, donate=taken)
+        return call("comm.start", [f'"{op.collective}"', tuple_of(self._names.listed(op.args)), *keywords])
 
     def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
         """Write the slice of a value for one part, `rt.part_of(x, 0, part, 4)`, or the concatenation of all parts."""
@@ -103,20 +98,26 @@ class Collectives:
         count = literal(self._where.grid.parts(step.axes))
         return call("rt.part_of", [source, literal(step.dim), part, sizes if sizes != "None" else count])
 
-    def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
+    def _step(self, op: CollectiveOp | StartOp, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
+        """Return the step of a collective for one operand, and record its groups."""
         spread = sharding_of(source)
         if (step := find_step(kind, spread, target, self._where.grid)) is None:
             raise EmitError(op, f"does not convert {spread} to {target}")
         if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
             self._groups[step.axes] = None
-        return step
-
-    def _note_levels(self, op: CollectiveOp | StartOp, step: Step) -> None:
-        """Record the groups of a hierarchical collective, which runs along its last axis and along the others."""
+        # A hierarchical collective runs along its last axis and along the others.
         if op.method is not None and op.method.data == HIERARCHICAL:
             self._groups |= {step.axes[:-1]: None, step.axes[-1:]: None}
+        return step
 
-    def _keywords(self, op: Operation, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
+    def _keywords(
+        self,
+        op: CollectiveOp | StartOp,
+        steps: Sequence[tuple[Step, Sequence[int]]],
+        key: str,
+        *,
+        donate: bool | tuple[int, ...],
+    ) -> list[Doc]:
         """Return the keyword arguments of steps of one kind, given with the shapes of their operands."""
         kind = steps[0][0].kind
         keywords: dict[str, Doc] = {}
@@ -132,7 +133,13 @@ class Collectives:
                 keywords[parts.keyword] = _joint(listed)
         if (reduction := steps[0][0].reduction) is not Reduction.SUM:
             keywords["reduction"] = f'"{reduction}"'
-        return keywords
+        method = _USUAL if op.method is None else op.method.data
+        # An all-to-all handles unequal parts in the same way as equal parts.
+        if method != _USUAL and (kind is not CollectiveKind.ALL_TO_ALL or method == HIERARCHICAL):
+            keywords["method"] = f'"{method}"'
+        if donate:
+            keywords["donate"] = literal(donate)
+        return [keyword(name, doc) for name, doc in keywords.items()]
 
     def _parts(self, op: Operation, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
         """Return the sizes of the parts that a step creates or joins; "None" if the communicator's default is right."""
@@ -144,19 +151,6 @@ class Collectives:
         spread = (step.target if parts.made else step.source).dims[dim]
         rows = _part_sizes(shape[dim], spread, step.axes, self._where.grid, made=parts.made)
         return "None" if rows is None else self._sizes.entry(key, rows, self._where.devices(op))
-
-
-def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool | tuple[int, ...]) -> dict[str, Doc]:
-    named: dict[str, Doc] = {}
-    method = _USUAL if op.method is None else op.method.data
-    # An all-to-all handles unequal parts in the same way as equal parts.
-    if method != _USUAL and (kind is not CollectiveKind.ALL_TO_ALL or method == HIERARCHICAL):
-        named["method"] = f'"{method}"'
-    return named | ({"donate": literal(donate)} if donate else {})
-
-
-def _listed(keywords: Mapping[str, Doc]) -> list[Doc]:
-    return [keyword(name, doc) for name, doc in keywords.items()]
 
 
 def _joint(docs: Iterable[Doc]) -> Doc:

@@ -9,26 +9,24 @@ holds the differences between ranks. Updates and sums overwrite an operand if th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from ...dialects import train
-from ...dialects.spmd import FreeOp
-from ...ir.mesh import Mesh
+from ...dialects.pipe import FragmentOp
 from .body import Program
 from .check_program import ProgramTextError, check_program
-from .checks import check_lowered, the_mesh, the_step
-from .equal_ops import ValueUses
+from .equal_layers import ValueUses
 from .errors import EmitError
-from .fragments import FragmentFunctions, LoopBody, LoopValues, find_layers
-from .layered_arguments import NamedArguments, layered_arguments
-from .layout import INDENT, lines
-from .plan import PlanFacts, ProgramSignature, docstring, mesh_doc, plan_doc
-from .stage_ops import stages_of
-from .stages import staged
+from .fragments import FragmentBody, StepBody, find_layers
+from .layered_entries import shared_forms
+from .layout import INDENT, Doc, Group, lines, literal, tuple_of
+from .plan import PlanFacts, axes_doc, docstring, mesh_doc, plan_doc, transfer_docs
+from .sizes import Table
+from .stage_body import StageBody
+from .stages import LoweredStage, check_lowered, stages_of, the_step
 from .where import Where
 
 _IMPORTS = (
@@ -67,11 +65,8 @@ def emit_python(
     check_lowered(func)
     about: PlanFacts = {"name": name, "step_spec": step_spec, "versions": versions}
     stages = stages_of(module, func)
-    if stages:
-        text = [*docstring(func, name, [s.mesh for s in stages], versions), *_IMPORTS, *staged(stages, about, ticks)]
-    else:
-        mesh = the_mesh(module)
-        text = [*docstring(func, name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
+    meshes = [stage.mesh for stage in stages]
+    text = [*docstring(func, name, meshes, versions), *_IMPORTS, *_program(stages, about, ticks)]
     program = "\n".join(text) + "\n"
     try:
         check_program(program)
@@ -80,36 +75,60 @@ def emit_python(
     return program
 
 
-def _single(func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
-    program = Program(mesh, ticks=ticks)
-    step = list(step_function(program, func))
-    yield from lines(mesh_doc(mesh))
-    yield ""
-    yield from lines(plan_doc(ProgramSignature.of(func), tuple(program.groups), **about))
-    if program.table:
-        yield from ("", "# What differs between ranks: an entry per rank.", *lines(program.table.table()))
-    for function in (*program.functions.values(), step):
+def _program(stages: Sequence[LoweredStage], about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
+    """Write the text of a program after the imports."""
+    is_staged = bool(stages[0].suffix)
+    table, functions = Table(), dict[str, list[str]]()
+    programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
+    steps = _steps(stages, programs)
+    for stage in stages:
+        yield from _mesh(stage, is_staged=is_staged)
+    transfers = list(transfer_docs(stages))
+    if transfers:
+        yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
+    plans: list[Group] = []
+    for stage, program in zip(stages, programs, strict=True):
+        more: dict[str, Doc] = {"ranks": literal(stage.ranks)} if is_staged else {}
+        more |= {"transfers": "TRANSFERS"} if transfers else {}
+        plans.append(plan_doc(stage, tuple(program.groups), **about, more=more))
+    forms, plans = shared_forms(plans) if is_staged else ([], plans)
+    for doc in (*forms, *plans):
+        yield from ("", *lines(doc))
+    if table:
+        which = "the ranks of a stage" if is_staged else "ranks"
+        yield from ("", f"# What differs between {which}: an entry per rank.", *lines(table.table()))
+    for function in (*functions.values(), *steps):
         yield from ("", "", *function)
-    if train.FORWARD not in func.attributes:
-        yield from ("", "", 'if __name__ == "__main__":', f"{INDENT}rt.main(PLAN, step)")
+    if is_staged:
+        listed = (f"rt.Stage(PLAN{stage.suffix}, step{stage.suffix})" for stage in stages)
+        yield from ("", "", *lines(tuple_of(listed, "STAGES = ")))
+    if train.FORWARD not in stages[0].func.attributes:
+        yield from ("",) if is_staged else ("", "")
+        yield from ('if __name__ == "__main__":', f"{INDENT}rt.{'launch(STAGES)' if is_staged else 'main(PLAN, step)'}")
 
 
-def step_function(program: Program, func: FuncOp) -> Iterator[str]:
-    """Write the function `step` of the communicator and the arguments, and add the functions of fragments."""
-    block = func.body.block
-    ops, done = list(block.ops), block.last_op
-    assert done is not None, "a step returns"
-    layered = layered_arguments(func, func.body.block.args)
-    lists = [values for layer in layered for values in layer.lists]
-    frees = any(isinstance(op, FreeOp) for op in ops)
-    uses, fragments = ValueUses.of(ops, Where(program.mesh)), FragmentFunctions.of(program, ops)
-    body = LoopBody(program, uses, fragments, LoopValues.of(ops, fragments), lists, frees=frees)
-    find_layers([body])
-    arguments = NamedArguments(func, func.body.block.args, body.names, layered if body.layers.functions else ())
-    statements = list(body.statements(body.layers.items[:-1]))
-    yield from body.head("step", arguments.parameters)
-    yield from arguments.head()
-    yield from statements
-    yield from program.tick()
-    yield ""
-    yield from body.returned(arguments.returned(body.names, done.operands))
+def _mesh(stage: LoweredStage, *, is_staged: bool) -> Iterator[str]:
+    """Write the mesh of a stage, and the mesh with temporal axes that transfers of a stage refer to."""
+    yield from lines(mesh_doc(stage.mesh, f"MESH{stage.suffix}"))
+    if is_staged and (times := [axis for axis in stage.mesh.axes if axis not in stage.mesh.spatial]):
+        yield from lines(axes_doc(f"TIMED{stage.suffix} = MESH{stage.suffix}.over", times))
+
+
+def _steps(stages: Sequence[LoweredStage], programs: Sequence[Program]) -> list[list[str]]:
+    """Return the text of the step function of each stage, and add the functions that it calls to its program."""
+    try:
+        bodies = [_body(stage, program) for stage, program in zip(stages, programs, strict=True)]
+        find_layers(bodies)
+        return [list(body.step()) for body in bodies]
+    finally:
+        for free in (free for program in programs for free in program.added_frees):
+            free.erase()
+
+
+def _body(stage: LoweredStage, program: Program) -> StepBody:
+    """Return the writer of the step function of a stage."""
+    fragments = [FragmentBody(program, op) for op in stage.program.ops if isinstance(op, FragmentOp)]
+    if stage.suffix:
+        return StageBody(program, stage, fragments)
+    uses = ValueUses.of(list(stage.func.body.block.ops), Where(program.mesh))
+    return StepBody(program, stage, uses, fragments)

@@ -12,6 +12,12 @@ from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
 from .python_text import remark
 
+FORWARD, UPDATE = "forward", "update"
+"""The names of phases of a step in programs, besides `backward`."""
+
+_ROOT = "model"
+"""The layer that programs name for the update of a parameter that belongs to the model itself."""
+
 _MOST_CHARACTERS = 500
 """The most characters of a place in a message, since the name of a layer may be arbitrarily long."""
 
@@ -47,14 +53,11 @@ def place(op: Operation, most: int | None = None) -> str:
         layer = layer or _ROOT
     if not layer and not line:
         return ""
-    phase = ", backward" if BACKWARD in op.attributes else f", {UPDATE}" if is_update(op) else ""
+    phase = "" if (phase := phase_of(op)) == FORWARD else f", {phase}"
     text = (f"{layer}  ({line})" if layer and line else layer or line) + phase
     return text if most is None or len(text) <= most or not layer else layer + phase
 
 
-_ROOT = "model"
-"""The layer that programs name for the update of a parameter that belongs to the model itself."""
-
-
-UPDATE = "update"
-"""The name that programs use for the phase of a step that updates parameters."""
+def phase_of(op: Operation) -> str:
+    """Return the phase of a step that an op belongs to."""
+    return "backward" if BACKWARD in op.attributes else UPDATE if is_update(op) else FORWARD

@@ -9,165 +9,155 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...dialects.pipe import FragmentOp
+from ...dialects.reuse import reused_by_result
 from ...dialects.spmd import FreeOp
 from ...dialects.step import sharding_of
-from ...ir.sharding import Reduction, Sharding
+from ...ir.sharding import Reduction
 from .body import TOTAL, Body, Program
-from .bundles import Bundle, find_bundles, fragment_caller, index_of, step_groups
-from .equal_layers import find_calls
-from .equal_ops import ValueUses
+from .bundles import Bundle, find_bundles, index_of
+from .equal_layers import ValueUses, find_calls
 from .errors import EmitError
 from .layer_calls import let_go
-from .layer_functions import Caller, LayeredOps, layered_ops
-from .layout import INDENT, Doc, Group, assignment, call, keyword, literal
+from .layer_functions import Caller, call_functions
+from .layered_arguments import StepArguments
+from .layout import INDENT, Doc, Group, assignment, call, keyword, list_of, literal, returned
 from .names import Named, NamedList, Names
-from .overwritten import summed_in_place
 from .sizes import PART
+from .stages import LoweredStage
 from .where import Where
 
 LISTED = "list"
 """The treatment of a yielded value whose parts are all kept, in a list."""
 
 
-@dataclass
-class FragmentFunctions:
+class FragmentBody(Body):
     """
-    The fragments that a function calls.
+    A writer of the function of a fragment.
 
-    Args:
-        uses: ops of each fragment.
-        captured: values that each fragment captures.
-        bundles: lists of values that go into and out of the fragments.
-        layers: ops of each fragment with calls for its equal layers, if they have any.
+    The parameters are `comm`, `part`, values by name, and bundles. The results are values in `kept`, bundles, and
+    values in `summed`.
+
+    Attributes:
+        captured: values from outside that the fragment reads.
+        taken: bundles that it takes.
+        yielded: bundles that it yields.
+        name: name of the function, empty until it is written.
     """
 
-    program: Program
-    uses: Mapping[FragmentOp, ValueUses]
-    captured: Mapping[FragmentOp, Sequence[SSAValue]]
-    bundles: Sequence[Bundle] = ()
-    layers: Mapping[FragmentOp, LayeredOps] = field(default_factory=dict[FragmentOp, LayeredOps])
+    def __init__(self, program: Program, op: FragmentOp) -> None:
+        super().__init__(program, Caller(ValueUses.of(list(op.body.block.ops), Where(program.mesh, op.axis.data))))
+        self.op, self.captured = op, op.captured
+        self.taken: list[Bundle] = []
+        self.yielded: list[Bundle] = []
+        self.name = ""
 
-    @staticmethod
-    def of(program: Program, ops: Iterable[Operation]) -> FragmentFunctions:
-        """Return the fragments among some ops."""
-        fragments = [op for op in ops if isinstance(op, FragmentOp)]
-        wheres = [Where(program.mesh, op.axis.data) for op in fragments]
-        uses = {op: ValueUses.of(list(op.body.block.ops), where) for op, where in zip(fragments, wheres, strict=True)}
-        return FragmentFunctions(program, uses, {op: op.captured for op in fragments})
+    def set_bundles(self, bundles: Sequence[Bundle]) -> None:
+        """Choose the bundles of this fragment among those of the function that calls it."""
+        self.taken = [bundle for bundle in bundles if self.op in bundle.readers]
+        self.yielded = [bundle for bundle in bundles if bundle.source is self.op]
+        self.caller.lists = [layer for bundle in self.taken for layer in bundle.layers]
 
-    def taken(self, op: FragmentOp) -> list[Bundle]:
-        """Return the bundles that a fragment takes."""
-        return [bundle for bundle in self.bundles if op in bundle.readers]
+    def groups(self) -> Mapping[SSAValue, Hashable]:
+        """Return the key of the list that each bundled value is in, by the value inside of the fragment."""
+        keys = {value: key for bundle in self.yielded for value, key in bundle.keys.items()}
+        return {self.op.terminator.args[index_of(value)]: key for value, key in keys.items()}
 
-    def yielded(self, op: FragmentOp) -> list[Bundle]:
-        """Return the bundles that a fragment yields."""
-        return [bundle for bundle in self.bundles if bundle.source is op]
+    @property
+    def named(self) -> list[SSAValue]:
+        """The values that the fragment takes by name."""
+        listed = {value for bundle in self.taken for value in bundle.values}
+        return [value for value in self.captured if value not in listed]
 
-    def named(self, op: FragmentOp) -> list[SSAValue]:
-        """Return the values that a fragment takes by name."""
-        listed = {value for bundle in self.taken(op) for value in bundle.values}
-        return [value for value in self.captured[op] if value not in listed]
+    def how(self, index: int) -> str:
+        """Return the treatment of the parts of a yielded value: their reduction, or `LISTED`."""
+        given, axis = sharding_of(self.op.terminator.args[index]), self.op.axis.data
+        if axis in given.split_axes:
+            return LISTED
+        if (kind := dict(given.partial).get(axis)) is None:
+            problem = f"yields a value spread as {given}, expected a value that is micro-batched along"
+            raise EmitError(self.op, f'{problem} "{axis}"')
+        return kind.value
 
-    def write(self, op: FragmentOp, kept: Sequence[int], summed: Sequence[int]) -> str:
+    def write(self, kept: Sequence[int], summed: Sequence[int]) -> None:
         """
-        Write the function of a fragment and return its name.
-
-        The parameters are `comm`, `part`, values by name, and bundles. The results are values in `kept`, bundles, and
-        values in `summed`.
+        Write the function.
 
         Args:
             summed: indices of results whose parts are joined. Sums are in separate memory that the caller overwrites.
         """
-        uses, yielded = self.uses[op], op.terminator.args
-        frees = any(isinstance(inner, FreeOp) for inner in uses.ops)
-        body = Body(self.program, uses, frees=frees, layers=self.layers.get(op))
-        parameters = [body.names.new(value) for value in self.named(op)]
-        for bundle in self.taken(op):
-            parameters.append(body.names.beside(bundle.label))
+        parameters = [self.names.new(value) for value in self.named]
+        for bundle in self.taken:
+            parameters.append(self.names.beside(bundle.label))
             for number, layer in enumerate(bundle.layers):
-                body.names.enter_list(NamedList(f"{parameters[-1]}[{number}]", list(layer), bundle.label))
-        name = self.program.new_function(op.label.data, [])
-        in_place = summed_in_place(op)
-        statements = list(body.statements(body.layers.items[:-1]))
-        saved = self.yielded(op)
-        repeated = [*kept, *(index_of(value) for bundle in saved for value in bundle.values), *summed]
-        results: list[Doc] = [body.names[yielded[index]] for index in kept]
-        for bundle in saved:
+                self.names.enter_list(NamedList(f"{parameters[-1]}[{number}]", list(layer), bundle.label))
+        self.name = self.program.new_function(self.op.label.data)
+        statements = list(self.statements(self.caller.items[:-1]))
+        yielded = self.op.terminator.args
+        results: list[Doc] = [self.names[yielded[index]] for index in kept]
+        for bundle in self.yielded:
             layers = [[yielded[index_of(value)] for value in layer] for layer in bundle.layers]
-            results.append(nested(body.names, layers))
-        shared = [not in_place[index] or repeated.count(index) > 1 for index in summed]
-        is_sum = [how(op, sharding_of(yielded[index])) != LISTED for index in summed]
-        copied = [is_shared and sums for is_shared, sums in zip(shared, is_sum, strict=True)]
-        if any(copied):
-            results += [body.names[yielded[i]] + ".clone()" * copy for i, copy in zip(summed, copied, strict=True)]
+            results.append(nested(self.names, layers))
+        repeated = [*kept, *(index_of(value) for bundle in self.yielded for value in bundle.values), *summed]
+        reused = reused_by_result(self.op) or ()
+        shared = [index for index in summed if reused[index] < 0 or repeated.count(index) > 1]
+        if copied := [index for index in shared if self.how(index) != LISTED]:
+            results += [self.names[yielded[index]] + ".clone()" * (index in copied) for index in summed]
         else:
-            results += body.names.listed([yielded[index] for index in summed])
-        end = [*self.program.tick(), "", *body.returned(results)]
-        self.program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, *end]
-        return name
+            results += self.names.listed([yielded[index] for index in summed])
+        end = [*self.program.tick(), "", *returned(results)]
+        self.program.functions[self.name] = [*self.head(self.name, [PART, *parameters]), *statements, *end]
+
+    def accumulated(self, total: str, parts: Doc, summed: Iterable[int]) -> Group:
+        """Return the call that adds the results of one part, which are in `summed`, to those of earlier parts."""
+        kinds = tuple(map(self.how, summed))
+        options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
+        return call("rt.accumulate", [total, parts, *options])
 
 
-@dataclass(frozen=True)
-class LoopValues:
+class StepBody(Body):
     """
-    The values that go into and out of the fragments of a function.
+    A writer of the function `step` of the communicator and the arguments, which may call fragments.
 
-    Args:
-        ends: `Bundle.end` of each value that may be in a bundle.
-        summed: fragment -> its results that are sums over all parts.
-    """
-
-    ends: Mapping[SSAValue, Hashable]
-    summed: Mapping[Operation, Sequence[SSAValue]]
-
-    @staticmethod
-    def of(ops: Sequence[Operation], fragments: FragmentFunctions) -> LoopValues:
-        """Return the values of a function that runs each fragment for all parts, one after the other."""
-        captured = fragments.captured
-        readers = Counter(value for values in captured.values() for value in values)
-        ends: dict[SSAValue, Hashable] = {v: None for v in readers if not isinstance(v.owner, FragmentOp)}
-        for op, free in pairwise(ops):
-            if isinstance(op, FragmentOp) and isinstance(free, FreeOp):
-                values = {*free.args} & {*captured[op]}
-                ends |= {value: free for value in values if readers[value] == 1 and isinstance(value, OpResult)}
-        return LoopValues(ends, {op: list(op.outs) for op in fragments.uses})
-
-
-class LoopBody(Body):
-    """
-    A writer of a function that may call fragments.
-
-    Args:
+    Attributes:
         fragments: the fragments that the function calls.
-        loop: values of the fragments.
-        lists: lists of the arguments of the function, if equal layers are written as functions.
+        ends: `Bundle.end` of each value that may be in a bundle.
+        given: bundles of values from before the loop -> their variables.
     """
 
     def __init__(
-        self,
-        program: Program,
-        uses: ValueUses,
-        fragments: FragmentFunctions,
-        loop: LoopValues,
-        lists: Sequence[Sequence[SSAValue]],
-        *,
-        frees: bool,
+        self, program: Program, stage: LoweredStage, uses: ValueUses, fragments: Sequence[FragmentBody]
     ) -> None:
-        super().__init__(program, uses, frees=frees)
-        self.fragments, self.loop, self.lists = fragments, loop, lists
+        self.arguments = StepArguments(stage.func, stage.arguments)
+        super().__init__(program, Caller(uses, self.arguments.lists))
+        self.stage, self.fragments = stage, {each.op: each for each in fragments}
+        self.caller.summed = {op: list(op.outs) for op in self.fragments}
+        self.ends = self._ends()
+        self.bundles: Sequence[Bundle] = ()
         self.given: dict[Bundle, str] = {}
 
-    def callers(self) -> list[Caller]:
-        """Return the function and its fragments as callers of the functions of layers."""
-        bundles = self.fragments.bundles
-        caller = Caller(self.uses, self.lists, self.loop.ends, step_groups(bundles), self.loop.summed)
-        return [caller, *(fragment_caller(op, uses, bundles) for op, uses in self.fragments.uses.items())]
+    def _ends(self) -> dict[SSAValue, Hashable]:
+        readers = Counter(value for each in self.fragments.values() for value in each.captured)
+        ends: dict[SSAValue, Hashable] = {v: None for v in readers if not isinstance(v.owner, FragmentOp)}
+        for op, free in pairwise(self.uses.ops):
+            if isinstance(op, FragmentOp) and isinstance(free, FreeOp):
+                values = {*free.args} & {*self.fragments[op].captured}
+                ends |= {value: free for value in values if readers[value] == 1 and isinstance(value, OpResult)}
+        return ends
+
+    def step(self) -> Iterator[str]:
+        """Write the function, and add the functions that it calls to the program."""
+        parameters = self.arguments.enter(self.names, layered=bool(self.caller.functions))
+        statements = [*self.statements(self.caller.items[:-1]), *self.program.tick()]
+        yield from self.head(f"step{self.stage.suffix}", parameters)
+        yield from self.arguments.head(self.names)
+        yield from statements
+        yield ""
+        yield from returned(self.arguments.returned(self.names, self.stage.returned))
 
     def statement(self, op: Operation) -> Iterator[str]:
         """Write the lines of one op."""
@@ -175,49 +165,47 @@ class LoopBody(Body):
 
     def _loop(self, op: FragmentOp) -> Iterator[str]:
         """Write a loop that calls the fragment for every part and accumulates the results as they are produced."""
-        name = self.fragments.write(op, (), range(len(op.outs)))
-        yield from self.bundle(self.fragments.taken(op))
-        parts = call(name, ["comm", PART, *self.arguments(op, lambda value: value)])
-        kinds = tuple(how(op, sharding_of(value)) for value in op.terminator.args)
-        options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
+        fragment, results = self.fragments[op], range(len(op.outs))
+        fragment.write((), results)
+        yield from self.bundle(fragment.taken)
+        parts = call(fragment.name, ["comm", PART, *self.passed(fragment, lambda value: value)])
         count = self.program.mesh.axis(op.axis.data).size
         self.place = ""
         yield ""
         yield f"{INDENT}# {count} parts of the batch, one after the other"
         yield f"{INDENT}{TOTAL} = []"
         yield f"{INDENT}for {PART} in range({count}):"
-        yield from assignment([TOTAL], call("rt.accumulate", [TOTAL, parts, *options]), INDENT * 2)
+        yield from assignment([TOTAL], fragment.accumulated(TOTAL, parts, results), INDENT * 2)
         yield from self.end_of_bundles(self.given)
-        yield from self.totals(op, TOTAL, op.outs)
+        yield from self.totals(op, TOTAL)
 
-    def totals(self, op: FragmentOp, total: str, values: Sequence[SSAValue]) -> Iterator[str]:
-        """Assign the results of a loop, which are in the list `total`, to their names."""
+    def totals(self, op: FragmentOp, total: str) -> Iterator[str]:
+        """Assign the sums of a loop, which are in the list `total`, to their names."""
         results: Doc = Group(total, (), "")
-        if (groups := self.layers.splits.get(op)) is not None:
+        values = self.caller.summed[op]
+        if (groups := self.caller.splits.get(op)) is not None:
             results = self.grouped(values, groups, total)
         targets = self.targets(op) if groups is not None else [self.target(op, index_of(value)) for value in values]
         if targets:
             yield from assignment(targets, results, INDENT, unpacked=True)
         yield f"{INDENT}del {total}"
 
-    def arguments(self, op: FragmentOp, at: Callable[[SSAValue], Named]) -> list[str]:
+    def passed(self, fragment: FragmentBody, at: Callable[[SSAValue], Named]) -> list[str]:
         """
         Return the arguments of a call of a fragment, after the communicator and the part.
 
         Args:
             at: function that returns the part of a value that the call takes.
         """
-        bundles = self.fragments.taken(op)
-        lists = [self.given.get(bundle) or self.names.variable(at(bundle.values[0])) for bundle in bundles]
-        return [*(self.names[at(value)] for value in self.fragments.named(op)), *lists]
+        lists = [self.given.get(each) or self.names.variable(at(each.values[0])) for each in fragment.taken]
+        return [*(self.names[at(value)] for value in fragment.named), *lists]
 
     def bundle(self, bundles: Iterable[Bundle]) -> Iterator[str]:
         """Write bundles of values from before a loop, and delete the variables that they replace."""
         bundles = [bundle for bundle in bundles if bundle.source is None]
         for bundle in bundles:
             self.given[bundle] = self.names.beside(bundle.label)
-            lists = nested(self.names, bundle.layers)
-            yield from assignment([self.given[bundle]], lists, INDENT)
+            yield from assignment([self.given[bundle]], nested(self.names, bundle.layers), INDENT)
         replaced = dict.fromkeys(value for bundle in bundles if bundle.end is not None for value in bundle.values)
         lists_of = {value: self.names.list_of(value) for value in replaced}
         replaced = [value for value, named in lists_of.items() if named is None or replaced.keys() >= {*named.values}]
@@ -233,20 +221,25 @@ class LoopBody(Body):
             yield f"{INDENT}del {', '.join(names)}"
 
 
-def find_layers(bodies: Sequence[LoopBody]) -> None:
-    """Find the equal layers of functions and their fragments; a program that announces each op has none."""
-    if any(body.program.ticks is not None for body in bodies):
+def find_layers(steps: Sequence[StepBody]) -> None:
+    """Find the equal layers of steps and their fragments; a program that announces each op has none."""
+    if any(step.program.ticks is not None for step in steps):
         return
-    functions = [(body.uses, *body.fragments.uses.values()) for body in bodies]
-    calls = find_calls([uses for each in functions for uses in each])
-    callers = {call.uses for group in calls for call in group}
-    layered = [body for body, uses in zip(bodies, functions, strict=True) if not callers.isdisjoint(uses)]
-    for body in layered:
-        body.fragments.bundles = find_bundles(body.uses, body.fragments.captured, body.loop.ends)
-    result = iter(layered_ops([caller for body in layered for caller in body.callers()], calls))
-    for body in layered:
-        body.layers = next(result)
-        body.fragments.layers = {op: next(result) for op in body.fragments.uses}
+    bodies = {step: [step, *step.fragments.values()] for step in steps}
+    calls = find_calls([body.uses for each in bodies.values() for body in each])
+    used = {call.uses for group in calls for call in group}
+    layered = [step for step, each in bodies.items() if any(body.uses in used for body in each)]
+    ends: dict[SSAValue, Hashable] = {}
+    groups: dict[SSAValue, Hashable] = {}
+    for step in layered:
+        step.bundles = find_bundles(step.uses, {op: each.captured for op, each in step.fragments.items()}, step.ends)
+        ends |= step.ends
+        for bundle in step.bundles:
+            groups |= bundle.keys if bundle.source is None else {}
+        for fragment in step.fragments.values():
+            fragment.set_bundles(step.bundles)
+            groups |= fragment.groups()
+    call_functions([body.caller for step in layered for body in bodies[step]], calls, ends, groups)
 
 
 def nested(names: Names, layers: Iterable[Sequence[SSAValue]]) -> Group:
@@ -254,15 +247,5 @@ def nested(names: Names, layers: Iterable[Sequence[SSAValue]]) -> Group:
     lists: list[Doc] = []
     for values in layers:
         whole = names.whole_list(values)
-        lists.append(whole.text if whole is not None else Group("[", tuple(names.listed(values)), "]", fill=True))
-    return Group("[", tuple(lists), "]", fill=True)
-
-
-def how(op: FragmentOp, given: Sharding) -> str:
-    """Return the treatment of the parts of a yielded value: their reduction, or `LISTED`."""
-    axis = op.axis.data
-    if axis in given.split_axes:
-        return LISTED
-    if (kind := dict(given.partial).get(axis)) is None:
-        raise EmitError(op, f'yields a value spread as {given}, expected a value that is micro-batched along "{axis}"')
-    return kind.value
+        lists.append(whole.text if whole is not None else list_of(names.listed(values)))
+    return list_of(lists)

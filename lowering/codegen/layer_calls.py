@@ -16,13 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from xdsl.ir import SSAValue
 
 from ...dialects.compute import python_value
-from .equal_layers import LayerCall
-from .equal_ops import STREAM
+from .equal_layers import STREAM, LayerCall
 from .layer_functions import LayerFunction
-from .layout import INDENT, WIDTH, Group, assignment, call, filled, flat, lines, tuple_of
-from .names import Named, Names
+from .layout import INDENT, Group, assignment, call, filled, list_of, returned
+from .names import UNUSED, Named, Names
 
-_UNUSED = "_"
 _MOVED = "moved"
 _LISTS = {"forward": "saved", "backward": "grads", "update": "updated"}
 """Phase -> label of the lists of results."""
@@ -48,7 +46,7 @@ def call_of_layer(function: LayerFunction, each: LayerCall, names: Names, first:
             moved += values
             boxes.append(names.beside(_MOVED))
             args.append(boxes[-1])
-            yield from assignment(boxes[-1:], _list_of(names.listed(values)), INDENT)
+            yield from assignment(boxes[-1:], list_of(names.listed(values)), INDENT)
         else:
             args.append(whole.text)
     yield from let_go(names, moved)
@@ -57,24 +55,22 @@ def call_of_layer(function: LayerFunction, each: LayerCall, names: Names, first:
         names.release(value)
     for result, argument in function.replaced.items():
         names.share(each.left[result], each.given[argument])
-    groups = [[each.left[index] for index in group] for group in function.returned]
-    scattered = [values for values in groups if len(values) > 1 and not each.is_list(values)]
-    targets = [_target(each, values, names) for values in groups]
+    targets: list[str] = []
+    scattered: dict[str, list[SSAValue]] = {}
+    for number, group in enumerate(function.returned):
+        values, label = [each.left[index] for index in group], _LISTS[each.phase]
+        if len(values) == 1:
+            targets.append(names.new(values[0], "token"))
+        elif number in each.kept:
+            targets.append(names.new_list(values, label, each.block))
+        else:
+            targets.append(names.beside(f"{each.block}.{label}"))
+            scattered[targets[-1]] = values
     yield from assignment(targets, call(function.name, args), INDENT)
-    for values, target in zip(groups, targets, strict=True):
-        if values in scattered:
-            yield from assignment([names.new(value) for value in values], Group(target, (), ""), INDENT, unpacked=True)
-            yield f"{INDENT}del {target}"
-            names.forget([target])
-
-
-def _target(each: LayerCall, values: Sequence[SSAValue], names: Names) -> str:
-    """Name the target of a result: a value, or a list, which is kept if its values are freed together."""
-    if len(values) == 1:
-        return names.new(values[0], "token")
-    if each.is_list(values):
-        return names.new_list(values, _LISTS[each.phase], each.block)
-    return names.beside(f"{each.block}.{_LISTS[each.phase]}")
+    for target, values in scattered.items():
+        yield from assignment([names.new(value) for value in values], Group(target, (), ""), INDENT, unpacked=True)
+        yield f"{INDENT}del {target}"
+        names.forget([target])
 
 
 def parameters_of(
@@ -97,7 +93,7 @@ def parameters_of(
         assert named_list is not None, "what is passed as a list is in one"
         lists.append(names.beside(named_list.label))
         by_place = {place: names.new(first.given[index]) for index, place in indices.items()}
-        targets = [by_place.get(place, _UNUSED) for place in range(len(named_list.values))]
+        targets = [by_place.get(place, UNUSED) for place in range(len(named_list.values))]
         text += assignment(targets, Group(lists[-1], (), ""), INDENT, unpacked=True)
     for group in function.taken:
         values = [first.given[index] for index in group]
@@ -111,23 +107,10 @@ def parameters_of(
 
 def return_of(function: LayerFunction, first: LayerCall, names: Names) -> Iterator[str]:
     """Write the last lines of a function, which return values and lists of values."""
-    left = first.left
-    groups = [[names[left[index]] for index in group] for group in function.returned]
-    docs = [group[0] if len(group) == 1 else _list_of(group) for group in groups]
-    if not docs:
-        return
-    yield ""
-    line = f"{INDENT}return {', '.join(map(flat, docs))}"
-    if len(line) <= WIDTH:
-        yield line
-    elif len(docs) > 1:
-        yield from lines(tuple_of(docs, "return "), INDENT)
-    else:
-        yield from lines(_list_of(groups[0], "return "), INDENT)
-
-
-def _list_of(items: Sequence[str], prefix: str = "") -> Group:
-    return Group(f"{prefix}[", tuple(items), "]", fill=True)
+    groups = [[names[first.left[index]] for index in group] for group in function.returned]
+    if groups:
+        results = [group[0] if len(group) == 1 else list_of(group) for group in groups]
+        yield from ("", *returned(results, as_tuple=len(results) > 1))
 
 
 def let_go(names: Names, values: Iterable[Named]) -> Iterator[str]:

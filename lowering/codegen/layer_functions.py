@@ -12,23 +12,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.pipe import FragmentOp
-from ...dialects.spmd import CollectiveOp, FreeOp, TokenType, WaitOp
+from ...dialects.spmd import FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
-from .equal_layers import LayerCall
-from .equal_ops import ValueUses
+from .equal_layers import LayerCall, ValueUses
 
 SHORTEST_LIST = 3
 """The least number of values that are passed as a list."""
 
 _MANY = 8
 """An op with more results or operands than this gets lists of values."""
-
-_Place = tuple[int, int]
-"""The number of a list of values, and an index in this list."""
 
 _Partition = tuple[tuple[int, ...], ...]
 """The indices of values, by group."""
@@ -62,7 +59,7 @@ Items = Sequence["Operation | LayerCall"]
 """The ops and calls of a function, in order."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Caller:
     """
     A function that may call functions of layers.
@@ -70,81 +67,96 @@ class Caller:
     Args:
         uses: ops of the function.
         lists: lists of its arguments.
-        ends: value -> key of the place that frees it, for values that no op of the function frees.
-        groups: value -> key of the list that it should be in, among values that are freed together.
         summed: fragment -> its results that are sums over all parts.
+        items: ops and calls, in order.
+        functions: call -> function.
+        splits: op with many results -> lists of its results.
     """
 
     uses: ValueUses
     lists: Sequence[Sequence[SSAValue]] = ()
-    ends: Mapping[SSAValue, Hashable] = field(default_factory=dict[SSAValue, Hashable])
-    groups: Mapping[SSAValue, Hashable] = field(default_factory=dict[SSAValue, Hashable])
     summed: Mapping[Operation, Sequence[SSAValue]] = field(default_factory=dict[Operation, Sequence[SSAValue]])
+    items: Items = field(init=False)
+    functions: Mapping[LayerCall, LayerFunction] = field(default_factory=dict[LayerCall, LayerFunction])
+    splits: dict[Operation, Sequence[Sequence[SSAValue]]] = field(
+        default_factory=dict[Operation, Sequence[Sequence[SSAValue]]]
+    )
+
+    def __post_init__(self) -> None:
+        self.items = self.uses.ops
+
+
+class _ListPlace(NamedTuple):
+    """The place of a value in a list: the number of the list, the index in it, and its size."""
+
+    number: int
+    at: int
+    size: int
 
 
 class _Interfaces:
     """
-    The parameters and results of layer functions.
-
-    Args:
-        callers: the functions with calls, and their ops and calls in order.
-        functions: calls of each layer function.
+    The parameters and results of layer functions, and the lists that callers have values in (`call_functions`).
     """
 
-    def __init__(self, callers: Sequence[tuple[Caller, Items]], functions: Sequence[Sequence[LayerCall]]) -> None:
-        self._places: dict[tuple[ValueUses, SSAValue], _Place] = {}
-        self._sizes: list[int] = []
-        self._freed_at: dict[SSAValue, Hashable] = {}
-        self._groups: dict[SSAValue, Hashable] = {}
-        for caller, items in callers:
+    def __init__(
+        self,
+        callers: Sequence[Caller],
+        functions: Sequence[Sequence[LayerCall]],
+        ends: Mapping[SSAValue, Hashable],
+        groups: Mapping[SSAValue, Hashable],
+    ) -> None:
+        self._places: dict[tuple[ValueUses, SSAValue], _ListPlace] = {}
+        self._count = 0
+        self._freed_at, self._groups = dict(ends), groups
+        for caller in callers:
             for values in caller.lists:
                 self._enter(caller.uses, values)
-            self._freed_at |= caller.ends
-            self._groups |= caller.groups
-            for item in items:
+            for item in caller.items:
                 self._freed_at |= dict.fromkeys(_freed_by(item), item)
-        self.splits = [self._splits(caller, items) for caller, items in callers]
+        for caller in callers:
+            self._split(caller)
         self.functions = [LayerFunction(calls) for calls in functions]
         for function in self.functions:
             self._set_results(function)
         for function in self.functions:
             self._set_arguments(function)
 
-    def _splits(self, caller: Caller, items: Items) -> dict[Operation, Sequence[Sequence[SSAValue]]]:
+    def _split(self, caller: Caller) -> None:
         """Group the results of each op with many results by the item that frees them."""
-        splits: dict[Operation, Sequence[Sequence[SSAValue]]] = {}
-        outside = frozenset(item for item in items if isinstance(item, Operation))
-        for op in items:
+        outside = frozenset(item for item in caller.items if isinstance(item, Operation))
+        for op in caller.items:
             if isinstance(op, WaitOp | ForeachOp | FragmentOp) and not is_update(op):
                 values = caller.summed.get(op, ()) if isinstance(op, FragmentOp) else tuple(op.results)
                 if len(values) > _MANY:
                     last_forms = [_last_form(value, caller.uses, outside) for value in values]
                     parts = _partition([self._fate(value) for value in last_forms])
-                    splits[op] = [[values[at] for at in group] for group in parts]
+                    caller.splits[op] = [[values[at] for at in group] for group in parts]
                     for group in parts:
                         if len(group) >= SHORTEST_LIST:
                             self._enter(caller.uses, [last_forms[at] for at in group])
-        return splits
 
     def _enter(self, uses: ValueUses, values: Sequence[SSAValue]) -> None:
-        self._places.update(((uses, value), (len(self._sizes), index)) for index, value in enumerate(values))
-        self._sizes.append(len(values))
+        number, self._count = self._count, self._count + 1
+        for index, value in enumerate(values):
+            self._places[uses, value] = _ListPlace(number, index, len(values))
 
     def _set_results(self, function: LayerFunction) -> None:
         first = function.calls[0]
         function.replaced = _replaced(first)
         plain = [index for index in range(len(first.left)) if index not in function.replaced]
-
-        def fates(call: LayerCall) -> list[Hashable]:
-            return [self._fate(call.left[index]) for index in plain]
-
-        groups = _most_frequent([_partition(fates(call)) for call in function.calls])
-        function.returned = _ungrouped([sorted((plain[at] for at in group), key=_order_of(first)) for group in groups])
+        groups = _most_frequent(
+            [_partition([self._fate(call.left[index]) for index in plain]) for call in function.calls]
+        )
+        # A group that is too short for a list becomes single results.
+        lists = [sorted((plain[at] for at in group), key=_order_of(first)) for group in groups]
+        parts = [[each] if len(each) >= SHORTEST_LIST else [[index] for index in each] for each in lists]
+        function.returned = sorted((group for each in parts for group in each), key=lambda group: group[0])
         for call in function.calls:
-            for group in function.returned:
+            for number, group in enumerate(function.returned):
                 values = [call.left[index] for index in group]
                 if len(group) > 1 and len(set(map(self._end, values))) == 1:
-                    call.lists.append(values)
+                    call.kept.add(number)
                     self._enter(call.uses, values)
 
     def _end(self, value: SSAValue) -> Hashable:
@@ -159,43 +171,49 @@ class _Interfaces:
         calls, freed = function.calls, function.calls[0].freed
         indices = range(len(calls[0].given))
         places = [[self._places.get((call.uses, call.given[index])) for call in calls] for index in indices]
-
-        def numbers(index: int) -> Hashable:
-            return tuple(place[0] if place is not None else None for place in places[index])
-
         remaining = [index for index in indices if calls[0].given[index] not in freed]
-        fixed = _grouped(filter(self._is_fixed(places), remaining), numbers)
-        groups = [group for group in fixed if len(group) >= SHORTEST_LIST]
-        listed = {index for group in groups for index in group}
+        # In all calls, these values have the same index in a list of the same size, and those of a group the same list.
+        fixed = {
+            index: [place for place in places[index] if place is not None]
+            for index in remaining
+            if None not in places[index] and len({place and place[1:] for place in places[index]}) == 1
+        }
+        groups = _grouped(fixed, lambda index: tuple(place.number for place in fixed[index]))
+        function.lists = [
+            {index: fixed[index][0].at for index in group} for group in groups if len(group) >= SHORTEST_LIST
+        ]
+        listed = {index for group in function.lists for index in group}
         function.named = [index for index in remaining if index not in listed]
-        function.lists = [{index: _index(places[index]) for index in group} for group in groups]
-        function.taken = self._taken([index for index in indices if index not in remaining], places)
+        taken = [index for index in indices if index not in remaining]
+        function.taken = _taken([[places[index][call] for index in taken] for call in range(len(calls))], taken)
 
-    def _taken(self, taken: Sequence[int], places: Sequence[Sequence[_Place | None]]) -> list[Sequence[int]]:
-        """Group the arguments that the function frees by the lists that hold them in most calls; lists come first."""
 
-        def lists(call: int) -> list[Hashable]:
-            found = [(place[0] if (place := places[index][call]) is not None else None) for index in taken]
-            sizes = Counter(found)
-            return [each if each is not None and sizes[each] >= SHORTEST_LIST else None for each in found]
+def _taken(by_call: Sequence[Sequence[_ListPlace | None]], taken: Sequence[int]) -> list[Sequence[int]]:
+    """
+    Group the arguments that a function frees by the lists that hold them in most calls; lists come first.
 
-        patterns = [lists(call) for call in range(len(places[taken[0]]) if taken else 0)]
-        groups = _most_frequent([_partition(each) for each in patterns])
-        call = next((at for at, each in enumerate(patterns) if _partition(each) == groups), 0)
-        named = [[taken[at] for at in group] for group in groups if patterns[call][group[0]] is None]
-        whole = [[taken[at] for at in group] for group in groups if patterns[call][group[0]] is not None]
-        for group in whole:
-            group.sort(key=lambda index: _index(places[index][call:]))
-        return [*whole, *named]
+    Args:
+        by_call: for each call, the place of each argument.
+        taken: the arguments.
+    """
 
-    def _is_fixed(self, places: Sequence[Sequence[_Place | None]]) -> Callable[[int], bool]:
-        """Return whether a value has, in all calls, the same index in a list of the same size."""
+    def lists(places: Sequence[_ListPlace | None]) -> list[int | None]:
+        sizes = Counter(place.number for place in places if place is not None)
+        return [
+            place.number if place is not None and sizes[place.number] >= SHORTEST_LIST else None for place in places
+        ]
 
-        def fixed(index: int) -> bool:
-            places_found = {(place[1], self._sizes[place[0]]) if place is not None else None for place in places[index]}
-            return len(places_found) == 1 and None not in places_found
+    patterns = list(map(lists, by_call))
+    partitions = list(map(_partition, patterns))
+    groups = _most_frequent(partitions)
+    places, pattern = next(each for each in zip(by_call, patterns, partitions, strict=True) if each[2] == groups)[:2]
 
-        return fixed
+    def index_in_list(at: int) -> int:
+        place = places[at]
+        return 0 if pattern[at] is None or place is None else place.at
+
+    ordered = sorted(groups, key=lambda group: pattern[group[0]] is None)
+    return [[taken[at] for at in sorted(group, key=index_in_list)] for group in ordered]
 
 
 def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation]) -> SSAValue:
@@ -206,7 +224,7 @@ def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation])
         outside: the ops outside of the functions of layers; within these, the result has another name.
     """
     users = (use.operation for use in value.uses if isinstance(value.owner, FragmentOp))
-    results = (op.results[0] for op in users if op in outside and isinstance(op, CollectiveOp) and uses.has_no_text(op))
+    results = (op.results[0] for op in users if op in outside and uses.is_in_place_sum(op))
     return next(results, value)
 
 
@@ -244,11 +262,6 @@ def _most_frequent(partitions: Sequence[_Partition]) -> _Partition:
     return max(counts, key=lambda each: (counts[each], -len(each)), default=())
 
 
-def _index(places: Sequence[_Place | None]) -> int:
-    """Return the index in the first list, or 0."""
-    return next((place[1] for place in places if place is not None), 0)
-
-
 def _replaced(call: LayerCall) -> dict[int, int]:
     """Return the results of updates that overwrite arguments that the caller keeps, as result -> argument."""
     given = {value: index for index, value in enumerate(call.given)}
@@ -269,43 +282,24 @@ def _grouped(indices: Iterable[int], key: Callable[[int], Hashable]) -> list[lis
     return list(groups.values())
 
 
-def _ungrouped(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
-    """Split groups that are too short for a list into single members; sort all groups by first member."""
-    result: list[Sequence[int]] = []
-    for group in groups:
-        result += [group] if len(group) >= SHORTEST_LIST else [[index] for index in group]
-    return sorted(result, key=lambda group: group[0])
-
-
-@dataclass(frozen=True)
-class LayeredOps:
+def call_functions(
+    callers: Sequence[Caller],
+    functions: Sequence[Sequence[LayerCall]],
+    ends: Mapping[SSAValue, Hashable],
+    groups: Mapping[SSAValue, Hashable],
+) -> None:
     """
-    The ops of a function, with calls in place of its equal layers.
-
-    Args:
-        items: ops and calls, in order.
-        functions: call -> function.
-        splits: op with many results -> lists of its results.
-    """
-
-    items: Items
-    functions: Mapping[LayerCall, LayerFunction] = field(default_factory=dict[LayerCall, LayerFunction])
-    splits: Mapping[Operation, Sequence[Sequence[SSAValue]]] = field(
-        default_factory=dict[Operation, Sequence[Sequence[SSAValue]]]
-    )
-
-
-def layered_ops(callers: Sequence[Caller], functions: Sequence[Sequence[LayerCall]]) -> list[LayeredOps]:
-    """
-    Return the ops of each caller with calls in place of its equal layers.
+    Replace the equal layers of callers by calls, and choose how values are passed.
 
     Args:
         functions: calls of each function, by any of the callers (`find_calls`).
+        ends: value -> key of the place that frees it, for values that no op of the callers frees.
+        groups: value -> key of the list that it should be in, among values that are freed together.
     """
-    if not functions:
-        return [LayeredOps(caller.uses.ops) for caller in callers]
     calls = {op: call for calls in functions for call in calls for op in call.ops}
-    items = [list(dict.fromkeys(calls.get(op, op) for op in caller.uses.ops)) for caller in callers]
-    faces = _Interfaces(list(zip(callers, items, strict=True)), functions)
+    for caller in callers:
+        caller.items = list(dict.fromkeys(calls.get(op, op) for op in caller.uses.ops))
+    faces = _Interfaces(callers, functions, ends, groups)
     by_call = {call: function for function in faces.functions for call in function.calls}
-    return [LayeredOps(*each) for each in zip(items, [by_call] * len(items), faces.splits, strict=True)]
+    for caller in callers:
+        caller.functions = by_call

@@ -8,53 +8,61 @@ Write the arguments of a step that belong to equal layers as lists: `h[3]` holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
+from ...dialects.step import argument_attributes
 from .layout import INDENT, Doc, Group, assignment, call, flat, repeated_tuple, tuple_of
 from .names import NamedList, Names
-from .numbered_layers import numbered
-from .plan import argument_name, role_of_argument
-from .roles import roles_of_arguments
+from .numbered_layers import equal_layers, numbered
+from .plan import role_of
 
 _LEAST = 3
 """The least number of arguments of a layer that are worth a list."""
 
 
-@dataclass(frozen=True)
-class LayeredArguments:
+@dataclass
+class _ArgumentLayers:
     """
     Consecutive arguments of equal layers, in the order of the layers.
 
     Args:
-        family: name of the layers without their number.
+        name: name of the lists of parameters.
         layers: arguments of each layer.
         kinds: kind of each argument of a layer: empty for a parameter, else the name of a state or role.
-        first: number of the first layer.
+        variables: the variable of each kind, once the arguments are named.
+        texts: the names of the arguments, once they are named.
     """
 
-    family: str
+    name: str
     layers: Sequence[Sequence[BlockArgument]]
     kinds: Sequence[str]
-    first: int
-
-    @property
-    def lists(self) -> list[list[SSAValue]]:
-        """The arguments as one list per kind and layer, sorted by kind."""
-        return [
-            [value for value, each in zip(layer, self.kinds, strict=True) if each == kind]
-            for kind in dict.fromkeys(self.kinds)
-            for layer in self.layers
-        ]
+    variables: Sequence[str] = ()
+    texts: list[str] = field(default_factory=list[str])
 
     @property
     def arguments(self) -> list[BlockArgument]:
-        """All arguments, in order."""
         return [value for layer in self.layers for value in layer]
+
+    @property
+    def lists(self) -> dict[str, list[list[SSAValue]]]:
+        """The arguments of each kind, by layer."""
+        return {
+            kind: [[v for v, each in zip(layer, self.kinds, strict=True) if each == kind] for layer in self.layers]
+            for kind in dict.fromkeys(self.kinds)
+        }
+
+    def enter(self, names: Names) -> None:
+        """Name the arguments as elements of lists."""
+        by_kind = self.lists
+        self.variables = [names.beside(f"{self.name}.{kind}" if kind else self.name) for kind in by_kind]
+        for variable, lists in zip(self.variables, by_kind.values(), strict=True):
+            for number, values in enumerate(lists):
+                names.enter_list(NamedList(f"{variable}[{number}]", list(values), variable, variable=False))
+        self.texts = [names[value] for value in self.arguments]
 
     def pattern(self) -> Doc:
         """Return the number of the kind of each argument of a layer: `(0, 1, 2) * 16`."""
@@ -62,121 +70,78 @@ class LayeredArguments:
         return repeated_tuple([numbers[kind] for kind in self.kinds])
 
 
-def layered_arguments(func: FuncOp, arguments: Sequence[BlockArgument]) -> list[LayeredArguments]:
-    """Return the `arguments` of equal layers, which have equal names, except for the number, in the same order."""
-    roles = roles_of_arguments(func)
-    values = [(value, _describe(roles[value.index])) for value in arguments]
-    layers = [(key, list(members)) for key, members in groupby(values, lambda each: each[1][:2])]
-    result: list[LayeredArguments] = []
-    at = 0
-    while at < len(layers):
-        (family, number), members = layers[at]
-        end, form = at + 1, _form(members)
-        while end < len(layers) and layers[end][0] == (family, number + end - at) and _form(layers[end][1]) == form:
-            end += 1
-        if family and end > at + 1 and len(members) >= _LEAST:
-            by_layer = [[value for value, _ in each] for _, each in layers[at:end]]
-            result.append(LayeredArguments(family, by_layer, [kind for kind, _ in form], number))
-        at = end
-    return result
+class StepArguments:
+    """The arguments of a step; those of equal layers, whose names differ only in the number, are elements of lists."""
 
+    def __init__(self, func: FuncOp, values: Sequence[BlockArgument]) -> None:
+        self._values, attributes = values, argument_attributes(func)
+        self._roles = {value: role_of(attributes[value.index]) for value in values}
+        self._layered: list[_ArgumentLayers] = []
+        for layers in equal_layers(values, self._layer, self._form):
+            if len(layers) > 1 and len(layers[0]) >= _LEAST:
+                family, number = self._layer(layers[0][0])
+                name = f"{family}.from.{number}" if number else family
+                self._layered.append(_ArgumentLayers(name, layers, [self._form(value)[0] for value in layers[0]]))
 
-_Described = tuple[str, int, str, str]
+    def _layer(self, value: BlockArgument) -> tuple[str, int | None]:
+        return numbered(self._roles[value][1].get("name", ""))[:2]
 
-
-def _describe(roles: Mapping[str, Attribute]) -> _Described:
-    """Return the family and number of an argument's layer, its kind, and its name within the layer."""
-    kind, name = role_of_argument(roles)
-    family, number = numbered(name)
-    if number is None:
-        return "", 0, kind, name
-    return family, number, kind, name.removeprefix(f"{family}.{number}")
-
-
-def _form(members: Sequence[tuple[BlockArgument, _Described]]) -> list[tuple[str, str]]:
-    return [(kind, name) for _, (_, _, kind, name) in members]
-
-
-class NamedArguments:
-    """The names of a step's arguments; arguments of layers are elements of lists."""
-
-    def __init__(
-        self, func: FuncOp, arguments: Sequence[BlockArgument], names: Names, layered: Sequence[LayeredArguments]
-    ) -> None:
-        self._layered, self._lists = layered, list[tuple[LayeredArguments, list[str]]]()
-        self._args, roles = arguments, roles_of_arguments(func)
-        inside = {value for layered_group in layered for value in layered_group.arguments}
-        self._names: dict[SSAValue, str] = {}
-        for value in arguments:
-            if value not in inside:
-                self._names[value] = names.new(value, argument_name(roles[value.index]))
-        for layered_group in layered:
-            base = (
-                layered_group.family
-                if not layered_group.first
-                else f"{layered_group.family}.from.{layered_group.first}"
-            )
-            kinds = dict.fromkeys(layered_group.kinds)
-            variables = {kind: names.beside(f"{base}.{kind}" if kind else base) for kind in kinds}
-            places = [(variables[kind], number) for kind in kinds for number in range(len(layered_group.layers))]
-            for (variable, number), values in zip(places, layered_group.lists, strict=True):
-                names.enter_list(NamedList(f"{variable}[{number}]", list(values), variable, variable=False))
-            self._lists.append((layered_group, list(variables.values())))
+    def _form(self, value: BlockArgument) -> tuple[str, str]:
+        """Return the kind of an argument, and its name within its layer."""
+        role, named = self._roles[value]
+        return named.get("state", "" if role == "param" else role), numbered(named.get("name", ""))[2]
 
     @property
-    def parameters(self) -> list[str]:
-        """The parameters of the function."""
-        return ["*given"] if self._layered else list(self._names.values())
+    def lists(self) -> list[list[SSAValue]]:
+        """The lists of the arguments of equal layers."""
+        return [values for each in self._layered for lists in each.lists.values() for values in lists]
 
-    def head(self) -> Iterator[str]:
+    def enter(self, names: Names, *, layered: bool) -> list[str]:
+        """
+        Name the arguments and return the parameters of the function.
+
+        Args:
+            layered: whether arguments of equal layers are elements of lists.
+        """
+        self._layered = self._layered if layered else []
+        inside = {value for each in self._layered for value in each.arguments}
+        plain = [value for value in self._values if value not in inside]
+        for value in plain:
+            role, named = self._roles[value]
+            names.new(value, "_".join(named.values()) or role or "argument")
+        for each in self._layered:
+            each.enter(names)
+        return ["*given"] if self._layered else [names[value] for value in plain]
+
+    def head(self, names: Names) -> Iterator[str]:
         """Write the lines that assign the arguments to their names."""
         at = 0
-        for group, variables in self._lists:
-            begin = self._args.index(group.arguments[0])
-            yield from self._plain(at, begin)
-            at = begin + len(group.arguments)
-            given = f"given[{begin}:{at}]"
-            made = call("rt.by_layer", [given, str(len(group.layers)), group.pattern()])
-            yield from assignment(variables, made, INDENT, unpacked=True)
+        for each in self._layered:
+            begin = self._values.index(each.arguments[0])
+            yield from self._plain(names, at, begin)
+            at = begin + len(each.arguments)
+            made = call("rt.by_layer", [f"given[{begin}:{at}]", str(len(each.layers)), each.pattern()])
+            yield from assignment(each.variables, made, INDENT, unpacked=True)
         if self._layered:
-            yield from self._plain(at, len(self._args))
+            yield from self._plain(names, at, len(self._values))
 
-    def _plain(self, begin: int, end: int) -> Iterator[str]:
+    def _plain(self, names: Names, begin: int, end: int) -> Iterator[str]:
         if begin < end:
-            names = [self._names[value] for value in self._args[begin:end]]
-            place = Group(f"given[{begin or ''}:{end if end < len(self._args) else ''}]", (), "")
-            yield from assignment(names, place, INDENT, unpacked=True)
+            place = Group(f"given[{begin or ''}:{end if end < len(self._values) else ''}]", (), "")
+            yield from assignment([names[value] for value in self._values[begin:end]], place, INDENT, unpacked=True)
 
     def returned(self, names: Names, values: Sequence[SSAValue]) -> list[str]:
         """Return the texts of returned values, with the lists of layers in the order of their arguments."""
-        texts_returned: list[str] = []
+        own, returned = [names[value] for value in values], list[str]()
+        begins = {each.texts[0]: each for each in self._layered}
         at = 0
         while at < len(values):
-            for group, variables in self._lists:
-                texts = self._texts(group, variables)
-                if [names[value] for value in values[at : at + len(texts)]] == texts:
-                    joined = tuple_of(variables)
-                    texts_returned.append("*" + flat(call("rt.in_order", [joined, group.pattern()])))
-                    at += len(texts)
-                    break
+            each = begins.get(own[at])
+            if each is not None and own[at : at + len(each.texts)] == each.texts:
+                returned.append("*" + flat(call("rt.in_order", [tuple_of(each.variables), each.pattern()])))
+                at += len(each.texts)
             else:
-                end = next((i for i in range(at + 1, len(values)) if self._begins(names, values[i])), len(values))
-                texts_returned += names.listed(values[at:end])
+                end = next((i for i in range(at + 1, len(values)) if own[i] in begins), len(values))
+                returned += names.listed(values[at:end])
                 at = end
-        return texts_returned
-
-    def _begins(self, names: Names, value: SSAValue) -> bool:
-        """Return whether a value has the name of the first argument of some layers."""
-        return any(names[value] == f"{variables[0]}[0][0]" for _, variables in self._lists)
-
-    @staticmethod
-    def _texts(each: LayeredArguments, variables: Sequence[str]) -> list[str]:
-        """Return the elements of the lists of some layers, in the order of the arguments."""
-        kinds = dict(zip(dict.fromkeys(each.kinds), variables, strict=True))
-        texts: list[str] = []
-        for number in range(len(each.layers)):
-            counts = dict.fromkeys(kinds, 0)
-            for kind in each.kinds:
-                texts.append(f"{kinds[kind]}[{number}][{counts[kind]}]")
-                counts[kind] += 1
-        return texts
+        return returned

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from .layout import Doc, Group, call, flat, keyword, literal, repeated_tuple, tuple_of
-from .numbered_layers import numbered
+from .numbered_layers import equal_layers, numbered
 
 PER_LAYER = "*rt.per_layer("
 """The opening of the entries of equal layers."""
@@ -30,23 +29,28 @@ _Entry = Mapping[str, Any]
 
 def layered_entries(function: str, entries: Sequence[_Entry]) -> Iterator[Doc]:
     """Write the entries in order, each as a call of `function` or as a combined entry."""
+    for layers in equal_layers(entries, _layer, _form):
+        first, others = layers[0], layers[1:]
+        if len(first) * len(others) >= _LEAST:
+            _, number = _layer(first[0])
+            assert number is not None, "equal layers have numbers"
+            members = tuple_of([_call(function, _form(each)) for each in first], fill=False)
+            yield Group(PER_LAYER, (f"range({number}, {number + len(layers)})", members), ")")
+        else:
+            yield from _single_entries(function, [entry for layer in layers for entry in layer])
+
+
+def _single_entries(function: str, entries: Sequence[_Entry]) -> Iterator[Doc]:
+    """Write entries one by one, except for many that only update consecutive inputs."""
     at = 0
     while at < len(entries):
         if (count := _updates(entries[at:])) >= _LEAST:
             roles = repeated_tuple([entry["role"] for entry in entries[at : at + count]])
             yield "*" + flat(call("rt.updated", [str(entries[at]["updates"]), roles]))
             at += count
-            continue
-        size, layers = _layers(entries, at)
-        if size * (layers - 1) >= _LEAST:
-            _, number = numbered(entries[at]["name"])
-            assert number is not None, "the name of what belongs to a layer has a number"
-            members = tuple_of([_call(function, _form(each)) for each in entries[at : at + size]], fill=False)
-            yield Group(PER_LAYER, (f"range({number}, {number + layers})", members), ")")
-            at += size * layers
-            continue
-        yield _call(function, entries[at])
-        at += 1
+        else:
+            yield _call(function, entries[at])
+            at += 1
 
 
 def _call(function: str, entry: _Entry) -> Group:
@@ -63,32 +67,16 @@ def _updates(entries: Sequence[_Entry]) -> int:
     return count
 
 
-def _layers(entries: Sequence[_Entry], at: int) -> tuple[int, int]:
-    """Return the number of entries of the layer that begins at `at`, and the number of equal layers from there."""
-    groups = [(key, list(members)) for key, members in groupby(entries[at:], _layer)]
-    (family, number), first = groups[0]
-    if not family or number is None or (at > 0 and _layer(entries[at - 1]) == (family, number)):
-        return 1, 1
-    form = [_form(each) for each in first]
-    layers = 1
-    for key, members in groups[1:]:
-        if key != (family, number + layers) or [_form(each) for each in members] != form:
-            break
-        layers += 1
-    return len(first), layers
-
-
 def _layer(entry: _Entry) -> tuple[str, int | None]:
     """Return the layer that an entry belongs to; an entry that names several layers belongs to none."""
     name = str(entry.get("name", ""))
-    return ("", None) if "tied" in entry or _NUMBER in name else numbered(name)
+    return ("", None) if "tied" in entry or _NUMBER in name else numbered(name)[:2]
 
 
 def _form(entry: _Entry) -> _Entry:
     """Replace the layer's number in the name of an entry by a placeholder."""
-    name = entry["name"]
-    family, number = numbered(name)
-    return {**entry, "name": f"{family}.{_NUMBER}{name.removeprefix(f'{family}.{number}')}"}
+    family, _, rest = numbered(entry["name"])
+    return {**entry, "name": f"{family}.{_NUMBER}{rest}"}
 
 
 def shared_forms(plans: Sequence[Group]) -> tuple[list[Group], list[Group]]:

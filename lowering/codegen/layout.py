@@ -124,12 +124,33 @@ def tuple_of(items: Iterable[Doc], prefix: str = "", *, fill: bool = True) -> Gr
     return Group(prefix + "(", listed, ",)" if len(listed) == 1 else ")", fill)
 
 
+def list_of(items: Iterable[Doc]) -> Group:
+    """Return `[items]`."""
+    return Group("[", tuple(items), "]", fill=True)
+
+
+def prefixed(text: str, doc: Doc) -> Doc:
+    """Return a piece with text in front of it."""
+    return text + doc if isinstance(doc, str) else replace(doc, opening=text + doc.opening)
+
+
 def keyword(name: str, doc: Doc) -> Doc:
     """Return `name=doc`; raise NotPythonError if `name` is not a Python name."""
-    name = checked_name(name)
-    if isinstance(doc, str):
-        return f"{name}={doc}"
-    return replace(doc, opening=f"{name}={doc.opening}")
+    return prefixed(f"{checked_name(name)}=", doc)
+
+
+def returned(results: Sequence[Doc], *, as_tuple: bool = True) -> Iterator[str]:
+    """
+    Yield the lines of `return results` in a function.
+
+    Args:
+        as_tuple: whether a single result is returned as a tuple.
+    """
+    if not as_tuple:
+        yield from lines(prefixed("return ", results[0]), INDENT)
+        return
+    line = f"{INDENT}return {', '.join(map(flat, results))}{',' if len(results) == 1 else ''}"
+    yield from [line] if len(line) <= WIDTH else lines(tuple_of(results, "return "), INDENT)
 
 
 def literal(value: object) -> Doc:
@@ -144,7 +165,8 @@ def literal(value: object) -> Doc:
         case Repeated(item, count):
             return f"({flat(literal(item))},) * {count}"
         case Mapping():
-            return Group("{", tuple(_entry(key, item) for key, item in value.items()), "}")
+            entries = (prefixed(f"{flat(string(key))}: ", literal(item)) for key, item in value.items())
+            return Group("{", tuple(entries), "}")
         case list() | tuple():
             return tuple_of(map(literal, value))
         case _:
@@ -157,12 +179,6 @@ def repeated_tuple(items: Sequence[int | str]) -> Doc:
     size = next((size for size in sizes if list(items) == list(items[:size]) * (len(items) // size)), len(items))
     doc = literal(tuple(items[:size]))
     return doc if size == len(items) else f"{flat(doc)} * {len(items) // size}"
-
-
-def _entry(key: str, value: object) -> Doc:
-    doc = literal(value)
-    label = f"{flat(string(key))}: "
-    return label + doc if isinstance(doc, str) else replace(doc, opening=label + doc.opening)
 
 
 def string(text: str) -> Doc:

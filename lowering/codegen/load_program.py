@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -68,9 +69,5 @@ def load_text(text: str, name: str) -> Stages:
 
 def _line(error: Exception, name: str) -> int:
     """Return the innermost line of the program in the traceback of an error."""
-    line, trace = 1, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == name:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == name]
+    return lines[-1] if lines else 1

@@ -7,6 +7,7 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 from xdsl.ir import SSAValue
@@ -19,10 +20,13 @@ _MOST = 200
 _SHORTEST_SLICE = 3
 """The least number of list elements that are written as a slice."""
 
+UNUSED = "_"
+"""The name of results that nobody reads."""
+
 _AMBIGUOUS = {"l", "O", "I"}
 _PROGRAM = {"LAYER", "MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
 _FORM = re.compile(rf"([._](\d+|{'|'.join(CollectiveKind)}))+$")
-_RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
+_RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, UNUSED}
 
 
 @dataclass(frozen=True)
@@ -114,22 +118,18 @@ class Names:
 
     def listed(self, values: Sequence[Named]) -> list[str]:
         """Return the names of values; consecutive elements of a list become a slice, `*h_3_saved[2:]`."""
-        texts: list[str] = []
-        at = 0
-        while at < len(values):
-            length = self._run(values, at)
-            texts.append(self._slice(values[at], length) if length >= _SHORTEST_SLICE else self[values[at]])
-            at += length if length >= _SHORTEST_SLICE else 1
-        return texts
 
-    def _run(self, values: Sequence[Named], at: int) -> int:
-        """Return the number of values from `at` on that are consecutive elements of a list."""
-        if (place := self._lists.get(values[at])) is None:
-            return 1
-        (named, index), length = place, 1
-        while at + length < len(values) and self._lists.get(values[at + length]) == (named, index + length):
-            length += 1
-        return length
+        def run(at: int) -> object:
+            """Return a key that is equal for consecutive elements of a list, or None."""
+            place = self._lists.get(values[at])
+            return place and (place[0], place[1] - at)
+
+        texts: list[str] = []
+        for key, places in groupby(range(len(values)), run):
+            found = [values[at] for at in places]
+            is_slice = key is not None and len(found) >= _SHORTEST_SLICE
+            texts += [self._slice(found[0], len(found))] if is_slice else [self[value] for value in found]
+        return texts
 
     def _slice(self, first: Named, length: int) -> str:
         named, index = self._lists[first]
@@ -161,19 +161,15 @@ class Names:
         return (name := self._names.get(value)) is not None and self._holders.get(name) == value
 
     def release(self, value: Named) -> None:
-        """Make the name of `value`, which is not read again, available."""
-        if self.is_argument(value):
-            del self._lists[value]
-            del self._holders[self._names[value]]
-        elif (named := self.list_of(value)) is not None:
-            for element in named.values:
-                self._lists.pop(element, None)
-                del self._holders[self._names[element]]
-            self.forget([named.text] if named.text in self._holders else [])
-        elif self.holds(value):
-            name = self._names[value]
-            del self._holders[name]
-            self._counts.pop(name, None)
+        """Make the name of `value`, which is not read again, available; all elements of a variable are released."""
+        if (named := self.list_of(value)) is None:
+            self.forget([self._names[value]] if self.holds(value) else [])
+            return
+        elements = named.values if named.variable else [value]
+        for element in elements:
+            self._lists.pop(element, None)
+        self.forget([self._names[element] for element in elements])
+        self.forget([named.text] if named.text in self._holders else [])
 
     def is_argument(self, value: Named) -> bool:
         """Return whether a value is named as an element of a list of arguments, whose other elements may stay alive."""

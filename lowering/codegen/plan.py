@@ -1,28 +1,27 @@
-"""Write the head of an emitted program: its docstring, and the plan for the runtime."""
+"""Write the head of an emitted program: its docstring, and the plan and the transfers for the runtime."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TypedDict, cast
+from typing import TypedDict
 
-from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType, UnitAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, BlockArgument, SSAValue
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType, UnitAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import dtype_of, python_value, shape_of
-from ...dialects.pipe import IDLE
-from ...dialects.step import sharding_of
+from ...dialects.pipe import IDLE, TransferOp
+from ...dialects.staged import transfers
+from ...dialects.step import argument_attributes, result_attributes, sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
 from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
 from .python_text import is_name, remark
-from .roles import roles_of_arguments, roles_of_results
+from .stages import LoweredStage
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",
@@ -34,8 +33,11 @@ _ARGUMENT_ROLES = {
     train.STEP_COUNT: "step_count",
     train.SEED: "seed",
 }
-_SPREAD_ROLES = {train.GRAD: "grad", train.OUTPUT: "output"}
-"""The roles of results that are returned as shards."""
+_NAMED_ROLES = ("param", "buffer", "constant", "batch")
+"""The roles of arguments with a name; a learning rate may have one."""
+
+_NAMED_RESULTS = {train.METRIC: "metric", train.GRAD: "grad", train.OUTPUT: "output"}
+"""The roles of results with a name; gradients and outputs are returned as shards."""
 
 TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 
@@ -83,26 +85,6 @@ def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
     return Group(f"{function}(**{{", tuple(entries), "})", fill=True)
 
 
-@dataclass(frozen=True)
-class ProgramSignature:
-    """
-    The arguments and results of a program or of one of its stages.
-
-    Args:
-        arguments: arguments of the step.
-        results: indices of results of the step.
-    """
-
-    func: FuncOp
-    arguments: Sequence[BlockArgument]
-    results: Sequence[int]
-
-    @staticmethod
-    def of(func: FuncOp) -> ProgramSignature:
-        """Return the signature of the whole step."""
-        return ProgramSignature(func, func.body.block.args, range(len(func.function_type.outputs)))
-
-
 class PlanFacts(TypedDict):
     """The entries that all plans of a program share."""
 
@@ -112,46 +94,45 @@ class PlanFacts(TypedDict):
 
 
 def plan_doc(
-    given: ProgramSignature,
+    stage: LoweredStage,
     groups: Sequence[tuple[str, ...]],
     *,
     name: str,
     step_spec: str | None,
     versions: Mapping[str, str],
-    suffix: str = "",
-    more: Mapping[str, Doc] = MappingProxyType({}),
+    more: Mapping[str, Doc],
 ) -> Group:
     """
     Return `PLAN = rt.Plan(...)`.
 
     Args:
-        suffix: suffix of the names of plan and mesh.
         more: further entries.
     """
-    optimizer = given.func.attributes.get(OPTIMIZER)
-    settings = _python(optimizer) if optimizer is not None else None
+    optimizer = stage.func.attributes.get(OPTIMIZER)
+    settings = python_value(optimizer) if optimizer is not None else None
     entries: dict[str, Doc] = {
         "name": literal(name),
-        "mesh": f"MESH{suffix}",
+        "mesh": f"MESH{stage.suffix}",
         "step_spec": literal(step_spec),
         "versions": literal(versions),
-        "inputs": tuple_of(layered_entries("rt.Value", list(_values(given))), fill=False),
-        "outputs": tuple_of(layered_entries("rt.Result", list(_results(given))), fill=False),
+        "inputs": tuple_of(layered_entries("rt.Value", list(_values(stage))), fill=False),
+        "outputs": tuple_of(layered_entries("rt.Result", list(_results(stage))), fill=False),
         "groups": literal(groups),
         "optimizer": literal(settings),
         **more,
     }
-    return call(f"PLAN{suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
+    return call(f"PLAN{stage.suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
-    func, roles = given.func, roles_of_arguments(given.func)
-    for argument in given.arguments:
+def _values(stage: LoweredStage) -> Iterator[Mapping[str, object]]:
+    func, roles = stage.func, argument_attributes(stage.func)
+    for argument in stage.arguments:
         attributes = roles[argument.index]
-        if (role := _argument_role(attributes)) is None:
+        role, named = role_of(attributes)
+        if not role:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
-        entries: dict[str, object] = {"role": role[0], **_argument_name(*role), "shape": shape_of(argument)}
+        entries: dict[str, object] = {"role": role, **named, "shape": shape_of(argument)}
         entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
@@ -177,51 +158,31 @@ def spread_text(func: FuncOp, spread: Sharding) -> str:
     return text
 
 
-def argument_name(attributes: Mapping[str, Attribute]) -> str:
-    """Return the name of an argument whose value has no hint, derived from its role."""
-    role = _argument_role(attributes)
-    return "_".join((*_argument_name(*role).values(),)) or role[0] if role is not None else "argument"
+def role_of(attributes: Mapping[str, Attribute]) -> tuple[str, Mapping[str, str]]:
+    """
+    Return the role of an argument, empty without one, and the entries that name it.
+
+    These are the name of the argument, or of the parameter of a state, and the name of the state.
+    """
+    for key, role in _ARGUMENT_ROLES.items():
+        if (value := attributes.get(key)) is not None:
+            if role == "state":
+                return role, dict(zip(("name", "state"), python_value(value), strict=True))
+            named = value != UnitAttr() if role == "learning_rate" else role in _NAMED_ROLES
+            return role, {"name": str(python_value(value))} if named else {}
+    return "", {}
 
 
-def role_of_argument(attributes: Mapping[str, Attribute]) -> tuple[str, str]:
-    """Return an argument's kind (empty for a parameter, the name of a state, or a role) and its name in the model."""
-    role = _argument_role(attributes)
-    if role is None:
-        return "", ""
-    named = _argument_name(*role)
-    kind = named.get("state", "" if role[0] == "param" else role[0])
-    return kind, named.get("name", "")
-
-
-def _argument_role(attributes: Mapping[str, Attribute]) -> tuple[str, Attribute] | None:
-    """Return an argument's role and the attribute that marks it."""
-    return next(((role, attributes[key]) for key, role in _ARGUMENT_ROLES.items() if key in attributes), None)
-
-
-def _argument_name(role: str, value: Attribute) -> dict[str, str]:
-    """Return the fields in a role's attribute: a name, or the names of a parameter and its state."""
-    if role == "state":
-        name, state = python_value(value)
-        return {"name": name, "state": state}
-    named = role in ("param", "buffer", "constant", "batch") or (role == "learning_rate" and value != UnitAttr())
-    return {"name": str(python_value(value))} if named else {}
-
-
-def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
-    func, roles, inputs = given.func, roles_of_results(given.func), roles_of_arguments(given.func)
-    done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
-    assert isinstance(done, ReturnOp)
-    for index in given.results:
-        result, attributes = done.operands[index], roles[index]
+def _results(stage: LoweredStage) -> Iterator[Mapping[str, object]]:
+    func, roles, inputs = stage.func, result_attributes(stage.func), argument_attributes(stage.func)
+    places = {value: place for place, value in enumerate(stage.arguments)}
+    for index, result in zip(stage.results, stage.returned, strict=True):
+        attributes = roles[index]
         spread = {"shape": shape_of(result), "dtype": dtype_of(result)}
         spread["sharding"] = spread_text(func, sharding_of(result))
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
             yield {"role": "loss", "dtype": dtype_of(result)}
-        elif train.METRIC in attributes:
-            _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
-            name = python_value(attributes[train.METRIC])
-            yield {"role": "metric", "name": name, **spread}
         elif train.UPDATES in attributes:
             argument = func.body.block.args[python_value(attributes[train.UPDATES])]
             why = f"replaces argument %{argument.name_hint}"
@@ -230,11 +191,12 @@ def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
                 raise EmitError(
                     func, f"result %{result.name_hint} {why} of another stage, expected a result of that stage"
                 )
-            role = _argument_role(inputs[argument.index])
-            yield {"role": role[0] if role else "", "updates": places[argument]}
-        elif (role := next((attribute for attribute in _SPREAD_ROLES if attribute in attributes), None)) is not None:
+            yield {"role": role_of(inputs[argument.index])[0], "updates": places[argument]}
+        elif (role := next((each for each in _NAMED_RESULTS if each in attributes), None)) is not None:
+            if role == train.METRIC:
+                _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
             name = python_value(attributes[role])
-            yield {"role": _SPREAD_ROLES[role], "name": name, **spread}
+            yield {"role": _NAMED_RESULTS[role], "name": name, **spread}
         else:
             raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
 
@@ -257,9 +219,28 @@ def _numbers(value: Attribute) -> object:
     return Repeated(numbers[0], len(numbers)) if len(numbers) > 1 and value.is_splat() else numbers
 
 
-def _python(attribute: Attribute) -> object:
-    if isinstance(attribute, DictionaryAttr):
-        return {key: _python(item) for key, item in attribute.data.items()}
-    if isinstance(attribute, ArrayAttr):
-        return [_python(item) for item in cast("ArrayAttr[Attribute]", attribute)]
-    return python_value(attribute)
+def transfer_docs(stages: Sequence[LoweredStage]) -> Iterator[Doc]:
+    """Return `rt.Transfer(...)` for each transfer of a step, in order."""
+    func = stages[0].func
+
+    def holders(op: TransferOp, value: SSAValue) -> Doc:
+        if (stage := next((stage for stage in stages if stage.has(value)), None)) is None:
+            raise EmitError(op, f"is from or to @{op.mesh.data}, which is not a stage of the function")
+        sharding = sharding_of(value)
+        mesh = f"{'MESH' if stage.mesh.axes == stage.mesh.spatial else 'TIMED'}{stage.suffix}"
+        text = [] if sharding.is_replicated else [literal(spread_text(func, sharding))]
+        return call("rt.Holders", [mesh, literal(stage.ranks), *text])
+
+    for op in transfers(func):
+        if (tasks := op.tasks_in_turn) is None:
+            raise EmitError(op, "has no unit tasks yet; run plan-transfers")
+        arguments = ((task.part, task.slice, task.sender, task.receivers) for task in tasks)
+        entries: dict[str, Doc] = {
+            "label": literal(op.label.data),
+            "shape": literal(shape_of(op.operand)),
+            "dtype": literal(dtype_of(op.operand)),
+            "source": holders(op, op.operand),
+            "target": holders(op, op.result),
+            "tasks": tuple_of(call("rt.Task", map(literal, each)) for each in arguments),
+        }
+        yield call("rt.Transfer", map(keyword, entries, entries.values()))

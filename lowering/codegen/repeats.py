@@ -10,9 +10,10 @@ length give the hashes of the next length: `h' = h * base + next item` (Karp and
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -39,15 +40,39 @@ _NOTHING: _Rank = (-float(_LEAST), 0, 0, 0)
 
 @dataclass(frozen=True)
 class _Windows:
-    """Disjoint ranges of one length with the same hash `key`."""
+    """
+    All ranges of one length with the same hash, including overlapping ranges.
+
+    Args:
+        key: the hash.
+    """
 
     length: int
-    starts: tuple[int, ...]
+    starts: Places
     key: int
 
+    @cached_property
+    def apart(self) -> list[range]:
+        """The ranges that do not overlap with the previous one, beginning with the first."""
+        ranges: list[range] = []
+        for start in self.starts.tolist():
+            if not ranges or start >= ranges[-1].stop:
+                ranges.append(range(start, start + self.length))
+        return ranges
+
     @property
-    def saved(self) -> int:
-        return _saved(self.length, len(self.starts))
+    def bound(self) -> _Rank:
+        """A lower bound on the rank, from the number of all ranges."""
+        return -_saved(self.length, len(self.starts)) * _WHOLE, -1, 0, self.length
+
+    def rank(self, begins: Sequence[bool], lengths: Places) -> _Rank:
+        """Return the rank of the ranges that do not overlap."""
+        first, *others = self.apart
+        # Ops before the first layer may have no layer, so the first range may begin there; the second then begins well.
+        well = begins[first.start] or any(begins[other.start] for other in others[:1])
+        saved = _saved(self.length, len(self.apart))
+        whole = well and self.length == lengths[first.start]
+        return -(saved * _WHOLE if whole else saved), -int(well), first.start, self.length
 
 
 def _saved(length: int, count: int) -> int:
@@ -73,30 +98,18 @@ def repeated_ranges(
     lengths = np.array(ends) - np.arange(len(items))
     result: list[Sequence[range]] = []
     refused = set[tuple[int, int]]()
-    while (equal := _taken(_ranked(left, begins, lengths), alike, refused)) is not None:
+    while True:
+        for windows in _ranked(left, begins, lengths):
+            if (windows.length, windows.key) not in refused:
+                equal = alike(windows.apart)
+                if _saved(windows.length, len(equal)) >= _LEAST:
+                    break
+                refused.add((windows.length, windows.key))
+        else:
+            return result
         result.append(equal)
         for each in equal:
             left[each.start : each.stop] = [_alone(i) for i in each]
-    return result
-
-
-def _taken(
-    ranked: Iterator[_Windows], alike: Callable[[Sequence[range]], Sequence[range]], refused: set[tuple[int, int]]
-) -> Sequence[range] | None:
-    """
-    Return the equal ranges of the first windows that save enough.
-
-    Args:
-        refused: (length, key) of windows that do not save enough; further such windows are added.
-    """
-    for windows in ranked:
-        if (windows.length, windows.key) in refused:
-            continue
-        equal = alike([range(start, start + windows.length) for start in windows.starts])
-        if _saved(windows.length, len(equal)) >= _LEAST:
-            return equal
-        refused.add((windows.length, windows.key))
-    return None
 
 
 def _alone(index: int) -> int:
@@ -109,33 +122,19 @@ def _ranked(items: Hashes, begins: Sequence[bool], lengths: Places) -> Iterator[
     Yield windows in order of decreasing worth; ties go to a preferred begin, then to the first start, then to the
     shortest windows.
     """
-    groups = list(_alike(items, lengths))
+    groups = list(_equal_windows(items, lengths))
     # The exact rank, which excludes overlapping windows, is computed only when the bound of a group is the best left.
-    heap = [(_bound(group), index, False) for index, group in enumerate(groups)]
+    heap = [(group.bound, index, False) for index, group in enumerate(groups)]
     heapq.heapify(heap)
     while heap:
         _, index, is_exact = heapq.heappop(heap)
         if is_exact:
-            yield groups[index].apart
-        elif (rank := _rank(groups[index].apart, begins, lengths)) < _NOTHING:
+            yield groups[index]
+        elif (rank := groups[index].rank(begins, lengths)) < _NOTHING:
             heapq.heappush(heap, (rank, index, True))
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """All ranges of one length with the same hash, including overlapping ranges."""
-
-    length: int
-    starts: Places
-    key: int
-
-    @cached_property
-    def apart(self) -> _Windows:
-        """The ranges that do not overlap with the previous range."""
-        return _Windows(self.length, _apart(self.starts.tolist(), self.length), self.key)
-
-
-def _alike(items: Hashes, lengths: Places) -> Iterator[_Alike]:
+def _equal_windows(items: Hashes, lengths: Places) -> Iterator[_Windows]:
     """Yield groups of ranges with the same hash that may save enough, by increasing length."""
     hashes = np.zeros(len(items) + 1, dtype=np.uint64)
     for length in range(1, int(lengths.max(initial=0)) + 1):
@@ -149,32 +148,7 @@ def _alike(items: Hashes, lengths: Places) -> Iterator[_Alike]:
         counts = np.diff(bounds)
         if counts.max(initial=0) <= 1:
             break
-        for at in np.flatnonzero(_saved_each(length, counts) * _WHOLE >= _LEAST):
+        enough = next(number for number in count(2) if _saved(length, number) * _WHOLE >= _LEAST)
+        for at in np.flatnonzero(counts >= enough):
             places = order[bounds[at] : bounds[at + 1]]
-            yield _Alike(length, places, int(hashes[places[0]]))
-
-
-def _bound(group: _Alike) -> _Rank:
-    """Return a lower bound on the rank of the disjoint windows of a group."""
-    return -_saved(group.length, len(group.starts)) * _WHOLE, -1, 0, group.length
-
-
-def _rank(windows: _Windows, begins: Sequence[bool], lengths: Places) -> _Rank:
-    start, *others = windows.starts
-    # Ops before the first layer may have no layer, so the first range may begin there; the second then begins well.
-    well = begins[start] or any(begins[other] for other in others[:1])
-    whole = well and windows.length == lengths[start]
-    return -(windows.saved * _WHOLE if whole else windows.saved), -int(well), start, windows.length
-
-
-def _saved_each(length: int, counts: Places) -> Places:
-    return (counts - 1) * length - counts * _CALL - _HEAD
-
-
-def _apart(starts: Iterable[int], length: int) -> tuple[int, ...]:
-    """Return the starts of the windows that do not overlap with the previous one, beginning with the first."""
-    disjoint: list[int] = []
-    for start in starts:
-        if not disjoint or start >= disjoint[-1] + length:
-            disjoint.append(start)
-    return tuple(disjoint)
+            yield _Windows(length, places, int(hashes[places[0]]))

@@ -32,12 +32,8 @@ class Table:
 
     def table(self) -> Group:
         """Return `SIZES = {...}`."""
-        rows = (self._row(key, row) for key, row in self._rows.items())
+        rows = (tuple_of(map(literal, row), prefix=f"{flat(string(key))}: ") for key, row in self._rows.items())
         return Group(f"{TABLE} = {{", tuple(rows), "}")
-
-    @staticmethod
-    def _row(key: str, row: tuple[object, ...]) -> Group:
-        return tuple_of(map(literal, row), prefix=f"{flat(string(key))}: ")
 
     def _unused(self, key: str) -> str:
         name, count = key, 1

@@ -7,7 +7,6 @@ computed in the same way as differences between ranks. A rank is several devices
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -30,8 +29,8 @@ class Where:
 
     @cached_property
     def grid(self) -> Mesh:
-        """The grid of the mesh."""
-        return grid_of(self.mesh)
+        """The mesh with devices on all axes."""
+        return Mesh(tuple(Axis(axis.name, axis.size) for axis in self.mesh.axes), self.mesh.name)
 
     @cached_property
     def temporal(self) -> frozenset[str]:
@@ -40,7 +39,7 @@ class Where:
 
     def devices(self, op: Operation) -> Devices:
         """Return the grid devices that `op` runs on."""
-        return _devices(self.mesh, self.loop, tuple(parts_of(op).items()))
+        return _devices(self, tuple(parts_of(op).items()))
 
     def unsettled(self, op: Operation, sharding: Sharding) -> frozenset[str]:
         """Return the temporal axes along which a value with this sharding has several parts and `op` selects none."""
@@ -48,19 +47,11 @@ class Where:
         return self.temporal.intersection((*sharding.split_axes, *sharding.partial_axes)) - settled
 
 
-@lru_cache(maxsize=256)
-def grid_of(mesh: Mesh) -> Mesh:
-    """Return `mesh` with devices on all axes."""
-    return Mesh(tuple(Axis(axis.name, axis.size) for axis in mesh.axes), mesh.name)
-
-
 @lru_cache(maxsize=1024)
-def _devices(mesh: Mesh, loop: str | None, at: tuple[tuple[str, int], ...]) -> Devices:
-    grid, parts = grid_of(mesh), range(mesh.axis(loop).size if loop is not None else 1)
-    settled = dict(at)
-
-    def device(rank: int, part: int) -> int:
-        place: Mapping[str, int] = {**mesh.coordinates(rank), **settled}
-        return grid.rank({**place, loop: part} if loop is not None else dict(place))
-
-    return tuple(tuple(device(rank, part) for part in parts) for rank in range(mesh.device_count))
+def _devices(where: Where, at: tuple[tuple[str, int], ...]) -> Devices:
+    mesh, loop = where.mesh, where.loop
+    by_part: list[dict[str, int]] = [{}] if loop is None else [{loop: part} for part in range(mesh.axis(loop).size)]
+    return tuple(
+        tuple(where.grid.rank({**mesh.coordinates(rank), **dict(at), **part}) for part in by_part)
+        for rank in range(mesh.device_count)
+    )

@@ -29,6 +29,7 @@ from ...dialects.pipe import SCHEDULE, FragmentOp, TransferOp, YieldOp
 from ...dialects.placed import parts_of
 from ...dialects.sharding_attrs import ShardingAttr, SignatureAttr
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, ReshardOp, StartOp, WaitOp
+from ...dialects.step import SHARDING, argument_attributes
 from ...ir.collectives import find_step
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
@@ -39,8 +40,6 @@ from .local_compute import run_op, signature_of
 from .local_values import Spread, accumulate, assemble, convert, filled, masked, split, take_step
 from .stage_order import check_stage_order
 from .transfers import deliver
-
-SHARDING = "spmd.sharding"
 
 
 def interpret(
@@ -83,18 +82,6 @@ def find_function(module: ModuleOp, name: str | None = None) -> FuncOp:
         expected = f"@{name}" if name else "one function, or the name of one"
         raise VerifyException(f"expected {expected} in the module; its functions with a body: {names}")
     return functions[name]
-
-
-def argument_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
-    """Return the attributes of each argument: its role, and its sharding if it has one."""
-    count = len(func.body.block.args)
-    return [dict(entry.data) for entry in func.arg_attrs.data] if func.arg_attrs is not None else [{}] * count
-
-
-def result_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
-    """Return the attributes of each result."""
-    count = len(func.function_type.outputs)
-    return [dict(entry.data) for entry in func.res_attrs.data] if func.res_attrs is not None else [{}] * count
 
 
 _ONE = Mesh(())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.dialects.func import FuncOp
@@ -10,9 +12,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...dialects import train
 from ...dialects.compute import dtype_of, python_value, shape_of
+from ...dialects.step import argument_attributes
 from ..calls.dtypes import torch_dtype
 from .errors import value_text
-from .interpreter import argument_attributes
 
 RANGE = "train.range"
 """The attribute with the half-open range of an integer argument, by default `[0, 2)`."""
@@ -53,7 +55,7 @@ def batch_ranges(func: FuncOp) -> dict[str, tuple[int, int]]:
     }
 
 
-def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Generator) -> torch.Tensor:
+def _input(argument: SSAValue, roles: Mapping[str, Attribute], generator: torch.Generator) -> torch.Tensor:
     shape, dtype = shape_of(argument), torch_dtype(dtype_of(argument))
     if isinstance(given := roles.get(VALUE), DenseIntOrFPElementsAttr):
         values = torch.tensor(given.get_values()).to(dtype)
@@ -83,7 +85,7 @@ def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Gene
     return torch.where(torch.rand(shape, generator=generator) < _IGNORED_SHARE, low, drawn)
 
 
-def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:
+def _range(argument: SSAValue, roles: Mapping[str, Attribute]) -> tuple[int, int]:
     limits = python_value(roles[RANGE]) if RANGE in roles else [0, 2]
     match limits:
         case [int(low), int(high)] if low < high:
@@ -93,7 +95,7 @@ def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:
             raise VerifyException(f"{value_text(argument)}: `{RANGE}` must be two rising integers, {found}")
 
 
-def _is_positive(roles: dict[str, Attribute]) -> bool:
+def _is_positive(roles: Mapping[str, Attribute]) -> bool:
     """Return whether an argument must be positive because its square root may be taken."""
     if train.STATE in roles:
         return python_value(roles[train.STATE])[-1] not in _SIGNED

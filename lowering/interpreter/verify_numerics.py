@@ -13,7 +13,8 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from ...dialects import train
 from ...dialects.compute import python_value
-from .interpreter import argument_attributes, interpret, result_attributes
+from ...dialects.step import argument_attributes, result_attributes
+from .interpreter import interpret
 from .random_inputs import random_inputs
 
 TOLERANCE = 1e-8
