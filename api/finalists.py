@@ -18,7 +18,7 @@ from ..ir.cluster import Cluster
 from ..lowering.codegen.load_program import load_text
 from ..passes.errors import PassError
 from ..passes.planning.records import CandidateRecord
-from ..runtime.agreement import of_all_ranks
+from ..runtime.all_ranks import of_all_ranks
 from ..runtime.batches import Batch, items_of
 from ..runtime.executor import Executor
 from ..runtime.faults import ACTIVITY

@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.mesh import Mesh
-from ..runtime.agreement import SAMPLED, digest, of_all_ranks
+from ..runtime.agreement import SAMPLED, digest
+from ..runtime.all_ranks import of_all_ranks
 from ..runtime.executor import Executor
 from ..runtime.local_shard import LocalShard
 from ..runtime.plan import Plan, PlanError, SpreadTensor, Value

@@ -24,7 +24,6 @@ NCCL, the library calls for several tensors become one launch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -37,6 +36,7 @@ from .groups import RankGroup
 from .pieces import (
     Assembly,
     ReceiveBuffers,
+    count_of,
     flatten,
     message,
     packed,
@@ -143,36 +143,22 @@ def _all_gather_padded(group: RankGroup, request: Request) -> Pending:
     return Pending(works, lambda: layout.gathered(rows))
 
 
-def _outgoing(group: RankGroup, request: Request) -> list[list[torch.Tensor]]:
-    """Return, for each part of the group, the pieces of the operands that belong to it."""
-    split = [
-        tensor.split(sizes, dim)
-        for tensor, sizes, dim in zip(request.tensors, request.scattered_sizes(group), request.dims(), strict=True)
-    ]
-    return [[pieces[part] for pieces in split] for part in range(group.size)]
-
-
 def _reduce_scatter_direct(group: RankGroup, request: Request) -> Pending:
-    rows = _outgoing(group, request)
+    rows = request.outgoing(group)
     mine = rows[group.part]
     outgoing = [[p.contiguous() for p in row] if row is not mine else [] for row in rows]
     incoming = [[torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine] for _ in range(group.size)]
     exchange = Exchange(group, outgoing, incoming)
     incoming[group.part] = mine
 
-    def finish() -> list[torch.Tensor]:
-        return [_combined(pieces, request.reduction) for pieces in zip(*incoming, strict=True)]
+    def combined(first: torch.Tensor, second: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        combine = _COMBINE[request.reduction]
+        result = combine(first, second).contiguous()
+        for piece in others:
+            combine(result, piece, out=result)
+        return result
 
-    return Pending([exchange], finish)
-
-
-def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Reduce at least two pieces, in group order."""
-    combine = _COMBINE[reduction]
-    result = combine(pieces[0], pieces[1]).contiguous()
-    for piece in pieces[2:]:
-        combine(result, piece, out=result)
-    return result
+    return Pending([exchange], lambda: [combined(*pieces) for pieces in zip(*incoming, strict=True)])
 
 
 def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
@@ -185,7 +171,7 @@ def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
 
 def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
     op, works = _REDUCE[request.reduction], list[dist.Work | None]()
-    rows = [_to_reduce(row) for row in _outgoing(group, request)]
+    rows = [_to_reduce(row) for row in request.outgoing(group)]
     for root, (messages, _) in zip(group.ranks, rows, strict=True):
         works += [dist.reduce(tensor, root, op, group.handle, async_op=True) for tensor in messages if tensor.numel()]
     _, mine = rows[group.part]
@@ -194,7 +180,7 @@ def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
 
 def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
     """Return the buffers of an all-to-all's results: this rank's part of the split dim, all of the concatenated dim."""
-    own = _outgoing(group, request)[group.part]
+    own = request.outgoing(group)[group.part]
     parts = zip(own, request.concat_dims(), request.gathered_sizes(group), strict=True)
     assemblies = [Assembly(mine, dim, sizes) for mine, dim, sizes in parts]
     put_all(assemblies, group.part, own)
@@ -203,22 +189,22 @@ def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
 
 def _all_to_all_direct(group: RankGroup, request: Request) -> Pending:
     whole = _arrivals(group, request)
-    outgoing = [[p.contiguous() for p in row] for row in _outgoing(group, request)]
+    outgoing = [[p.contiguous() for p in row] for row in request.outgoing(group)]
     incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
     exchange = Exchange(group, outgoing, incoming)
     return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
 
 
 def _all_to_all_native(group: RankGroup, request: Request) -> Pending:
-    rows, dims = _outgoing(group, request), request.concat_dims()
+    rows, dims = request.outgoing(group), request.concat_dims()
     sizes = request.gathered_sizes(group)
     shapes = [
         [piece_shape(p.shape, d, s[part]) for p, d, s in zip(rows[group.part], dims, sizes, strict=True)]
         for part in range(group.size)
     ]
     by_wire = sorted(range(group.size), key=group.wire.__getitem__)
-    sent_counts = [_count([p.shape for p in rows[part]]) for part in by_wire]
-    counts = [_count(shapes[part]) for part in by_wire]
+    sent_counts = [count_of([p.shape for p in rows[part]]) for part in by_wire]
+    counts = [count_of(shapes[part]) for part in by_wire]
     sent = flatten([p for part in by_wire for p in rows[part]], sum(sent_counts))
     received = sent.new_empty(sum(counts))
     work = dist.all_to_all_single(received, sent, counts, sent_counts, group.handle, async_op=True)
@@ -236,10 +222,6 @@ def _broadcast(group: RankGroup, request: Request) -> Pending:
     root = group.ranks[request.root]
     works = [dist.broadcast(r, root, group.handle, async_op=True) for r in results if r.numel()]
     return Pending(works, lambda: results)
-
-
-def _count(shapes: Sequence[Sequence[int]]) -> int:
-    return sum(math.prod(shape) for shape in shapes)
 
 
 METHODS: dict[str, dict[str, Callable[[RankGroup, Request], Pending]]] = {

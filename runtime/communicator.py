@@ -15,12 +15,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .faults import ACTIVITY
-from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
+from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, job_rank, make_groups, world_size
 from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
 from .place import named_range
@@ -91,7 +90,7 @@ class Communicator:
     ) -> None:
         self.mesh = mesh
         self.device = torch.device(device)
-        world, me = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+        world, me = world_size(), job_rank()
         if job is None:
             if world != mesh.device_count:
                 raise ValueError(f"mesh {mesh} has {mesh.device_count} ranks, this job {world}")

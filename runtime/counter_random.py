@@ -38,7 +38,7 @@ Device = torch.device | str | None
 Seed = torch.Tensor | SeedTable
 
 
-class Place(TypedDict, total=False):
+class PlaceOfDraw(TypedDict, total=False):
     """The keyword arguments that all random functions share, as above."""
 
     stream: Required[int]
@@ -61,7 +61,7 @@ class _Part(NamedTuple):
     independent: bool
 
     @staticmethod
-    def of(seed: Seed, like: torch.Tensor | None, **place: Unpack[Place]) -> _Part:
+    def of(seed: Seed, like: torch.Tensor | None, **place: Unpack[PlaceOfDraw]) -> _Part:
         """Return a part with defaults for its place; it is on the device of `like` if `like` is given."""
         size, device = place["size"], like.device if like is not None else torch.device(place.get("device") or "cpu")
         start, whole = place.get("start") or (0,) * len(size), place.get("whole") or size
@@ -107,7 +107,7 @@ def random_dropout(
 
 
 def random_bernoulli(
-    p: torch.Tensor | float, like: torch.Tensor | None, seed: Seed, *, dtype: torch.dtype, **place: Unpack[Place]
+    p: torch.Tensor | float, like: torch.Tensor | None, seed: Seed, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw one with probability `p`, which may be a tensor of probabilities, and otherwise zero."""
     part = _Part.of(seed, p if isinstance(p, torch.Tensor) else like, **place)
@@ -120,7 +120,7 @@ def random_bernoulli(
 
 
 def random_uniform(
-    like: torch.Tensor | None, seed: Seed, low: float, high: float, *, dtype: torch.dtype, **place: Unpack[Place]
+    like: torch.Tensor | None, seed: Seed, low: float, high: float, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw uniform numbers from `low` up to `high`."""
     part = _Part.of(seed, like, **place)
@@ -131,7 +131,7 @@ def random_uniform(
 
 
 def random_normal(
-    like: torch.Tensor | None, seed: Seed, mean: float, std: float, *, dtype: torch.dtype, **place: Unpack[Place]
+    like: torch.Tensor | None, seed: Seed, mean: float, std: float, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw normal numbers."""
     part = _Part.of(seed, like, **place)
@@ -146,7 +146,7 @@ def random_normal(
 
 
 def random_exponential(
-    like: torch.Tensor | None, seed: Seed, lambd: float, *, dtype: torch.dtype, **place: Unpack[Place]
+    like: torch.Tensor | None, seed: Seed, lambd: float, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw exponential numbers of rate `lambd`."""
     part = _Part.of(seed, like, **place)
@@ -156,7 +156,7 @@ def random_exponential(
 
 
 def random_integers(
-    like: torch.Tensor | None, seed: Seed, low: int, high: int, *, dtype: torch.dtype, **place: Unpack[Place]
+    like: torch.Tensor | None, seed: Seed, low: int, high: int, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw integers from `low` to below `high`."""
     part = _Part.of(seed, like, **place)

@@ -36,6 +36,7 @@ from .ending import (
 )
 from .executor import Executor, rates_of
 from .faults import ACTIVITY, FaultBounds
+from .groups import job_rank
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
 from .measured import gathered, recorder_of
@@ -253,7 +254,7 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
     step = load_step(executor.plan.step_spec)
     executor.initialize(step.model, options.seed)
     replicas, finite = REPLICAS.add(executor), FiniteLosses(executor, options.on_nan)
-    speaks = not dist.is_initialized() or dist.get_rank() == 0
+    speaks = job_rank() == 0
     rates = rates_of(executor.plan, options.lr)
     losses: list[float] = []
     seconds: list[float] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -18,6 +18,11 @@ _PACK_BELOW_BYTES = 32 * 1024
 def piece_shape(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
     """Return `shape` with another size along `dim`."""
     return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def count_of(shapes: Iterable[Sequence[int]]) -> int:
+    """Return the number of elements of tensors of `shapes` together."""
+    return sum(map(math.prod, shapes))
 
 
 def flatten(tensors: Sequence[torch.Tensor], length: int) -> torch.Tensor:

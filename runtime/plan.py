@@ -16,12 +16,11 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_shape, local_slices, parse_sharding
-from .faults import ACTIVITY
-from .groups import Axes
+from .all_ranks import of_all_ranks
+from .groups import Axes, world_size
 from .pieces import Sizes
 from .transfers import Transfer
 
@@ -199,7 +198,7 @@ def verify_world(plans: Sequence[Plan]) -> None:
     Raises:
         PlanError: the ranks differ; the message gives the right command to start the job.
     """
-    world = dist.get_world_size() if dist.is_initialized() else 1
+    world = world_size()
     expected = sorted(rank for plan in plans for rank in plan.ranks)
     if expected == list(range(world)):
         return
@@ -217,12 +216,8 @@ def verify_same_plan(digest: str) -> None:
     Raises:
         PlanError: on every rank, if any digest differs; the message lists the programs of the ranks.
     """
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    if world == 1:
-        return
     mine = (digest, torch.__version__, platform.python_version(), socket.gethostname())
-    everyone: list[Any] = [None] * world
-    ACTIVITY.wait("the comparison of programs", lambda: dist.all_gather_object(everyone, mine))
+    everyone = of_all_ranks(mine, "the comparison of programs")
     kinds: dict[tuple[str, str, str], list[int]] = {}
     for rank, (other, torch_version, python, _) in enumerate(everyone):
         kinds.setdefault((other, torch_version, python), []).append(rank)

@@ -122,6 +122,12 @@ class Request:
             result.append(sizes)
         return result
 
+    def outgoing(self, group: RankGroup) -> list[list[torch.Tensor]]:
+        """Return, for each part of the group, the pieces of the operands that belong to it."""
+        operands = zip(self.tensors, self.scattered_sizes(group), self.dims(), strict=True)
+        split = [tensor.split(sizes, dim) for tensor, sizes, dim in operands]
+        return [[pieces[part] for pieces in split] for part in range(group.size)]
+
     def _mismatch(self, group: RankGroup, found: str, sizes: Sizes) -> ValueError:
         return ValueError(
             f"{self}: {found} on part {group.part} of {group.size}, which does not fit parts of {list(sizes)}"

@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from .communicator import Communicator
-from .groups import TIMEOUT, Handles, RankLayout
+from .groups import TIMEOUT, Handles, RankLayout, job_rank
 from .plan import Plan, PlanError
 from .transfers import Channels, Lines
 
@@ -35,8 +34,7 @@ class Stage(NamedTuple):
 
 def my_stage(stages: Sequence[Stage]) -> Stage:
     """Return the stage of this rank of the job; StopIteration if it has none."""
-    me = dist.get_rank() if dist.is_initialized() else 0
-    return next(stage for stage in stages if me in stage.plan.ranks)
+    return next(stage for stage in stages if job_rank() in stage.plan.ranks)
 
 
 def connect(

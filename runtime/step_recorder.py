@@ -55,7 +55,7 @@ _Followed: TypeAlias = tuple[_UnderWay, _Wait, "Future[Any]"]
 """A wait that the thread of a channel does for the main thread, and its result."""
 
 
-class _Clock:
+class _Instants:
     """A source of instants of this rank, and of the ends of asynchronous work."""
 
     def begin(self) -> None:
@@ -77,7 +77,7 @@ class _Clock:
         """End the threads that follow work."""
 
 
-class CpuClock(_Clock):
+class CpuClock(_Instants):
     """A source of instants in seconds of the clock that all processes of a host share."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def _follow(given: queue.SimpleQueue[_Followed | None]) -> None:
                 result.set_exception(error)
 
 
-class CudaClock(_Clock):
+class CudaClock(_Instants):
     """A source of events as instants; the host waits for the device before and after each step."""
 
     def __init__(self, device: torch.device) -> None:

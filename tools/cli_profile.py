@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..ir.cluster_file import cluster_toml
 from ..ir.mesh import Mesh
-from ..runtime.faults import is_lost_peer
+from ..runtime.faults import ACTIVITY, is_lost_peer
 from ..runtime.groups import UNWATCHED
 from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
@@ -107,6 +107,7 @@ def _join(options: Namespace, path: Path | None) -> int:
     request, output = _asked(options, world, device.type)
     request = replace(request, progress=progress_file(path) if path is not None else None)
     signal.signal(signal.SIGTERM, _ended)
+    ACTIVITY.timeout = UNWATCHED
     dist.init_process_group(usual_backend(device), store=store, rank=rank, world_size=world, timeout=UNWATCHED)
     try:
         with _bar(rank == 0) as bar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.cluster import Cluster, Device, Interference, Link
@@ -12,7 +12,7 @@ from ...ir.mesh import Axis, Mesh
 from ...ir.op_cost import COPY, OpWork, op_rate
 from ...ir.op_rate import OpRate
 from .fit import Line, fit_line
-from .journal import Journal, ProfileError
+from .journal import Journal, ProfileError, middle_seconds
 from .op_fit import fit_rates
 from .samples import OpSample
 from .tasks import OVERHEAD, TRANSFER, ExchangeTask, exchanges, groups_of
@@ -48,16 +48,6 @@ class Profile:
     cluster: Cluster
     fits: tuple[FittedNumbers, ...]
     missing: Mapping[str, str]
-
-
-def middle_seconds(rounds: Sequence[Sequence[float]], ranks: Iterable[int] | None = None) -> float:
-    """
-    Return the seconds of a task in the median round: of the slowest rank, or of the mean of `ranks`.
-    """
-    if ranks is None:
-        return statistics.median(max(by_rank) for by_rank in rounds)
-    chosen = list(ranks)
-    return statistics.median(statistics.fmean(by_rank[rank] for rank in chosen) for by_rank in rounds)
 
 
 def mesh_of(journal: Journal) -> Mesh:

@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
@@ -30,7 +30,7 @@ from .delays import Delays
 from .devices import device_name, memory_bytes
 from .host_load import HostLoadMonitor
 from .interference import InterferenceMeter
-from .journal import Journal, ProfileError
+from .journal import Journal, ProfileError, middle_seconds
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
 from .samples import REFUSALS, OpSample
 from .tasks import (
@@ -267,7 +267,7 @@ class _Session:
             return
         if (run := self._made(task, warm=before is None)) is None:
             return
-        expected = _middle(before) if before is not None and not task.timed else self._first_look(run)
+        expected = middle_seconds(before) if before is not None and not task.timed else self._first_look(run)
         if before is None and self._request.network and expected > most and last:
             self._leave_out(task, f"one call takes {expected:.2g} s", most)
             return
@@ -358,8 +358,3 @@ class _Session:
             self._journal.save(self._request.progress)
         if self._observe is not None:
             self._observe.saved(self._journal)
-
-
-def _middle(rounds: Sequence[Sequence[float]]) -> float:
-    """Return the seconds of the slowest rank in the median round."""
-    return statistics.median(max(by_rank) for by_rank in rounds)
