@@ -237,13 +237,7 @@ def import_training_step(
 ) -> ModuleOp:
     """Return the IR of a training step, with global shapes and no decisions; CaptureError if it cannot be captured."""
     captured = capture_step(
-        step.model,
-        step.loss,
-        step.optimizer,
-        step.batch,
-        metrics=step.metrics,
-        precision=step.precision,
-        dtype=dtype,
+        step.model, step.loss, step.optimizer, step.batch, metrics=step.metrics, precision=step.precision, dtype=dtype
     )
     module = import_step(
         captured, batch=batch_items(step.batch), gradients=gradients, probe=probe, no_rows=step.no_rows
@@ -370,12 +364,7 @@ def _emitted(
         about, (program, spent), texts = checked_report(), emitted(), None
     else:
         # Emission may fail on invalid IR. This process runs `checked_report`, so its clearer error comes first.
-        jobs: list[Callable[[], Any]] = [
-            checked_report,
-            emitted,
-            lambda: _text(undecided),
-            lambda: _text(module),
-        ]
+        jobs: list[Callable[[], Any]] = [checked_report, emitted, lambda: _text(undecided), lambda: _text(module)]
         about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, processes)
         texts = planned, before
     about["pass_seconds"]["emit"] = spent

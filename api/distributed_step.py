@@ -23,13 +23,13 @@ from ..runtime.agreement import GivenAlike, verify_alike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.executor import Executor, GivenRate, rates_of
 from ..runtime.faults import ACTIVITY
+from ..runtime.layer_ranges import ProfiledLayers
 from ..runtime.non_finite import FiniteLosses, OnNan
 from ..runtime.plan import PlanError
-from ..runtime.profiled_layers import ProfiledLayers
 from ..runtime.recording import named_tensors
 from ..runtime.replicas import REPLICAS
 from ..runtime.sampler import ShareSampler
-from .batch_values import BatchValues
+from .batch_form import BatchValues
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard

@@ -40,8 +40,7 @@ from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.rank_devices import device_of_group
 from ..runtime.watch import Watch
-from .batch_form import BatchForm
-from .batch_values import BatchValues
+from .batch_form import BatchForm, BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
 from .compile import CompiledStep, Observer, PlanOptions, verify_pins
 from .distributed_step import DistributedStep

@@ -18,6 +18,7 @@ from .executor import Executor
 from .fused_attention import attention, attention_backward
 from .grouped_products import grouped_bmm, grouped_bmm_backward, grouped_mm, grouped_mm_backward
 from .indexed import (
+    add_rows,
     embedding_dense_backward_part,
     embedding_part,
     gather_part,
@@ -30,23 +31,14 @@ from .indexed import (
     scatter_add_part,
     scatter_src_part,
     scatter_value_part,
+    take_rows,
 )
 from .launch import launch, main
 from .layers import by_layer, grouped, in_order, per_layer, split, updated
 from .multi_tensor import foreach, foreach_, sum_of_squares
-from .optimizers import (
-    adam_,
-    adamw_,
-    assign_,
-    increment,
-    joined_adam_,
-    joined_adamw_,
-    joined_sgd_,
-    sgd_,
-)
+from .optimizers import adam_, adamw_, assign_, increment, joined_adam_, joined_adamw_, joined_sgd_, sgd_
 from .parts import accumulate, part_of
 from .plan import Plan, Result, Value
-from .row_lists import add_rows, take_rows
 from .spawn import run_ranks
 from .stages import Stage
 from .transfers import Holders, Transfer

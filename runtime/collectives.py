@@ -5,7 +5,7 @@ The collectives, by kind and method.
 kind            method             how
 ==============  =================  ================================================================
 all_reduce      native             the library's; small tensors of a bucket travel as one message
-all_gather      direct             each rank sends its part to every other rank (`exchange`)
+all_gather      direct             each rank sends its part to every other rank (`Exchange`)
                 padded             the library's: each large tensor with equal parts by itself, the other
                                    tensors in one message, parts padded to the largest (`rows.py`)
                 grouped_broadcast  each part is broadcast by its owner, without padding
@@ -31,7 +31,6 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from ..ir.collectives import ALONE_FROM_BYTES
-from .exchange import Exchange
 from .groups import RankGroup
 from .pieces import (
     Assembly,
@@ -40,6 +39,7 @@ from .pieces import (
     flatten,
     message,
     packed,
+    parcels,
     parcels_of_bucket,
     piece_shape,
     put_all,
@@ -47,6 +47,44 @@ from .pieces import (
 )
 from .requests import Pending, Request, Waitable
 from .rows import RowLayout
+
+
+class Exchange:
+    """
+    The messages between this rank and every other rank of a group, all started by the constructor.
+
+    On gloo this was measured to be about twice as fast as the library's all_gather, reduce_scatter and all_to_all,
+    which copy into staging buffers (gloo's reduce_scatter is an all_reduce in disguise). Here a contiguous block
+    travels directly from its source to its destination. Parts of different sizes need no padding.
+
+    Args:
+        group: the ranks that take part.
+        outgoing: the contiguous pieces to send to each part. They must not change before `wait`.
+        incoming: the contiguous tensors to receive into, by the part that sends them.
+    """
+
+    def __init__(
+        self, group: RankGroup, outgoing: Sequence[Sequence[torch.Tensor]], incoming: Sequence[Sequence[torch.Tensor]]
+    ) -> None:
+        self._works: list[Waitable] = []
+        self._mail = ReceiveBuffers()
+        # The buffers of messages in flight must outlive the messages.
+        self._sent: list[torch.Tensor] = []
+        handle, wire = group.handle, group.wire
+        assert handle is not None
+        for step in range(1, group.size):
+            source, target = (group.part - step) % group.size, (group.part + step) % group.size
+            for parcel in parcels(incoming[source]):
+                self._works.append(handle.recv([self._mail.expect(parcel)], wire[source], 0))
+            for parcel in parcels(outgoing[target]):
+                self._sent.append(message(parcel))
+                self._works.append(handle.send([self._sent[-1]], wire[target], 0))
+
+    def wait(self) -> None:
+        """Block until every message has been sent or received."""
+        for work in self._works:
+            work.wait()
+        self._mail.unpack()
 
 
 def _renamed(new: str, old: str) -> Callable[..., dist.Work]:
@@ -59,11 +97,7 @@ _reduce_scatter_single = _renamed("reduce_scatter_single", "reduce_scatter_tenso
 
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
+_COMBINE: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
 def _launch(

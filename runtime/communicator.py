@@ -125,13 +125,7 @@ class Communicator:
         return self.mesh.part(self.rank, axes)
 
     def all_reduce(
-        self,
-        x: torch.Tensor,
-        axes: Axes,
-        reduction: str = "sum",
-        *,
-        donate: bool = False,
-        method: str | None = None,
+        self, x: torch.Tensor, axes: Axes, reduction: str = "sum", *, donate: bool = False, method: str | None = None
     ) -> torch.Tensor:
         """Reduce `x` over the group. With `donate` the result may overwrite a contiguous `x`."""
         return self._now(Request("all_reduce", (x,), axes, reduction=reduction, method=method, donate=donate))

@@ -16,11 +16,11 @@ from torch import nn
 from ..ir.counter import step_seed
 from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
+from .counter_random import SeedTable
 from .faults import ACTIVITY
 from .host_memory import keep_freed_memory
 from .initialize import initialize
 from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
-from .seed_table import SeedTable
 from .stages import Stage, StepFunction, my_stage
 from .step_recorder import RECORDING
 

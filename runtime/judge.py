@@ -138,8 +138,7 @@ class Judge:
         if len(left) == len(self._reports) and len(steps) > 1:
             details = ", ".join(f"{report.step} on {self.named(rank)}" for rank, report in enumerate(self._reports))
             return Verdict(
-                (),
-                f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches",
+                (), f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches"
             )
         for rank in self._waiting(now) if left else ():
             mine, first = self._reports[rank], min(left, key=lambda other: self._reports[other].step)

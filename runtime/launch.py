@@ -25,24 +25,16 @@ from ..ir.overlap_table import measured_table
 from ..ir.text_file import write_atomically
 from .communicator import Communicator
 from .compiled.load import compiled_stages
-from .ending import (
-    await_ranks,
-    error_text,
-    fail,
-    report_errors_once,
-    stay_on_loopback,
-    verify_launcher,
-    watch_job,
-)
+from .ending import await_ranks, error_text, fail, report_errors_once, stay_on_loopback, verify_launcher, watch_job
 from .executor import Executor, rates_of
 from .faults import ACTIVITY, FaultBounds
 from .groups import job_rank
 from .initialize import drawn_alike
+from .layer_ranges import ProfiledLayers
 from .lifetime import die_with_parent
 from .measured import gathered, recorder_of
 from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
-from .profiled_layers import ProfiledLayers
 from .rank_devices import agree_on_device, single_device, usual_backend
 from .replicas import REPLICAS
 from .saving import SaveOptions, Saving

@@ -43,13 +43,7 @@ _OVERWRITING = {
 }
 
 # Ops that only allocate memory.
-_RESERVING = {
-    "aten::empty",
-    "aten::empty_like",
-    "aten::empty_strided",
-    "aten::new_empty",
-    "aten::new_empty_strided",
-}
+_RESERVING = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 
 
 # Functions of `torch.nn.init` that check the numbers that they draw, and may draw again.
@@ -117,11 +111,7 @@ class _Recorder(TorchDispatchMode):
         self._known: set[Storage] = set()
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)

@@ -108,11 +108,7 @@ def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: byt
     torch.set_num_threads(1)
     try:
         dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=timeout),
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout)
         )
         fn, args = pickle.loads(call)
         # torch's own pickling of tensors shares memory that ends with this process.

@@ -7,7 +7,7 @@ waiter, which waits first: a thread per channel on a CPU, and on CUDA an event o
 step runs the same calls in the same order. Without a recorder, nothing is recorded.
 
 torch.profiler cannot replace this recorder: on gloo it ends a receive when the program waits for it, and not when the
-message arrives, and most collectives on gloo consist of sends and receives (`exchange`).
+message arrives, and most collectives on gloo consist of sends and receives (`collectives.Exchange`).
 """
 
 from __future__ import annotations

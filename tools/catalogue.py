@@ -65,10 +65,5 @@ def _xdsl_passes() -> str:
 def _wrapped(text: str, indent: int = 2) -> str:
     margin = " " * indent
     return textwrap.fill(
-        text,
-        width=100,
-        initial_indent=margin,
-        subsequent_indent=margin,
-        break_on_hyphens=False,
-        break_long_words=False,
+        text, width=100, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
     )

@@ -315,11 +315,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "replan": ("cli_replan:replan_command", "Plan again for other devices, moving little state", _replan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
     "explain": ("cli_explain:explain_command", "Say why a plan won, and what others would cost", _explain_options),
-    "report": (
-        "cli_report:report_command",
-        "Write a page that shows a plan and the reasons",
-        _report_options,
-    ),
+    "report": ("cli_report:report_command", "Write a page that shows a plan and the reasons", _report_options),
     "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),

@@ -155,12 +155,7 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
                 "measure as many ranks as the plan has",
             )
         request = ProfileRequest(
-            mesh,
-            samples,
-            options.seconds,
-            network=False,
-            resume=options.resume,
-            rehearsals=wanted.rehearsals,
+            mesh, samples, options.seconds, network=False, resume=options.resume, rehearsals=wanted.rehearsals
         )
         return request, Output(base.name, samples, base)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem

@@ -35,8 +35,7 @@ from .cli_console import print_report, working
 from .ir_input import load_module
 from .measured_tables import measured_record, measured_tables, read_measured, with_measured
 from .simulation_plots import plot_points, plot_timeline, require_matplotlib
-from .simulation_rows import Point, step_record, sweep_record
-from .simulation_tables import points_table, tables
+from .simulation_tables import Point, points_table, step_record, sweep_record, tables
 
 
 def simulate_command(options: Namespace) -> int:

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xdsl.ir import Attribute, Dialect, Operation, TypeAttribute
-from xdsl.irdl import (
-    IRDLOperation,
-    OpDef,
-    OptionalDef,
-    VariadicDef,
-)
+from xdsl.irdl import IRDLOperation, OpDef, OptionalDef, VariadicDef
 
 from ..ir.not_supported import NOT_SUPPORTED, Refusal
 from ..ir.ops.spec import OpSpec

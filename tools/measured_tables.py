@@ -18,7 +18,7 @@ from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
 from .cli_arguments import command_line, tool_error
-from .simulation_rows import OverlapRow
+from .simulation_tables import OverlapRow
 
 MOST_ROWS = 12
 """The number of longest collectives that are listed."""

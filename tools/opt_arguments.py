@@ -97,13 +97,7 @@ def _parser() -> ToolParser:
     )
     add = parser.add_argument
     add("input", nargs="?", default="-", metavar="FILE", help="the IR file; - or nothing for standard input")
-    add(
-        "-o",
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="where to write the IR; standard output if not given",
-    )
+    add("-o", "--output", default="-", metavar="FILE", help="where to write the IR; standard output if not given")
     pipeline_help = "the passes to run, in order, with their options"
     add("-p", "--pass-pipeline", default="", metavar="PASSES", help=pipeline_help)
     for when in ("before", "after"):

@@ -118,10 +118,7 @@ class _ToolRun:
         options = self.options
         self.ctx = _context(options)
         self.to_text = partial(
-            module_text,
-            generic=options.mlir_print_op_generic,
-            locations=options.mlir_print_debuginfo,
-            ctx=self.ctx,
+            module_text, generic=options.mlir_print_op_generic, locations=options.mlir_print_debuginfo, ctx=self.ctx
         )
         self.dumps = IRDumps(
             sys.stderr,

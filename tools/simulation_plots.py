@@ -11,7 +11,7 @@ from ..passes.analysis.simulation.bars import bars_of
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import class_name
 from .cli_arguments import tool_error
-from .simulation_rows import Point
+from .simulation_tables import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

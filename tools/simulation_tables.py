@@ -1,17 +1,142 @@
-"""The results of a simulation as tables for a terminal."""
+"""The results of a simulation, as tables for a terminal and as rows for JSON: times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
+from ..ir.overlap import Overlap
 from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import bytes_text, seconds_text
-from ..passes.analysis.simulation.longest import longest_waiting
+from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
+from ..passes.analysis.simulation.held import HeldBytes
+from ..passes.analysis.simulation.longest import longest_waiting, longest_waits, seconds_by_name
+from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
-from .simulation_rows import Point, overlap_rows, path_rows, rank_rows, wait_rows
+
+
+@dataclass(frozen=True)
+class RanksRow:
+    """
+    The step of a class of equivalent ranks.
+
+    Args:
+        busy: busy seconds of each stream.
+        sent: bytes that each rank sends, by kind.
+    """
+
+    ranks: str
+    compute: float
+    waiting: float
+    busy: Mapping[str, float]
+    sent: Mapping[str, float]
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class OverlapRow:
+    """The overlap of communication with computation, by phase and channel (`over`)."""
+
+    ranks: str
+    phase: str
+    over: str
+    overlap: Overlap
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the row with the derived figures, for JSON."""
+        figures = ("compute", "communication", "overlapped", "exposed", "ratio")
+        found = {"ranks": self.ranks, "phase": self.phase, "over": self.over}
+        return {**found, **{name: getattr(self.overlap, name) for name in figures}}
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """Seconds of an op, collective or transfer, with `*` in the place of layer numbers."""
+
+    name: str
+    seconds: float
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a sweep, with its simulation or the error that prevented it."""
+
+    value: float
+    simulation: Simulation | None
+    problem: str = ""
+
+    @property
+    def seconds(self) -> tuple[float, float, float] | None:
+        """The seconds of the step, and the compute and waiting seconds of the ranks that compute longest."""
+        if self.simulation is None:
+            return None
+        found = self.simulation
+        busiest = max(found.classes, key=lambda each: found.compute_seconds(each.number)).number
+        return found.seconds, found.compute_seconds(busiest), found.exposed_seconds(busiest)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the value with its times, for JSON."""
+        times = self.seconds or (None, None, None)
+        found = dict(zip(("step", "compute", "waiting"), times, strict=True))
+        return {"value": self.value, **found, "problem": self.problem}
+
+
+def rank_rows(simulation: Simulation) -> Iterator[RanksRow]:
+    """Yield the row of each class of ranks."""
+    held = HeldBytes(simulation)
+    for each in simulation.classes:
+        yield RanksRow(
+            class_name(each),
+            simulation.compute_seconds(each.number),
+            simulation.exposed_seconds(each.number),
+            dict(simulation.busy_seconds(each.number)),
+            dict(simulation.sent_bytes(each.number)),
+            held.peak(each),
+        )
+
+
+def overlap_rows(simulation: Simulation) -> Iterator[OverlapRow]:
+    """Yield the overlap of communication, on the ranks of each stage that compute longest."""
+    for stage in dict.fromkeys(each.stage for each in simulation.classes):
+        ranks = simulation.busiest(stage)
+        for (phase, channel), overlap in overlaps(simulation, ranks.number).items():
+            yield OverlapRow(class_name(ranks), phase, channel, overlap)
+
+
+def wait_rows(simulation: Simulation) -> list[OpRow]:
+    """Return the ops that the ranks with the longest waits wait for, the longest first."""
+    waits = longest_waits(simulation, longest_waiting(simulation).number)
+    return [OpRow(name, seconds, kind) for (name, kind), seconds in waits]
+
+
+def path_rows(simulation: Simulation) -> tuple[int, list[OpRow]]:
+    """Return the number of ops and collectives on the critical path, and their rows, the longest first."""
+    path = seconds_by_op(simulation, critical_path(simulation))
+    return len(path), [OpRow(*row) for row in seconds_by_name(path)]
+
+
+def step_record(simulation: Simulation) -> dict[str, object]:
+    """Return the results of one step, for JSON."""
+    return {
+        "step": simulation.seconds,
+        "ranks": [asdict(row) for row in rank_rows(simulation)],
+        "overlap": [row.as_dict() for row in overlap_rows(simulation)],
+        "waits": {
+            "ranks": class_name(longest_waiting(simulation)),
+            "ops": [asdict(row) for row in wait_rows(simulation)],
+        },
+        "critical_path": [{"name": row.name, "seconds": row.seconds} for row in path_rows(simulation)[1]],
+    }
+
+
+def sweep_record(what: str, points: Sequence[Point]) -> dict[str, object]:
+    """Return the results of a sweep, for JSON."""
+    return {"field": what.partition("=")[0], "points": [point.as_dict() for point in points]}
+
 
 MOST_ROWS = 8
 """The number of longest ops and collectives that are listed."""

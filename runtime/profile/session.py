@@ -26,10 +26,8 @@ from ..faults import is_lost_peer
 from ..host_memory import keep_freed_memory
 from ..rank_devices import backend_of
 from .clock import Clock
-from .delays import Delays
-from .devices import device_name, memory_bytes
-from .host_load import HostLoadMonitor
-from .interference import InterferenceMeter
+from .devices import HostLoadMonitor, device_name, memory_bytes
+from .interference import Delays, InterferenceMeter
 from .journal import Journal, ProfileError, middle_seconds
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
 from .samples import REFUSALS, OpSample
