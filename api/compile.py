@@ -193,7 +193,6 @@ class CompiledStep:
     A planned training step and its program.
 
     Args:
-        report: the contents of `plan.json`.
         began: the start of planning, by `time.time()`.
         undecided: the step before any decision, the input of `explain`, or None if `search-plan` did not run.
         texts: the texts of `module` and `undecided`, in this order, if they are already printed; `save` writes them.
@@ -281,7 +280,6 @@ def compile_step(
     Plan a training step for a cluster.
 
     Args:
-        name: name of the program, for messages.
         step_spec: where the runtime finds the step again: a shipped name or `package.module:callable`.
         observe: called with the name of each phase before it begins, to show progress.
 

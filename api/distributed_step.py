@@ -340,7 +340,6 @@ class DistributedStep(StepState):
         It loads the global batch if the items of a batch are split differently. Its `batch_sampler` has `set_epoch`.
 
         Args:
-            dataset: a data set with a length.
             seed: as in `sampler`, the same on every rank.
             drop_last: whether to drop the incomplete last batch of an epoch; otherwise its shape must be declared, by
                 `parallelize(..., shapes=[batch])`.

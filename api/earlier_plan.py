@@ -23,12 +23,7 @@ LOG = logging.getLogger("shardwright")
 
 @dataclass(frozen=True)
 class EarlierPlan:
-    """
-    A plan of an earlier run.
-
-    Args:
-        folder: the folder that contains it.
-    """
+    """A plan of an earlier run."""
 
     record: PlanRecord
     folder: Path

@@ -57,9 +57,6 @@ def compile_finalists(
 
     Data parallelism is always among the others.
 
-    Args:
-        most: the largest number of plans.
-
     Raises:
         CaptureError, PassError, PipelineError, PinError: as in `compile_step`.
     """

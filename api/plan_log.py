@@ -87,8 +87,6 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     Log a plan: a summary at level INFO, candidates and pass times at DEBUG, and a warning if the plan splits nothing.
 
     Args:
-        report: the contents of `plan.json`.
-        plans: the plans of the stages.
         seconds: the time that the user waited for the plan.
     """
     name = report["name"]

@@ -31,7 +31,6 @@ class PlanRecord:
     A plan that `replan` can start from.
 
     Args:
-        name: name of the program.
         step: the step's name for the runtime, or None if the step was given as objects.
         candidate: the `chosen_candidate` of `plan.json`, which reproduces the plan, or None without a search.
         cluster: the cluster of the plan, on the plan's mesh.

@@ -50,7 +50,6 @@ class ShardedState:
     The values of a step on this rank, by single-device names.
 
     Args:
-        executor: the executor of the step.
         given: the user's DeviceMesh, if the plan was made for one.
     """
 

@@ -133,7 +133,6 @@ class Variants:
 
     Args:
         form: the form of its batches.
-        planner: the planner, on rank 0.
         most: the limit on the number of programs of the forward pass.
     """
 

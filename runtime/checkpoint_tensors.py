@@ -58,9 +58,6 @@ def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int
     """
     Return shape and dtype of each tensor by its name.
 
-    Args:
-        files: names of the files of the checkpoint.
-
     Raises:
         CheckpointError: the metadata is malformed, or names a file or class that no checkpoint contains.
     """

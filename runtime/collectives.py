@@ -58,7 +58,6 @@ class Exchange:
     travels directly from its source to its destination. Parts of different sizes need no padding.
 
     Args:
-        group: the ranks that take part.
         outgoing: the contiguous pieces to send to each part. They must not change before `wait`.
         incoming: the contiguous tensors to receive into, by the part that sends them.
     """

@@ -61,9 +61,7 @@ class Communicator:
     and `wait`. `sizes` are the sizes of the parts of a split dim, in group order; an even split is the default.
 
     Args:
-        mesh: mesh that places the ranks.
         groups: tuples of axes that collectives will run along.
-        device: device of the tensors.
         job: all meshes of the job, including this one, in the same order on every rank, or None if this mesh has all
             ranks.
         channels: channels to the other stages, if there are any.
@@ -198,8 +196,6 @@ class Communicator:
 
         Args:
             kind: the name of a synchronous method that communicates.
-            tensors: the operands.
-            axes: the mesh axes.
             options: the other arguments of the method. A dim, or sizes, may differ per tensor, as a tuple.
 
         Raises:
@@ -227,7 +223,6 @@ class Communicator:
         Begin to send this rank's part of a value to another stage, without waiting for other ranks.
 
         Args:
-            label: label of the transfer.
             part: index of the part over all temporal axes together.
             value: the value, which must not change before `finish_transfers`; its memory is released when it is sent.
 

@@ -36,9 +36,6 @@ class SeedTable:
 
     A new stream is added when it is first drawn from. From the next step on, the generators of all known streams are
     copied from pinned memory before the step begins, without blocking.
-
-    Args:
-        device: device of the generators.
     """
 
     def __init__(self, device: torch.device) -> None:

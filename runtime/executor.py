@@ -37,9 +37,6 @@ class RankProgram:
     A program with the stage that this rank runs, and the storage of its inputs.
 
     Args:
-        plans: plans of all stages.
-        plan, function: plan and step function of this rank's stage.
-        comm: communicator of this rank.
         places: index of each input in the executor's list of tensors.
     """
 
@@ -68,7 +65,6 @@ class Executor:
 
     Args:
         stages: one or more stages of the program; this rank runs the stage of its mesh.
-        comm: communicator of this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
     the other outputs of the last step, by name, as full tensors on every rank. `main` is the program that `step` runs

@@ -46,9 +46,7 @@ class RankGroup:
     The ranks along some axes, including this process.
 
     Args:
-        axes: the mesh axes.
         ranks: the members, by their ranks in the job, in the order of their parts.
-        part: the part of this process.
         handle: torch's process group, or None for a group of one rank, which never communicates.
         backend: ``gloo`` or ``nccl``; empty for a group of one rank.
     """
@@ -105,7 +103,6 @@ def make_groups(
 
     Args:
         handles: existing groups, which keep their timeouts; new groups are added.
-        device: device of the tensors in the collectives.
 
     Raises:
         ValueError: a mesh does not fit its ranks or the job, or lacks an axis; or the job's group has no backend for

@@ -80,7 +80,6 @@ class Verdict:
 
     Args:
         ranks: ranks at fault that may not end by themselves.
-        text: the message.
     """
 
     ranks: tuple[int, ...]
@@ -93,7 +92,6 @@ class Judge:
     Decides which rank is at fault, by the reports of all ranks.
 
     Args:
-        hosts: host name of each rank.
         stages: ranks of each stage, which should compute for equally long.
     """
 

@@ -109,8 +109,6 @@ def process_group(
     process ends with its parent process.
 
     Args:
-        name: name of the program, for messages.
-        bounds: how soon a fault ends the job.
         report_errors: whether to report an error when it ends the script, even if it never reaches the context.
     """
     if "RANK" not in os.environ:
@@ -233,9 +231,6 @@ def _errors_told(name: str) -> Generator[None, None, None]:
 def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, program: str) -> list[float]:
     """
     Train on the example batch.
-
-    Args:
-        program: source text of the stages.
 
     Returns:
         The losses, which rank 0 prints during training.

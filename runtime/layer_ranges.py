@@ -124,13 +124,7 @@ class LayerRange:
 
 
 class ProfiledLayers:
-    """
-    Makes an executor run the program with ranges while torch's profiler or a recorder of steps is on.
-
-    Args:
-        executor: executor of the program.
-        program: source text of the program.
-    """
+    """Makes an executor run the program with ranges while torch's profiler or a recorder of steps is on."""
 
     def __init__(self, executor: Executor, program: str) -> None:
         self._executor, self._program = executor, program

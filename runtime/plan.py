@@ -41,7 +41,6 @@ class SpreadTensor:
         name: the name in the single-device model, for a parameter, for the parameter of a state or gradient, and for
             a buffer; the key, or the position as a string, of a batch item; the number of the group of
             parameters of a learning rate, if there are several.
-        shape: the global shape.
         dtype: torch's name of the dtype, such as ``float32``.
         sharding: the sharding in the text form of `ir.sharding`; empty for a replicated value.
     """
@@ -130,8 +129,6 @@ class Plan:
     A program's description of its inputs, outputs and mesh; in a pipeline, the description of one stage.
 
     Args:
-        name: name of the model, for messages.
-        mesh: mesh that places the ranks.
         inputs: arguments of the program's function, in order, after the communicator.
         outputs: results of the program's function, in order.
         groups: the axes of its collectives.
@@ -139,7 +136,6 @@ class Plan:
             ``package.module:callable`` that returns an object with ``model`` and ``batch``.
         optimizer: the ``kind``, original ``lr`` and other settings of the optimizer, or the settings of several
             ``groups`` of parameters with the names of their ``members``; None for a program that updates nothing.
-        versions: versions of the software that planned the program.
         ranks: ranks of the job on the mesh, in the order of the mesh; by default the first ranks.
         transfers: transfers between the stages of a pipeline, or at least the transfers of this stage.
     """

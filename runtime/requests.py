@@ -26,7 +26,6 @@ class Request:
     Args:
         kind: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``broadcast``.
         tensors: the local operands.
-        axes: the mesh axes to communicate along.
         dim: the dim that is gathered, scattered or, in an all-to-all, split.
         sizes: the sizes of the parts of `dim` in group order; an even split if None.
         concat_dim, concat_sizes: the same for the dim that an all-to-all joins. If it equals `dim`, the boundaries of

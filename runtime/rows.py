@@ -44,8 +44,6 @@ class RowLayout:
     Args:
         group: the ranks that take part; rows are in the order of ranks, which may differ from the order of parts.
         shapes: unsplit shape of each operand.
-        dims: split dim of each operand.
-        sizes: sizes of the parts of each operand.
         itemsize: the bytes of an element.
     """
 

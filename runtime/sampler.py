@@ -15,7 +15,6 @@ class ShareSampler(Sampler[list[int]]):
     All ranks shuffle in the same order, so that together they see each global batch once.
 
     Args:
-        length: length of the data set.
         batch: the number of rows of a global batch.
         rows: rows of the batch that this rank computes on (`DistributedStep.rows`).
         seed: seed of the order, together with the epoch; if None, the data set's order is used.

@@ -56,7 +56,6 @@ def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeo
 
     Args:
         fn: a function that the processes can import by name; it, `args` and the results are pickled.
-        world_size: the number of ranks.
         args: arguments, the same on all ranks.
         timeout: seconds until the ranks are ended.
 

@@ -24,7 +24,6 @@ class Stage(NamedTuple):
     A program, or a stage of a pipeline, that the ranks of one mesh run.
 
     Args:
-        plan: plan of the stage.
         step: function of the communicator and the plan's inputs that returns the plan's outputs, as local tensors.
     """
 
@@ -51,10 +50,8 @@ def connect(
     Create the communicator of this rank's stage, with channels to other stages. Every rank of the job must call this.
 
     Args:
-        timeout: timeout of messages.
         checked: as in `Communicator`.
         lines, handles: lines and groups of other programs of the same job, to reuse; new groups are added to `handles`.
-        communicator: class of the communicator.
 
     Raises:
         PlanError: there are several stages on GPUs, and all streams of a GPU share one hardware queue.

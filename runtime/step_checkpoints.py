@@ -35,7 +35,6 @@ class Restored:
     Args:
         step: the number of finished steps.
         extra: the object that was passed to `save`.
-        path: path of the checkpoint.
     """
 
     step: int

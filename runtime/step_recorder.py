@@ -183,8 +183,6 @@ class StepRecorder:
     Records the steps of one rank while it is on (`recording`).
 
     Args:
-        device: device of the tensors.
-        rank: rank in the job.
         stages: ranks of each stage, in order.
         first: phase at the start of a step; ``all`` if the program does not report its phases.
     """
@@ -330,7 +328,6 @@ def computed(phases: Sequence[tuple[str, float]], end: float, waits: Sequence[Sp
 
     Args:
         phases: phases of the step, each with its start.
-        end: end of the step.
         waits: spans when the rank waits.
     """
     spans_by_phase: defaultdict[str, list[Span]] = defaultdict(list)

@@ -82,7 +82,6 @@ class _Target:
     The step to simulate.
 
     Args:
-        planned: the planned step.
         undecided: the step before any decision, for planning again, or None if it is unknown; then planning again first
             undoes the decisions of `planned`.
     """

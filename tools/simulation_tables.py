@@ -24,7 +24,6 @@ class RanksRow:
     The step of a class of equivalent ranks.
 
     Args:
-        busy: busy seconds of each stream.
         sent: bytes that each rank sends, by kind.
     """
 

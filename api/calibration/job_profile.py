@@ -31,7 +31,6 @@ def job_profile(
     Args:
         device: the type of the ranks' devices, `cpu` or `cuda`.
         seconds: approximate duration of the measurement.
-        name: name of the cluster.
     """
     samples = family_samples(dtypes_of(device), quick=seconds < QUICK_SECONDS)
     in_step, rehearsals = _reference(mesh) if device == "cpu" else ((), ())

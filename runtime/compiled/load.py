@@ -17,9 +17,6 @@ def compiled_stages(stages: Sequence[Stage], program: str, device: torch.device)
     """
     Return stages that compute the same as the given stages, and are compiled in their first step.
 
-    Args:
-        program: source text of the stages.
-
     Raises:
         PlanError: as in `verify_usable`.
     """

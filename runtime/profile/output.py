@@ -20,8 +20,6 @@ class Output:
     The contents of a profile's output file.
 
     Args:
-        name: name of the cluster.
-        samples: the measured ops.
         base: an existing cluster that receives the times of the ops, or None to measure a new cluster.
         in_step: ops that were timed in a step; their times correct the rates of a new cluster.
     """

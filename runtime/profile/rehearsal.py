@@ -50,7 +50,6 @@ class Rehearsal:
     A plan to rehearse.
 
     Args:
-        name: name of the plan, for messages.
         text: source text of its program, which announces each op by `comm.tick(number)`.
         keys: by rank of the job, and by number, the name of the op in the journal; empty if its time is not kept.
         ranges: by batch item of integers, their lower bound and exclusive upper bound.

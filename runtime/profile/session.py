@@ -76,11 +76,8 @@ class ProfileRequest:
     A request for measurements.
 
     Args:
-        mesh: mesh of all ranks of the job.
-        samples: the ops.
         rehearsals: plans with these ops. On CPUs, ops are timed inside their plans, and only the remaining ops
             are timed in loops.
-        seconds: approximate duration.
         network: whether to measure collectives, transfers, interference and the overhead of a step too, and to
             skip slow tasks. Otherwise every sample is required, and rehearsals get all the time.
         progress: file for the measurements so far, or None to write no file.
