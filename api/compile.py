@@ -58,10 +58,6 @@ PlanAlgorithm: TypeAlias = AlgorithmName | WholePlan
 Observer = Callable[[str], None]
 
 
-def _unobserved(phase: str) -> None:
-    """Ignore the phase."""
-
-
 @dataclass(frozen=True)
 class PlanOptions:
     """
@@ -154,7 +150,9 @@ class PlanOptions:
             "prepare",
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],
-            self._search_plan(whole) if whole is not None else self._flat(cluster, SearchStrategyPass(algorithm)),
+            SearchPlanPass(algorithm=whole, **{name: getattr(self, name) for name in taken_by("search-plan")})
+            if whole is not None
+            else self._flat(cluster, SearchStrategyPass(algorithm)),
             "finish",
         )
         # Passes do not check their option values when they are constructed; the parser does, and names the option.
@@ -163,14 +161,10 @@ class PlanOptions:
     def _algorithm(self) -> PlanAlgorithm:
         if self.algorithm is not None:
             return self.algorithm
-        shares = are_shares(self.ratios)
         searched = any(ways_of(name, value) <= WHOLE_PLANS for name, value in self.given.items())
         if self.pins is not None and not searched and any(pin.preset for pin in load_pins(self.pins)):
             return "fixed"
-        return "eliminate" if shares else "auto"
-
-    def _search_plan(self, algorithm: WholePlan) -> SearchPlanPass:
-        return SearchPlanPass(algorithm=algorithm, **{name: getattr(self, name) for name in taken_by("search-plan")})
+        return "eliminate" if are_shares(self.ratios) else "auto"
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """Return the passes that choose a strategy and its ratios on the cluster's own mesh, without micro-batches."""
@@ -274,7 +268,7 @@ def compile_step(
     *,
     name: str = "step",
     step_spec: str | None = None,
-    observe: Observer = _unobserved,
+    observe: Observer = lambda _: None,
 ) -> CompiledStep:
     """
     Plan a training step for a cluster.
@@ -304,7 +298,7 @@ def lower(
     name: str,
     step_spec: str | None,
     seconds: dict[str, float],
-    observe: Observer = _unobserved,
+    observe: Observer = lambda _: None,
 ) -> CompiledStep:
     """
     Plan an imported step, which is modified, and emit its program.
@@ -335,7 +329,9 @@ def lower(
         initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
-            _verify(module)
+            if fault := first_fault(module):
+                hint = "run opt-tool --verify-each to see which"
+                raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
             return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
         return _emitted(module, initial, checked_report, began, options.processes, name=name, step_spec=step_spec)
@@ -367,12 +363,6 @@ def _emitted(
         texts = planned, before
     about["pass_seconds"]["emit"] = spent
     return CompiledStep(module, program, about, began, undecided, texts)
-
-
-def _verify(module: ModuleOp) -> None:
-    if fault := first_fault(module):
-        hint = "run opt-tool --verify-each to see which"
-        raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
 
 
 def _text(module: ModuleOp | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -384,7 +384,13 @@ class DistributedStep(StepState):
                 "step.state_dict() into one that you build"
             )
         with self._guard.open():
-            self._fill(named_tensors(self._model))
+            tensors, inputs = (
+                named_tensors(self._model),
+                (value for plan in self._executor.plans for value in plan.inputs),
+            )
+            with torch.no_grad():
+                for value in {value.name: value for value in inputs if value.role in ("param", "buffer")}.values():
+                    tensors[value.name].copy_(self._executor.gather(value))
             before = dict(self._model.named_parameters())
             versions = {name: value._version for name, value in before.items()}
             yield self._model
@@ -397,9 +403,3 @@ class DistributedStep(StepState):
                 f"inside `with step.module():` the parameter {changed[0]!r} was changed, which has no effect on "
                 f"training; {WRITTEN.instead}"
             )
-
-    def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        values = (value for plan in self._executor.plans for value in plan.inputs if value.role in ("param", "buffer"))
-        with torch.no_grad():
-            for name, value in {value.name: value for value in values}.items():
-                tensors[name].copy_(self._executor.gather(value))

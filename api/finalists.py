@@ -83,13 +83,9 @@ def compile_finalists(
 def _most_worthy(records: Sequence[CandidateRecord], most: int) -> list[CandidateRecord]:
     """Return the first records, with data parallelism as the last one if it is not among them."""
     selected = list(records[: max(most, 0)])
-    plain = next((each for each in records if _is_data_parallel(each)), None)
+    whole = (each for each in records if each["mode"] == "whole")
+    plain = next((each for each in whole if [pin.get("preset") for pin in each["choice"]["pins"]] == ["dp"]), None)
     return [*selected[: most - 1], plain] if selected and plain is not None and plain not in selected else selected
-
-
-def _is_data_parallel(record: CandidateRecord) -> bool:
-    presets = [pin.get("preset") for pin in record["choice"]["pins"]]
-    return record["mode"] == "whole" and presets == ["dp"]
 
 
 def step_seconds(

@@ -21,7 +21,7 @@ from ..runtime.agreement import SAMPLED, digest
 from ..runtime.all_ranks import of_all_ranks
 from ..runtime.executor import Executor
 from ..runtime.local_shard import LocalShard
-from ..runtime.plan import Plan, PlanError, SpreadTensor, Value
+from ..runtime.plan import PlanError, SpreadTensor, Value
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
@@ -125,7 +125,9 @@ class ShardedState:
 
     def _parameter_groups(self, rates: Sequence[float]) -> list[dict[str, Any]]:
         plan = self._executor.plan
-        named = (value.name for stage in self._executor.plans for value in _updated(stage) if value.role == "param")
+        results = ((stage, result) for stage in self._executor.plans for result in stage.outputs)
+        updated = (stage.inputs[result.updates] for stage, result in results if result.updates is not None)
+        named = (value.name for value in updated if value.role == "param")
         members = (plan.optimizer or {}).get("members", [list(dict.fromkeys(named))])
         kind = (plan.optimizer or {}).get("kind", "")
         groups = [_as_in_torch(kind, settings) for settings in plan.parameter_groups]
@@ -278,11 +280,6 @@ def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dic
                     f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all "
                     "ranks the same"
                 )
-
-
-def _updated(plan: Plan) -> Iterator[Value]:
-    """Return the inputs of a step that its outputs update."""
-    return (plan.inputs[result.updates] for result in plan.outputs if result.updates is not None)
 
 
 def _as_in_torch(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:

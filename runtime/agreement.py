@@ -51,11 +51,9 @@ def _listed(values: Sequence[object]) -> str:
     ranks: dict[object, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return ", ".join(f"{value} on {_ranks(holders)}" for value, holders in ranks.items())
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return ", ".join(
+        f"{value} on rank{'s' if len(on) > 1 else ''} {', '.join(map(str, on))}" for value, on in ranks.items()
+    )
 
 
 def share_random_state() -> None:
@@ -103,7 +101,12 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
     if world_size() == 1:
         return False
     tensors = _distinct(named_tensors(model))
-    everyone = of_all_ranks([(name, *_form(tensor), digest(tensor)) for name, tensor in tensors.items()])
+    everyone = of_all_ranks(
+        [
+            (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), digest(tensor))
+            for name, tensor in tensors.items()
+        ]
+    )
     if all(rows == everyone[0] for rows in everyone):
         return False
     for rank, rows in enumerate(everyone):
@@ -122,10 +125,6 @@ def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return each tensor once, under the first of its names."""
     first: dict[int, str] = {}
     return {name: tensor for name, tensor in tensors.items() if first.setdefault(id(tensor), name) == name}
-
-
-def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
 def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) -> None:

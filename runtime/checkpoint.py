@@ -126,7 +126,9 @@ def write(
         save(unfinished, parts, ranks)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
-            mine += [*_written(unfinished, given), unfinished / METADATA]
+            for name, content in given.items():
+                _write_file(unfinished / name, content)
+            mine += [*(unfinished / name for name in given), unfinished / METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
     def commit(files: Mapping[str, list[object]]) -> None:
@@ -135,7 +137,7 @@ def write(
         manifest = {"version": VERSION, **asdict(notes), "files": files, "sha256": ""}
         text = json.dumps({**manifest, "sha256": _text_digest(manifest)}, indent=1)
         _verified(json.loads(text))
-        _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
+        _write_file(unfinished / MANIFEST, text.encode())
         if os.path.lexists(folder / name):
             _remove(folder / name)
         _flush(unfinished)
@@ -304,16 +306,8 @@ def _text_digest(manifest: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Write files to the disk and return their paths."""
-    for name, content in files.items():
-        _write_file(folder / name, lambda path: path.write_bytes(content))
-    return [folder / name for name in files]
-
-
-def _write_file(path: Path, make: Callable[[Path], object]) -> None:
-
-    make(path)
+def _write_file(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
     _flush(path)
 
 

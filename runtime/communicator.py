@@ -279,7 +279,7 @@ class Communicator:
         return RECORDING.recorder.collective(request, group.ranks, lambda: self._begun(group, request, now), now)
 
     def _begun(self, group: RankGroup, request: Request, now: bool) -> Pending:
-        if not _in_phases(request):
+        if request.method != HIERARCHICAL or request.kind not in PHASED or len(request.axes) == 1:
             return begin(group, request)
         return self._in_turn(request) if now or self.device.type != "cuda" else self._beside(request)
 
@@ -324,11 +324,6 @@ class UntilEvent:
     def is_completed(self) -> bool:
         """Whether the event has happened."""
         return self.event.query()
-
-
-def _in_phases(request: Request) -> bool:
-    """Whether a collective consists of several phases that wait for one another."""
-    return request.method == HIERARCHICAL and request.kind in PHASED and len(request.axes) > 1
 
 
 def _everywhere(mesh: Mesh) -> Axes:

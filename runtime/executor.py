@@ -295,7 +295,6 @@ class Executor:
         return self._rates[key].fill_(rate)
 
     def _seed_of_step(self) -> torch.Tensor | SeedTable:
-
         seed = step_seed(self._seed, self._steps)
         if self._streams is None:
             return torch.tensor(seed)

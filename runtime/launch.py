@@ -51,10 +51,7 @@ class LaunchOptions:
     seed: int
     lr: float | None
     checked: bool
-    gone_after: float
-    silent_after: float
-    start_within: float
-    save_within: float
+    bounds: FaultBounds
     on_nan: OnNan
     compile: bool
     overlap: Path | None
@@ -73,14 +70,10 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and random numbers (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
-    usual = FaultBounds()
-    fault_help = "seconds after which a rank that %s ends the job (%%(default)s)"
-    parser.add_argument("--gone-after", type=float, default=usual.gone, help=fault_help % "is dead or has left")
-    parser.add_argument("--silent-after", type=float, default=usual.silent, help=fault_help % "does not answer")
-    start_help = "seconds within which ranks join the job, and then reach the first step (%(default)s)"
-    parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
-    save_help = "seconds within which a rank must write or read its part of a checkpoint (%(default)s)"
-    parser.add_argument("--save-within", type=float, default=usual.save, help=save_help)
+    for bound, (name, text) in _BOUNDS.items():
+        usual = getattr(FaultBounds, bound)
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=float, default=usual, help=f"seconds {text} (%(default)s)")
     usual_nan = "skip" if skips(plans) else "raise"
     nan_help = "what to do if a loss is NaN or infinite (%(default)s)"
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
@@ -94,7 +87,17 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         saving = SaveOptions.taken_from(parsed)
     except ValueError as error:
         parser.error(str(error))
-    return LaunchOptions(**parsed, saving=saving)
+    bounds = FaultBounds(**{bound: parsed.pop(name) for bound, (name, _) in _BOUNDS.items()})
+    return LaunchOptions(**parsed, bounds=bounds, saving=saving)
+
+
+_BOUNDS = {
+    "gone": ("gone_after", "after which a rank that is dead or has left ends the job"),
+    "silent": ("silent_after", "after which a rank that does not answer ends the job"),
+    "start": ("start_within", "within which ranks join the job, and then reach the first step"),
+    "save": ("save_within", "within which a rank must write or read its part of a checkpoint"),
+}
+"""The bounds of faults that a command line may change, each with its option and the option's meaning."""
 
 
 @contextmanager
@@ -205,9 +208,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    waits = {"start": options.start_within, "save": options.save_within}
-    bounds = FaultBounds(options.gone_after, options.silent_after, **waits)
-    with _errors_told(name), process_group(name, bounds) as device:
+    with _errors_told(name), process_group(name, options.bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
         file = inspect.getsourcefile(stages[0].step)

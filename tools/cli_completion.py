@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from ..ir.cluster_file import shipped_clusters
@@ -23,16 +23,11 @@ def complete(parser: argparse.ArgumentParser, commands: Iterable[argparse.Argume
         import argcomplete
     except ImportError as error:
         raise SystemExit(f"completion needs argcomplete ({error}): pip install 'shardwright[completion]'") from error
-    for action in _actions(commands):
+    for action in (action for command in commands for action in command._actions):
         if (names := _names().get(action.dest)) is not None:
             # Argcomplete reads this attribute.
             setattr(action, "completer", _NamesAndFiles(names))
     argcomplete.autocomplete(parser)
-
-
-def _actions(commands: Iterable[argparse.ArgumentParser]) -> Iterator[argparse.Action]:
-    for command in commands:
-        yield from command._actions
 
 
 def _names() -> dict[str, tuple[str, ...]]:

@@ -14,7 +14,6 @@ from ..api.plan_report import PlanReport
 from ..api.plan_tables import legend_tables, rows_table
 from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
-from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
 from .cli_arguments import command_line, tool_error
 from .cli_console import print_report, process_began, working
@@ -25,11 +24,6 @@ from .plan_folder import read_report
 
 def replan_command(options: Namespace) -> int:
     """Plan again, write the new plan, and print the state that has to move."""
-    with collector_paused():
-        return _replan(options)
-
-
-def _replan(options: Namespace) -> int:
     folder = Path(options.plan)
     report = read_report(folder, "name", "step", "ranks")
     cluster = find_cluster(options.cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.cluster import Cluster, Device, Interference, Link
@@ -303,14 +303,9 @@ def _interference(journal: Journal) -> Interference:
     if not journal.interference:
         return Interference()
     compute, communication = (statistics.median(column) for column in zip(*journal.interference, strict=True))
-    return Interference(compute, communication, tuple(_delays(journal)))
-
-
-def _delays(journal: Journal) -> Iterator[tuple[float, float]]:
-    """Yield the delays after stretches of computing, if there are any."""
-    before = 0.0
+    delays: list[tuple[float, float]] = []
     for stretch in zip(*journal.delays, strict=True):
         computed, longer = (statistics.median(column) for column in zip(*stretch, strict=True))
-        if computed > before and longer > 0.0:
-            yield computed, longer
-            before = computed
+        if computed > (delays[-1][0] if delays else 0.0) and longer > 0.0:
+            delays.append((computed, longer))
+    return Interference(compute, communication, tuple(delays))
