@@ -261,6 +261,18 @@ def verify_pins(step: TrainingStep, options: PlanOptions) -> None:
         verify_names(options.pins, [*weights, *(f"{name}.grad" for name in weights), *batch])
 
 
+def imported_for(
+    step: TrainingStep, cluster: Cluster, options: PlanOptions, observe: Observer
+) -> tuple[ModuleOp, dict[str, float]]:
+    """Return the IR of a training step that is to be planned, and the seconds of its import by the phase's name."""
+    # Report a pipeline that cannot be read before the step is captured, which takes longer.
+    options.passes(cluster)
+    observe("import")
+    start = perf_counter()
+    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
+    return module, {"import": perf_counter() - start}
+
+
 def compile_step(
     step: TrainingStep,
     cluster: Cluster,
@@ -280,13 +292,8 @@ def compile_step(
     Raises:
         CaptureError, PassError, PipelineError, PinError: capture or planning failed, or an option cannot be read.
     """
-    # Report a pipeline or pins that cannot be read before the step is captured, which takes longer.
-    options.passes(cluster)
     verify_pins(step, options)
-    observe("import")
-    start = perf_counter()
-    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
-    seconds = {"import": perf_counter() - start}
+    module, seconds = imported_for(step, cluster, options, observe)
     return lower(module, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
 
 

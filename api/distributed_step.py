@@ -20,7 +20,7 @@ from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
 from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike, verify_alike
-from ..runtime.batches import LocalRows, batch_rows, no_rows
+from ..runtime.batches import LocalRows, ShareSampler, batch_rows, no_rows
 from ..runtime.executor import Executor, GivenRate, rates_of
 from ..runtime.faults import ACTIVITY
 from ..runtime.layer_ranges import ProfiledLayers
@@ -28,7 +28,6 @@ from ..runtime.non_finite import FiniteLosses, OnNan
 from ..runtime.plan import PlanError
 from ..runtime.recording import named_tensors
 from ..runtime.replicas import REPLICAS
-from ..runtime.sampler import ShareSampler
 from .batch_form import BatchValues
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader

@@ -25,7 +25,7 @@ from ..runtime.faults import ACTIVITY
 from ..runtime.launch import load_step
 from ..runtime.spawn import run_ranks
 from ..runtime.stages import Stage, connect
-from .compile import CompiledStep, Observer, PlanOptions, import_training_step, lower
+from .compile import CompiledStep, Observer, PlanOptions, imported_for, lower
 from .plan_report import MeasuredReport, PlanReport
 from .training_step import TrainingStep
 
@@ -60,11 +60,7 @@ def compile_finalists(
     Raises:
         CaptureError, PassError, PipelineError, PinError: as in `compile_step`.
     """
-    options.passes(cluster)
-    observe("import")
-    start = time.perf_counter()
-    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
-    seconds = {"import": time.perf_counter() - start}
+    module, seconds = imported_for(step, cluster, options, observe)
 
     def made(asked: PlanOptions) -> CompiledStep:
         return lower(

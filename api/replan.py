@@ -21,8 +21,7 @@ from ..ir.state_moves import Box, Moves, SpreadState, kept_ranks, state_moves
 from ..passes.pipeline import Pipeline
 from ..passes.search_plan import SearchPlanPass
 from .compile import CompiledStep, PlanOptions, lower
-from .plan_record import PlanRecord
-from .state_placement import lasting_values, state_placement
+from .plan_record import PlanRecord, lasting_values, state_placement
 
 Bytes = NDArray[np.int64]
 

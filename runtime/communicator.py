@@ -22,10 +22,9 @@ from .faults import ACTIVITY
 from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, job_rank, make_groups, world_size
 from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
-from .place import named_range
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
-from .step_recorder import RECORDING
+from .step_recorder import RECORDING, named_range
 from .transfers import Arrival, Channels
 
 # The options of `start` by kind, and their names in `Request`.

@@ -33,9 +33,8 @@ from typing import Any
 import torch
 
 from .executor import Executor, RankProgram
-from .place import PLACE, profiler_on
 from .program_text import run_text
-from .step_recorder import RECORDING
+from .step_recorder import PLACE, RECORDING, profiler_on
 
 _INDENT = "    "
 """The indentation of a function's statements, as `lowering.codegen` writes them."""

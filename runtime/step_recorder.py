@@ -18,7 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,9 +26,42 @@ import torch
 
 from ..ir.measured_steps import TRANSFER, MeasuredRank, MeasuredTraffic
 from ..ir.overlap import PHASES, Span, merged, without
-from .place import PLACE
 from .requests import Pending, Request
 from .transfers import Arrival, Transfer
+
+
+@dataclass
+class PlaceInProgram:
+    """The layer that the main thread computes, as ``backward h.0.mlp.up``; empty if unknown."""
+
+    layer: str = ""
+
+
+PLACE = PlaceInProgram()
+"""The place of this process."""
+
+
+def profiler_on() -> bool:
+    """Whether torch's profiler watches this process."""
+    return torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
+
+
+def named_range(what: str, over: str) -> AbstractContextManager[object]:
+    """
+    Return a profiler range for communication, as ``all_gather over gpu, forward h.0.mlp.up``; empty without a profiler.
+
+    Args:
+        what: the kind of collective, or the action on it.
+        over: axes of the collective, or label of a transfer.
+    """
+    if not profiler_on():
+        return _NO_RANGE
+    at = f", {PLACE.layer}" if PLACE.layer else ""
+    return torch.profiler.record_function(f"{what} over {over}{at}")
+
+
+_NO_RANGE = nullcontext()
+
 
 _Instant: TypeAlias = "float | torch.cuda.Event"
 _Wait: TypeAlias = Callable[[], Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -38,12 +39,21 @@ def tool_error(message: str, hint: str = "") -> DiagnosticError:
     return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
 
 
+@contextmanager
+def told(
+    kinds: type[Exception] | tuple[type[Exception], ...], before: str = "", hint: str = ""
+) -> Generator[None, None, None]:
+    """Inside, turn errors of some kinds into the error of the command, with a text before their messages."""
+    try:
+        yield
+    except kinds as error:
+        raise tool_error(f"{before}{error}", hint) from error
+
+
 def mesh_of(text: str) -> Mesh:
     """Read the value of `--mesh`, or raise a DiagnosticError."""
-    try:
+    with told(ValueError, "--mesh: "):
         return parse_mesh(text)
-    except ValueError as error:
-        raise tool_error(f"--mesh: {error}") from error
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

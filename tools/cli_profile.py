@@ -28,8 +28,7 @@ from ..runtime.faults import ACTIVITY, is_lost_peer
 from ..runtime.groups import UNWATCHED
 from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
-from ..runtime.profile.output import Output, fit_text
-from ..runtime.profile.result import Profile
+from ..runtime.profile.result import Output, Profile, fit_text
 from ..runtime.profile.session import ProfileRequest, profile_here, profile_rank, reason
 from ..runtime.rank_devices import agree_on_device, usual_backend
 from ..runtime.spawn import RankError, run_ranks

@@ -54,17 +54,11 @@ _SWITCHES: dict[str, tuple[bool, str]] = {
     "allow-unregistered-dialect": (False, "accept ops and attributes of unknown dialects"),
     "debug-traceback": (False, "show the Python traceback of an error"),
 }
-_SHOWS = {
-    "help": "show this text, with the options of every pass, and exit",
-    "passes": "list the passes and exit",
-    "dialects": "list the dialects and exit",
-    "version": "show the versions and exit",
-}
-_SHOW_FLAGS = {
-    "help": ("-h", "--help"),
-    "passes": ("--list-passes",),
-    "dialects": ("--show-dialects",),
-    "version": ("--version",),
+_SHOWS: dict[str, tuple[tuple[str, ...], str]] = {
+    "help": (("-h", "--help"), "show this text, with the options of every pass, and exit"),
+    "passes": (("--list-passes",), "list the passes and exit"),
+    "dialects": (("--show-dialects",), "list the dialects and exit"),
+    "version": (("--version",), "show the versions and exit"),
 }
 
 
@@ -108,8 +102,8 @@ def _parser() -> ToolParser:
         add(f"--{name}", type=_switch, default=default, metavar="BOOL", help=text)
     seed_help = "seed of the random inputs of --verify-numerics (default 0)"
     add("--verify-numerics-seed", type=int, default=0, metavar="N", help=seed_help)
-    for name, flags in _SHOW_FLAGS.items():
-        add(*flags, action="store_const", const=name, default="", dest="show", help=_SHOWS[name])
+    for name, (flags, text) in _SHOWS.items():
+        add(*flags, action="store_const", const=name, default="", dest="show", help=text)
     return parser
 
 

@@ -8,9 +8,7 @@ a small file takes a fifth of a second.
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +25,7 @@ from ..ir.garbage import collector_paused, kept_to_the_end
 from ..passes.errors import PassError
 from ..passes.pipeline import run_passes
 from ..passes.pipeline_spec import PipelineError, parse_pipeline
-from .diagnostics import Diagnostic, DiagnosticError, located
+from .diagnostics import Diagnostic, DiagnosticError, exit_code, internal_error, located, print_error
 from .expected_diagnostics import unmet
 from .explain import pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
@@ -43,20 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with kept_to_the_end(), collector_paused():
             return main(sys.argv[1:])
     words = list(arguments)
-    try:
-        return _run(words)
-    except DiagnosticError as error:
-        _report(error, error.diagnostic, "--debug-traceback" in words)
-    except BrokenPipeError:
-        # The reader of the output has closed it, as in `opt-tool ... | head`; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        hint = "this is a fault of the tool; please report it with the output of --debug-traceback"
-        message = f"internal error: {type(error).__name__}: {error}"
-        _report(error, Diagnostic(message, TOOL, hint=hint), "--debug-traceback" in words)
-    return 1
+    return exit_code(lambda: _run(words), "--debug-traceback" in words, _described)
+
+
+def _described(error: Exception) -> Diagnostic:
+    return error.diagnostic if isinstance(error, DiagnosticError) else internal_error(error, TOOL)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -140,7 +129,7 @@ class _ToolRun:
         except DiagnosticError as error:
             errors = [error.diagnostic]
             if not self.options.verify_diagnostics:
-                _report(error, error.diagnostic, self.options.debug_traceback)
+                print_error(error, error.diagnostic, self.options.debug_traceback)
         if self.options.verify_diagnostics:
             errors = unmet(source.content, source.name, errors)
             print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
@@ -190,12 +179,6 @@ class _ToolRun:
     def _on_after(self, each: ModulePass, module: ModuleOp) -> None:
         for observer in self.observers:
             observer.on_after(each, module)
-
-
-def _report(error: Exception, diagnostic: Diagnostic, with_traceback: bool) -> None:
-    if with_traceback:
-        traceback.print_exception(error)
-    print(diagnostic, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from ...runtime.groups import job_rank, world_size
 from ...runtime.plan import PlanError
 from ...runtime.profile.devices import device_name
 from ...runtime.profile.journal import ProfileError
-from ...runtime.profile.output import profile_text
+from ...runtime.profile.result import profile_text
 from ...runtime.profile.session import profile_rank
 from ...runtime.rank_devices import backend_of
 from .job_profile import job_profile

@@ -6,8 +6,8 @@ from ...ir.cluster_file import find_cluster
 from ...ir.mesh import Mesh
 from ...ir.submesh import on_mesh
 from ...models.gpt2 import GPT2Config, gpt2_step
-from ...runtime.profile.output import Output
 from ...runtime.profile.rehearsal import Rehearsal
+from ...runtime.profile.result import Output
 from ...runtime.profile.samples import OpSample
 from ...runtime.profile.session import QUICK_SECONDS, ProfileRequest
 from ..compile import PlanOptions, compile_step
