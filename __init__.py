@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .runtime.batches import ShareSampler
     from .runtime.checkpoint_ranks import CheckpointError
     from .runtime.faults import FaultBounds
-    from .runtime.local_shard import LocalShard
     from .runtime.non_finite import NonFiniteError
+    from .runtime.plan import LocalShard
 
     __version__: str
 
@@ -54,7 +54,7 @@ _HOMES = {
     "CheckpointError": ".runtime.checkpoint_ranks",
     "FaultBounds": ".runtime.faults",
     "NonFiniteError": ".runtime.non_finite",
-    "LocalShard": ".runtime.local_shard",
+    "LocalShard": ".runtime.plan",
     "LossScaling": ".api.training_step",
     "PlanOptions": ".api.compile",
     "ShareSampler": ".runtime.batches",

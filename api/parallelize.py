@@ -373,7 +373,6 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
 
 
 _Planned: TypeAlias = "list[tuple[str, PlanReport]]"
-"""Programs and their reports."""
 
 
 def _fastest(plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None) -> tuple[int, PlanReport]:

@@ -20,8 +20,7 @@ from ..ir.mesh import Mesh
 from ..runtime.agreement import SAMPLED, digest
 from ..runtime.all_ranks import of_all_ranks
 from ..runtime.executor import Executor
-from ..runtime.local_shard import LocalShard
-from ..runtime.plan import PlanError, SpreadTensor, Value
+from ..runtime.plan import LocalShard, PlanError, SpreadTensor, Value
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement

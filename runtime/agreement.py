@@ -27,7 +27,6 @@ SAMPLED = 1 << 16
 """The number of elements, evenly spaced, in the digest of a batch item."""
 
 _LISTED = 3
-"""The most names that a message lists."""
 
 
 _Row: TypeAlias = tuple[str, tuple[int, ...], str]

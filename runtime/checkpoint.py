@@ -30,14 +30,13 @@ import torch
 from ..ir.json_shape import COUNT, NUMBER, Shape, fault_of
 from ..ir.text_file import read_text
 from .checkpoint_ranks import METADATA, CheckpointError, Ranks, description
-from .local_shard import LocalShard
+from .plan import LocalShard
 
 Read = TypeVar("Read")
 
 LOG = logging.getLogger("shardwright")
 
 VERSION = 1
-"""The version of the manifest's format."""
 
 MANIFEST, EXTRA = "manifest.json", "extra.pt"
 _MOST_BYTES = 2**24

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from .checkpoint_ranks import METADATA, CheckpointError, CheckpointWait, Ranks, description
-from .local_shard import LocalShard
+from .plan import LocalShard
 
 
 def save(folder: Path, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:

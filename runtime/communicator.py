@@ -22,8 +22,7 @@ from .faults import ACTIVITY
 from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, job_rank, make_groups, world_size
 from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
-from .requests import Pending, Request, even_sizes
-from .sequence import Sequence as CheckedSequence
+from .requests import CheckedSequence, Pending, Request, even_sizes
 from .step_recorder import RECORDING, named_range
 from .transfers import Arrival, Channels
 

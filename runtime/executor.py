@@ -19,8 +19,8 @@ from .communicator import Communicator
 from .counter_random import SeedTable
 from .faults import ACTIVITY
 from .host_memory import keep_freed_memory
-from .initialize import initialize
 from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
+from .recording import initialize
 from .stages import Stage, StepFunction, my_stage
 from .step_recorder import RECORDING
 

@@ -29,13 +29,13 @@ from .ending import await_ranks, error_text, fail, report_errors_once, stay_on_l
 from .executor import Executor, rates_of
 from .faults import ACTIVITY, FaultBounds
 from .groups import job_rank
-from .initialize import drawn_alike
 from .layer_ranges import ProfiledLayers
 from .lifetime import die_with_parent
 from .measured import gathered, recorder_of
 from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .rank_devices import agree_on_device, single_device, usual_backend
+from .recording import drawn_alike
 from .replicas import REPLICAS
 from .saving import SaveOptions, Saving
 from .stages import Stage, StepFunction, connect

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from .executor import Executor, RankProgram
-from .program_text import run_text
+from .stages import run_text
 from .step_recorder import PLACE, RECORDING, profiler_on
 
 _INDENT = "    "

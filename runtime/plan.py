@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -225,4 +225,33 @@ def verify_same_plan(digest: str) -> None:
         )
         raise PlanError(
             f"the ranks run different programs: {details}; start all ranks from the same file, with the same versions"
+        )
+
+
+@dataclass(frozen=True)
+class LocalShard:
+    """
+    This rank's part of a value, which may be split in ways that a `DTensor` cannot represent.
+
+    Args:
+        local: the part, in the step's own memory; empty if the rank holds nothing.
+        shape: shape of the full tensor.
+        offsets: start of the part in the full tensor, by dim.
+    """
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The slices of the full tensor that equal `local`: ``full[shard.slices]``."""
+        sizes = zip(self.offsets, self.local.shape, strict=True)
+        return tuple(slice(start, start + size) for start, size in sizes)
+
+    def __create_write_items__(self, name: str, _: object) -> NoReturn:
+        """Raise a PlanError: torch.distributed.checkpoint calls this to save, and would save only one rank's part."""
+        raise PlanError(
+            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: use "
+            "step.save(folder), which can, or save step.state_dict(), which has full tensors"
         )

@@ -1,7 +1,8 @@
-"""Programs of several stages: the stage of a rank, and its connections within and between stages."""
+"""Programs of several stages: the stage of a rank, its connections within and between stages; and running a text."""
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -69,3 +70,18 @@ def connect(
     job = [RankLayout(stage_plan.mesh, stage_plan.ranks, stage_plan.process_groups()) for stage_plan, _ in stages]
     options = {"job": job, "channels": channels, "handles": handles, "timeout": timeout, "checked": checked}
     return communicator(plan.mesh, (), device, **options)
+
+
+def run_text(text: str, name: str, **given: Any) -> dict[str, Any]:
+    """
+    Execute the text of a module and return its names.
+
+    Args:
+        name: file name in tracebacks, which show the lines of the text although no such file exists.
+        given: names that the module can use.
+    """
+    # With a size and time of None, `linecache` keeps the lines.
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"__name__": "shardwright_rewritten", **given}
+    exec(compile(text, name, "exec"), names)
+    return names

@@ -38,7 +38,6 @@ class PlaceInProgram:
 
 
 PLACE = PlaceInProgram()
-"""The place of this process."""
 
 
 def profiler_on() -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ..passes.errors import nearest
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
@@ -13,47 +14,42 @@ TOOL = "opt-tool"
 _USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] [OPTION ...]"
 
 
-@dataclass(frozen=True)
+def _switch(text: str, default: bool = False) -> Any:
+    """Return the field of a switch, with its help."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptToolOptions:
-    """The parsed command line; each field is the option of that name."""
+    """
+    The parsed command line; each field is the option of that name.
+
+    A switch may be given alone or as --switch=true, --switch=false, as LLVM's tools allow. `show` is the text to print
+    instead of running: "help", "passes", "dialects", "version", or "" to run.
+    """
 
     input: str
     output: str
     pass_pipeline: str
     print_ir_before: tuple[str, ...]
     print_ir_after: tuple[str, ...]
-    print_ir_before_all: bool
-    print_ir_after_all: bool
-    print_ir_after_change: bool
-    mlir_timing: bool
-    mlir_print_op_generic: bool
-    mlir_print_debuginfo: bool
-    verify_each: bool
-    verify_diagnostics: bool
-    verify_numerics: bool
+    print_ir_before_all: bool = _switch("print the IR to stderr before every pass")
+    print_ir_after_all: bool = _switch("print the IR to stderr after every pass")
+    print_ir_after_change: bool = _switch("print the IR to stderr after every pass that changed it")
+    mlir_timing: bool = _switch("print the time of every pass to stderr")
+    mlir_print_op_generic: bool = _switch("print every op in the generic form")
+    mlir_print_debuginfo: bool = _switch("print locations, which contain the names of the model", default=True)
+    verify_each: bool = _switch("verify the IR after every pass", default=True)
+    verify_diagnostics: bool = _switch("check errors against // expected-error@+1 {{text}} comments")
+    verify_numerics: bool = _switch("run the IR before and after every pass on random inputs and compare")
     verify_numerics_seed: int
-    split_input_file: bool
-    allow_unregistered_dialect: bool
-    debug_traceback: bool
+    split_input_file: bool = _switch("treat the parts between // ----- lines as separate files")
+    allow_unregistered_dialect: bool = _switch("accept ops and attributes of unknown dialects")
+    debug_traceback: bool = _switch("show the Python traceback of an error")
     show: str
-    """The text to print instead of running: "help", "passes", "dialects", "version", or "" to run."""
 
 
-# Switch -> default, help. Each may be given alone or as --switch=true, --switch=false, as LLVM's tools allow.
-_SWITCHES: dict[str, tuple[bool, str]] = {
-    "print-ir-before-all": (False, "print the IR to stderr before every pass"),
-    "print-ir-after-all": (False, "print the IR to stderr after every pass"),
-    "print-ir-after-change": (False, "print the IR to stderr after every pass that changed it"),
-    "mlir-timing": (False, "print the time of every pass to stderr"),
-    "mlir-print-op-generic": (False, "print every op in the generic form"),
-    "mlir-print-debuginfo": (True, "print locations, which contain the names of the model"),
-    "verify-each": (True, "verify the IR after every pass"),
-    "verify-diagnostics": (False, "check errors against // expected-error@+1 {{text}} comments"),
-    "verify-numerics": (False, "run the IR before and after every pass on random inputs and compare"),
-    "split-input-file": (False, "treat the parts between // ----- lines as separate files"),
-    "allow-unregistered-dialect": (False, "accept ops and attributes of unknown dialects"),
-    "debug-traceback": (False, "show the Python traceback of an error"),
-}
+_SWITCHES = {option.name.replace("_", "-"): option for option in fields(OptToolOptions) if option.metadata}
 _SHOWS: dict[str, tuple[tuple[str, ...], str]] = {
     "help": (("-h", "--help"), "show this text, with the options of every pass, and exit"),
     "passes": (("--list-passes",), "list the passes and exit"),
@@ -97,9 +93,9 @@ def _parser() -> ToolParser:
     for when in ("before", "after"):
         text = f"print the IR to stderr {when} these passes (a,b)"
         add(f"--print-ir-{when}", action="append", default=[], metavar="PASS", help=text)
-    for name, (default, text) in _SWITCHES.items():
-        text += " (the default)" if default else ""
-        add(f"--{name}", type=_switch, default=default, metavar="BOOL", help=text)
+    for name, option in _SWITCHES.items():
+        text = option.metadata["help"] + (" (the default)" if option.default else "")
+        add(f"--{name}", type=_true_or_false, default=option.default, metavar="BOOL", help=text)
     seed_help = "seed of the random inputs of --verify-numerics (default 0)"
     add("--verify-numerics-seed", type=int, default=0, metavar="N", help=seed_help)
     for name, (flags, text) in _SHOWS.items():
@@ -107,7 +103,7 @@ def _parser() -> ToolParser:
     return parser
 
 
-def _switch(text: str) -> bool:
+def _true_or_false(text: str) -> bool:
     try:
         return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except KeyError:

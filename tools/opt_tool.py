@@ -29,9 +29,8 @@ from .diagnostics import Diagnostic, DiagnosticError, exit_code, internal_error,
 from .expected_diagnostics import unmet
 from .explain import pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
-from .ir_input import read
+from .ir_input import SEPARATOR, is_blank, read, read_source, split_source, write_output
 from .opt_arguments import TOOL, OptToolOptions, parse_arguments
-from .source_files import SEPARATOR, is_blank, read_source, split_source, write_output
 from .universe import UNIVERSE
 
 

@@ -19,7 +19,7 @@ from ...lowering.capture.calling import Batch
 from ...passes.add_cluster import add_cluster
 from ...passes.pipeline import run_pipeline
 from ...passes.search.pin_file import is_pin_text
-from ...runtime.initialize import drawn_alike
+from ...runtime.recording import drawn_alike
 from ..calibration.local_cluster import GENERIC
 from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step

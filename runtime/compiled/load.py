@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..faults import ACTIVITY
-from ..program_text import run_text
-from ..stages import Stage
+from ..stages import Stage, run_text
 from .split import DECORATOR, with_compute_functions
 from .usable import verify_usable
 
