@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -179,14 +180,8 @@ def _parallelized(
             cluster = auto_cluster(device)
         if is_measured:
             phases.ended("measured the ranks, or read earlier measurements,")
-        modules: list[ModuleOp] = []
-
-        def made() -> _Planned:
-            compiled = _compiled(step, cluster, options, measure, replan_from, phases)
-            modules.extend(each.module for each in compiled)
-            return [(each.program, each.report) for each in compiled]
-
-        planned = made_by_rank_0(made, _failure)
+        compiled = partial(_compiled, step, cluster, options, measure, replan_from, phases)
+        planned, modules = _planned_by_rank_0(compiled)
         phases.ended(f"compiled {len(planned)} program{'s' if len(planned) > 1 else ''}")
         best, report = _fastest(planned, step, device, seed)
         if len(planned) > 1:
@@ -292,6 +287,18 @@ def _compiled(
         return compile_finalists(step, fitted, asked, measure if world > 1 else 1, name=name, observe=observe)
 
     return old.made(compiled, options, fitted) if old is not None else compiled(options)
+
+
+def _planned_by_rank_0(compiled: Callable[[], list[CompiledStep]]) -> tuple[_Planned, list[ModuleOp]]:
+    """Return the programs and reports of plans that rank 0 compiles and, on rank 0, their modules."""
+    modules: list[ModuleOp] = []
+
+    def made() -> _Planned:
+        steps = compiled()
+        modules.extend(step.module for step in steps)
+        return [(step.program, step.report) for step in steps]
+
+    return made_by_rank_0(made, _failure), modules
 
 
 def _failure(error: Exception) -> PlanError:

@@ -26,20 +26,15 @@ Scalar = torch.Tensor | float
 Tensors = Sequence[torch.Tensor]
 
 
-class AdamOptions(TypedDict, total=False):
-    """The settings with equal defaults in Adam and AdamW, by torch's names; `found_inf` as above."""
+class AdamSettings(TypedDict, total=False):
+    """The settings of Adam and AdamW, by torch's names; `found_inf` as above."""
 
     betas: tuple[float, float]
     eps: float
+    weight_decay: float
     amsgrad: bool
     maximize: bool
     found_inf: torch.Tensor | None
-
-
-class AdamSettings(AdamOptions, total=False):
-    """All settings of Adam and AdamW."""
-
-    weight_decay: float
 
 
 class SgdSettings(TypedDict, total=False):
@@ -122,17 +117,15 @@ def joined_adam_(
     lr: Scalar,
     *,
     max_exp_avg_sq: Tensors = (),
-    weight_decay: float = 0.0,
-    **settings: Unpack[AdamOptions],
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """
     Apply Adam to several parameters; return all updated parameters, then all states of each kind.
 
     Args:
-        settings: torch's `betas`, `eps`, `amsgrad` and `maximize`, and `found_inf`.
+        settings: torch's `betas`, `eps`, `weight_decay` (0), `amsgrad` and `maximize`, and `found_inf`.
     """
-    tensors = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(_aten._fused_adam_, tensors, step, lr, weight_decay=weight_decay, **settings)
+    return _adam(_aten._fused_adam_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)
 
 
 def joined_adamw_(
@@ -144,12 +137,11 @@ def joined_adamw_(
     lr: Scalar,
     *,
     max_exp_avg_sq: Tensors = (),
-    weight_decay: float = 0.01,
-    **settings: Unpack[AdamOptions],
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
-    """Apply AdamW to several parameters; arguments and results are as in `joined_adam_`."""
-    tensors = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(_aten._fused_adamw_, tensors, step, lr, weight_decay=weight_decay, **settings)
+    """Apply AdamW to several parameters; arguments and results are as in `joined_adam_`, but `weight_decay` is 0.01."""
+    settings.setdefault("weight_decay", 0.01)
+    return _adam(_aten._fused_adamw_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)
 
 
 def _adam(
@@ -158,7 +150,7 @@ def _adam(
     step: Scalar,
     lr: Scalar,
     *,
-    weight_decay: float,
+    weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     amsgrad: bool = False,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
@@ -87,23 +88,23 @@ _Followed: TypeAlias = tuple[_UnderWay, _Wait, "Future[Any]"]
 """A wait that the thread of a channel does for the main thread, and its result."""
 
 
-class _Instants:
+class _Instants(ABC):
     """A source of instants of this rank, and of the ends of asynchronous work."""
 
     def begin(self) -> None:
         """Begin a step."""
 
+    @abstractmethod
     def now(self) -> Any:
         """Return the instant when the device reaches this point of the program."""
-        raise NotImplementedError
 
+    @abstractmethod
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
         """Record the end of `wait`, a wait for asynchronous work; return the function to call in its place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seconds(self) -> Callable[[Any], float]:
         """End a step; return a function from its instants to seconds of the host's clock."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the threads that follow work."""

@@ -141,7 +141,7 @@ def _say(error: DiagnosticError) -> None:
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest, Output]:
     """Return the requested measurements on `ranks` ranks, and the output that turns them into a cluster."""
     # Imported here, because processes started by this one receive their ops and do not need these modules.
-    from ..api.calibration.job_profile import job_profile
+    from ..api.calibration.local_cluster import job_profile
     from ..api.calibration.op_samples import ops_of_plans
 
     mesh = _mesh(options.mesh, ranks)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from xdsl.context import Context
-from xdsl.dialects import get_all_dialects
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.lexer import Input
 
 from ..ir.text_file import read_file, write_atomically
@@ -75,10 +75,10 @@ def write_output(text: str, path: str) -> None:
         raise DiagnosticError(Diagnostic(f"cannot write: {reason}", path, hint=hint)) from error
 
 
-def full_context() -> Context:
+def full_context(allow_unregistered: bool = False) -> Context:
     """Return a context with xDSL's dialects and ours."""
-    ctx = Context()
-    for name, load in {**get_all_dialects(), **UNIVERSE.all_dialects}.items():
+    ctx = Context(allow_unregistered=allow_unregistered)
+    for name, load in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
         ctx.register_dialect(name, load)
     return ctx
 

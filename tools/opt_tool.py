@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.lexer import Input
 
 from ..dialects.text import module_text
@@ -29,9 +27,8 @@ from .diagnostics import Diagnostic, DiagnosticError, exit_code, internal_error,
 from .expected_diagnostics import unmet
 from .explain import pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
-from .ir_input import SEPARATOR, is_blank, read, read_source, split_source, write_output
+from .ir_input import SEPARATOR, full_context, is_blank, read, read_source, split_source, write_output
 from .opt_arguments import TOOL, OptToolOptions, parse_arguments
-from .universe import UNIVERSE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,13 +82,6 @@ def _passes(options: OptToolOptions) -> tuple[ModulePass, ...]:
     return passes
 
 
-def _context(options: OptToolOptions) -> Context:
-    ctx = Context(allow_unregistered=options.allow_unregistered_dialect)
-    for name, load in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
-        ctx.register_dialect(name, load)
-    return ctx
-
-
 @dataclass
 class _ToolRun:
     """One run of the tool: its passes, and the failures and times in the parts of the file so far."""
@@ -104,7 +94,7 @@ class _ToolRun:
 
     def __post_init__(self) -> None:
         options = self.options
-        self.ctx = _context(options)
+        self.ctx = full_context(options.allow_unregistered_dialect)
         self.to_text = partial(
             module_text, generic=options.mlir_print_op_generic, locations=options.mlir_print_debuginfo, ctx=self.ctx
         )

@@ -24,8 +24,7 @@ from ...runtime.profile.journal import ProfileError
 from ...runtime.profile.result import profile_text
 from ...runtime.profile.session import profile_rank
 from ...runtime.rank_devices import backend_of
-from .job_profile import job_profile
-from .local_cluster import generic_cluster
+from .local_cluster import generic_cluster, job_profile
 
 AUTO = "auto"
 """The value of `cluster` that stands for the ranks of the job."""
