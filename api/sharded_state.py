@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.mesh import Mesh
-from ..runtime.agreement import SAMPLED, digest
-from ..runtime.all_ranks import of_all_ranks
+from ..runtime.agreement import SAMPLED, differing, digest
 from ..runtime.executor import Executor
 from ..runtime.plan import LocalShard, PlanError, SpreadTensor, Value
 
@@ -270,15 +269,11 @@ def _is_dtensor(given: object) -> TypeGuard[DTensor]:
 
 def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dict()") -> None:
     """Raise PlanError if a tensor differs between ranks, since loading only parts of it would hide the difference."""
-    first: dict[str, tuple[int, str]] = {}
-    for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
-        for name, numbers in found.items():
-            holder, expected = first.setdefault(name, (rank, numbers))
-            if numbers != expected:
-                raise PlanError(
-                    f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all "
-                    "ranks the same"
-                )
+    if (found := differing({name: digest(tensor, SAMPLED) for name, tensor in state.items()})) is not None:
+        name, holder, rank = found
+        raise PlanError(
+            f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all ranks the same"
+        )
 
 
 def _as_in_torch(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:

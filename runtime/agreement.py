@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,8 @@ SAMPLED = 1 << 16
 
 _LISTED = 3
 
+
+Key = TypeVar("Key", bound=Hashable)
 
 _Row: TypeAlias = tuple[str, tuple[int, ...], str]
 """A tensor's name, shape and dtype."""
@@ -161,16 +163,24 @@ def verify_replicas(executor: Executor) -> None:
     plan, rank = executor.plan, executor.comm.rank
     values = [value for value in plan.inputs if value.role in ("param", "buffer")]
     mine = {(value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in values}
-    holders: dict[tuple[str, str], tuple[str, int]] = {}
-    for other, digests in enumerate(of_all_ranks(mine)):
-        for (name, part), numbers in digests.items():
-            first, holder = holders.setdefault((name, part), (numbers, other))
-            if first != numbers:
-                raise PlanError(
-                    f"the ranks {holder} and {other} initialized the weights {name!r} differently: seed the random "
-                    "generators that the model uses outside torch, or build the module and pass it, so that all ranks "
-                    "get the weights of rank 0"
-                )
+    if (found := differing(mine)) is not None:
+        (name, _), one, other = found
+        raise PlanError(
+            f"the ranks {one} and {other} initialized the weights {name!r} differently: seed the random "
+            "generators that the model uses outside torch, or build the module and pass it, so that all ranks "
+            "get the weights of rank 0"
+        )
+
+
+def differing(mine: Mapping[Key, str]) -> tuple[Key, int, int] | None:
+    """Return the first key whose value differs between ranks, with two such ranks; every rank must call this."""
+    first: dict[Key, tuple[int, str]] = {}
+    for rank, values in enumerate(of_all_ranks(mine)):
+        for key, value in values.items():
+            holder, expected = first.setdefault(key, (rank, value))
+            if value != expected:
+                return key, holder, rank
+    return None
 
 
 @dataclass
