@@ -35,8 +35,19 @@ from .indexed import (
 )
 from .launch import launch, main
 from .layers import by_layer, grouped, in_order, per_layer, split, updated
-from .multi_tensor import foreach, foreach_, sum_of_squares
-from .optimizers import adam_, adamw_, assign_, increment, joined_adam_, joined_adamw_, joined_sgd_, sgd_
+from .optimizers import (
+    adam_,
+    adamw_,
+    assign_,
+    foreach,
+    foreach_,
+    increment,
+    joined_adam_,
+    joined_adamw_,
+    joined_sgd_,
+    sgd_,
+    sum_of_squares,
+)
 from .pieces import accumulate, part_of
 from .plan import Plan, Result, Value
 from .spawn import run_ranks
