@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule
     from .models.hf.step import from_hf
+    from .runtime.batches import ShareSampler
     from .runtime.checkpoint_ranks import CheckpointError
     from .runtime.faults import FaultBounds
-    from .runtime.local_shard import LocalShard
     from .runtime.non_finite import NonFiniteError
-    from .runtime.sampler import ShareSampler
+    from .runtime.plan import LocalShard
 
     __version__: str
 
@@ -54,10 +54,10 @@ _HOMES = {
     "CheckpointError": ".runtime.checkpoint_ranks",
     "FaultBounds": ".runtime.faults",
     "NonFiniteError": ".runtime.non_finite",
-    "LocalShard": ".runtime.local_shard",
+    "LocalShard": ".runtime.plan",
     "LossScaling": ".api.training_step",
     "PlanOptions": ".api.compile",
-    "ShareSampler": ".runtime.sampler",
+    "ShareSampler": ".runtime.batches",
     "TrainingStep": ".api.training_step",
     "check_rule": ".api.checking.rule",
     "from_hf": ".models.hf.step",

@@ -58,10 +58,6 @@ PlanAlgorithm: TypeAlias = AlgorithmName | WholePlan
 Observer = Callable[[str], None]
 
 
-def _unobserved(phase: str) -> None:
-    """Ignore the phase."""
-
-
 @dataclass(frozen=True)
 class PlanOptions:
     """
@@ -154,7 +150,9 @@ class PlanOptions:
             "prepare",
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],
-            self._search_plan(whole) if whole is not None else self._flat(cluster, SearchStrategyPass(algorithm)),
+            SearchPlanPass(algorithm=whole, **{name: getattr(self, name) for name in taken_by("search-plan")})
+            if whole is not None
+            else self._flat(cluster, SearchStrategyPass(algorithm)),
             "finish",
         )
         # Passes do not check their option values when they are constructed; the parser does, and names the option.
@@ -163,14 +161,10 @@ class PlanOptions:
     def _algorithm(self) -> PlanAlgorithm:
         if self.algorithm is not None:
             return self.algorithm
-        shares = are_shares(self.ratios)
         searched = any(ways_of(name, value) <= WHOLE_PLANS for name, value in self.given.items())
         if self.pins is not None and not searched and any(pin.preset for pin in load_pins(self.pins)):
             return "fixed"
-        return "eliminate" if shares else "auto"
-
-    def _search_plan(self, algorithm: WholePlan) -> SearchPlanPass:
-        return SearchPlanPass(algorithm=algorithm, **{name: getattr(self, name) for name in taken_by("search-plan")})
+        return "eliminate" if are_shares(self.ratios) else "auto"
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """Return the passes that choose a strategy and its ratios on the cluster's own mesh, without micro-batches."""
@@ -193,7 +187,6 @@ class CompiledStep:
     A planned training step and its program.
 
     Args:
-        report: the contents of `plan.json`.
         began: the start of planning, by `time.time()`.
         undecided: the step before any decision, the input of `explain`, or None if `search-plan` did not run.
         texts: the texts of `module` and `undecided`, in this order, if they are already printed; `save` writes them.
@@ -237,13 +230,7 @@ def import_training_step(
 ) -> ModuleOp:
     """Return the IR of a training step, with global shapes and no decisions; CaptureError if it cannot be captured."""
     captured = capture_step(
-        step.model,
-        step.loss,
-        step.optimizer,
-        step.batch,
-        metrics=step.metrics,
-        precision=step.precision,
-        dtype=dtype,
+        step.model, step.loss, step.optimizer, step.batch, metrics=step.metrics, precision=step.precision, dtype=dtype
     )
     module = import_step(
         captured, batch=batch_items(step.batch), gradients=gradients, probe=probe, no_rows=step.no_rows
@@ -274,6 +261,18 @@ def verify_pins(step: TrainingStep, options: PlanOptions) -> None:
         verify_names(options.pins, [*weights, *(f"{name}.grad" for name in weights), *batch])
 
 
+def imported_for(
+    step: TrainingStep, cluster: Cluster, options: PlanOptions, observe: Observer
+) -> tuple[ModuleOp, dict[str, float]]:
+    """Return the IR of a training step that is to be planned, and the seconds of its import by the phase's name."""
+    # Report a pipeline that cannot be read before the step is captured, which takes longer.
+    options.passes(cluster)
+    observe("import")
+    start = perf_counter()
+    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
+    return module, {"import": perf_counter() - start}
+
+
 def compile_step(
     step: TrainingStep,
     cluster: Cluster,
@@ -281,26 +280,20 @@ def compile_step(
     *,
     name: str = "step",
     step_spec: str | None = None,
-    observe: Observer = _unobserved,
+    observe: Observer = lambda _: None,
 ) -> CompiledStep:
     """
     Plan a training step for a cluster.
 
     Args:
-        name: name of the program, for messages.
         step_spec: where the runtime finds the step again: a shipped name or `package.module:callable`.
         observe: called with the name of each phase before it begins, to show progress.
 
     Raises:
         CaptureError, PassError, PipelineError, PinError: capture or planning failed, or an option cannot be read.
     """
-    # Report a pipeline or pins that cannot be read before the step is captured, which takes longer.
-    options.passes(cluster)
     verify_pins(step, options)
-    observe("import")
-    start = perf_counter()
-    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
-    seconds = {"import": perf_counter() - start}
+    module, seconds = imported_for(step, cluster, options, observe)
     return lower(module, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
 
 
@@ -312,7 +305,7 @@ def lower(
     name: str,
     step_spec: str | None,
     seconds: dict[str, float],
-    observe: Observer = _unobserved,
+    observe: Observer = lambda _: None,
 ) -> CompiledStep:
     """
     Plan an imported step, which is modified, and emit its program.
@@ -343,7 +336,9 @@ def lower(
         initial = undecided[0] if undecided else None
 
         def checked_report() -> PlanReport:
-            _verify(module)
+            if fault := first_fault(module):
+                hint = "run opt-tool --verify-each to see which"
+                raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
             return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
         return _emitted(module, initial, checked_report, began, options.processes, name=name, step_spec=step_spec)
@@ -370,22 +365,11 @@ def _emitted(
         about, (program, spent), texts = checked_report(), emitted(), None
     else:
         # Emission may fail on invalid IR. This process runs `checked_report`, so its clearer error comes first.
-        jobs: list[Callable[[], Any]] = [
-            checked_report,
-            emitted,
-            lambda: _text(undecided),
-            lambda: _text(module),
-        ]
+        jobs: list[Callable[[], Any]] = [checked_report, emitted, lambda: _text(undecided), lambda: _text(module)]
         about, (program, spent), before, planned = side_by_side(lambda job: job(), jobs, processes)
         texts = planned, before
     about["pass_seconds"]["emit"] = spent
     return CompiledStep(module, program, about, began, undecided, texts)
-
-
-def _verify(module: ModuleOp) -> None:
-    if fault := first_fault(module):
-        hint = "run opt-tool --verify-each to see which"
-        raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
 
 
 def _text(module: ModuleOp | None) -> str | None:

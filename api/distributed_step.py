@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +20,15 @@ from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
 from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike, verify_alike
-from ..runtime.batches import LocalRows, batch_rows, no_rows
+from ..runtime.batches import LocalRows, ShareSampler, batch_rows, no_rows
 from ..runtime.executor import Executor, GivenRate, rates_of
 from ..runtime.faults import ACTIVITY
+from ..runtime.layer_ranges import ProfiledLayers
 from ..runtime.non_finite import FiniteLosses, OnNan
 from ..runtime.plan import PlanError
-from ..runtime.profiled_layers import ProfiledLayers
 from ..runtime.recording import named_tensors
 from ..runtime.replicas import REPLICAS
-from ..runtime.sampler import ShareSampler
-from .batch_values import BatchValues
+from .batch_form import BatchValues
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
@@ -340,7 +339,6 @@ class DistributedStep(StepState):
         It loads the global batch if the items of a batch are split differently. Its `batch_sampler` has `set_epoch`.
 
         Args:
-            dataset: a data set with a length.
             seed: as in `sampler`, the same on every rank.
             drop_last: whether to drop the incomplete last batch of an epoch; otherwise its shape must be declared, by
                 `parallelize(..., shapes=[batch])`.
@@ -385,7 +383,13 @@ class DistributedStep(StepState):
                 "step.state_dict() into one that you build"
             )
         with self._guard.open():
-            self._fill(named_tensors(self._model))
+            tensors, inputs = (
+                named_tensors(self._model),
+                (value for plan in self._executor.plans for value in plan.inputs),
+            )
+            with torch.no_grad():
+                for value in {value.name: value for value in inputs if value.role in ("param", "buffer")}.values():
+                    tensors[value.name].copy_(self._executor.gather(value))
             before = dict(self._model.named_parameters())
             versions = {name: value._version for name, value in before.items()}
             yield self._model
@@ -398,9 +402,3 @@ class DistributedStep(StepState):
                 f"inside `with step.module():` the parameter {changed[0]!r} was changed, which has no effect on "
                 f"training; {WRITTEN.instead}"
             )
-
-    def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        values = (value for plan in self._executor.plans for value in plan.inputs if value.role in ("param", "buffer"))
-        with torch.no_grad():
-            for name, value in {value.name: value for value in values}.items():
-                tensors[name].copy_(self._executor.gather(value))

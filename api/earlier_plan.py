@@ -23,12 +23,7 @@ LOG = logging.getLogger("shardwright")
 
 @dataclass(frozen=True)
 class EarlierPlan:
-    """
-    A plan of an earlier run.
-
-    Args:
-        folder: the folder that contains it.
-    """
+    """A plan of an earlier run."""
 
     record: PlanRecord
     folder: Path
@@ -63,17 +58,15 @@ class EarlierPlan:
             return [self._logged(each, cluster, adapted=False) for each in compiled(asked)]
         # Drop the pins: the user may no longer request them.
         candidate = json.dumps({**self.record.candidate, "pins": []})
-        if self._is_for(cluster) and not self.record.adapted:
+        mesh = self.record.cluster.mesh
+        is_same_size = mesh.device_count == cluster.mesh.device_count
+        if is_same_size and on_mesh(cluster, mesh) == self.record.cluster and not self.record.adapted:
             # If the plan does not satisfy the present options, search with them.
             with suppress(PassError):
                 steps = compiled(replace(asked, candidate=candidate, budget=None))
                 return [self._logged(each, cluster, adapted=False) for each in steps]
         steps = compiled(replace(asked, candidate=candidate, adapt=True))
         return [self._logged(each, cluster, adapted=True) for each in steps]
-
-    def _is_for(self, cluster: Cluster) -> bool:
-        mesh = self.record.cluster.mesh
-        return mesh.device_count == cluster.mesh.device_count and on_mesh(cluster, mesh) == self.record.cluster
 
     def _logged(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
         """Return a plan whose report says which state must move if every old rank keeps its number."""

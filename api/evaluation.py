@@ -23,7 +23,6 @@ class Evaluation:
     The loss and metrics of a batch, the same on every rank.
 
     Args:
-        loss: the loss, a tensor without dims.
         metrics: the metrics by name, the same on every rank.
     """
 

@@ -18,14 +18,14 @@ from ..ir.cluster import Cluster
 from ..lowering.codegen.load_program import load_text
 from ..passes.errors import PassError
 from ..passes.planning.records import CandidateRecord
-from ..runtime.agreement import of_all_ranks
+from ..runtime.all_ranks import of_all_ranks
 from ..runtime.batches import Batch, items_of
 from ..runtime.executor import Executor
 from ..runtime.faults import ACTIVITY
 from ..runtime.launch import load_step
 from ..runtime.spawn import run_ranks
 from ..runtime.stages import Stage, connect
-from .compile import CompiledStep, Observer, PlanOptions, import_training_step, lower
+from .compile import CompiledStep, Observer, PlanOptions, imported_for, lower
 from .plan_report import MeasuredReport, PlanReport
 from .training_step import TrainingStep
 
@@ -57,17 +57,10 @@ def compile_finalists(
 
     Data parallelism is always among the others.
 
-    Args:
-        most: the largest number of plans.
-
     Raises:
         CaptureError, PassError, PipelineError, PinError: as in `compile_step`.
     """
-    options.passes(cluster)
-    observe("import")
-    start = time.perf_counter()
-    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
-    seconds = {"import": time.perf_counter() - start}
+    module, seconds = imported_for(step, cluster, options, observe)
 
     def made(asked: PlanOptions) -> CompiledStep:
         return lower(
@@ -86,13 +79,9 @@ def compile_finalists(
 def _most_worthy(records: Sequence[CandidateRecord], most: int) -> list[CandidateRecord]:
     """Return the first records, with data parallelism as the last one if it is not among them."""
     selected = list(records[: max(most, 0)])
-    plain = next((each for each in records if _is_data_parallel(each)), None)
+    whole = (each for each in records if each["mode"] == "whole")
+    plain = next((each for each in whole if [pin.get("preset") for pin in each["choice"]["pins"]] == ["dp"]), None)
     return [*selected[: most - 1], plain] if selected and plain is not None and plain not in selected else selected
-
-
-def _is_data_parallel(record: CandidateRecord) -> bool:
-    presets = [pin.get("preset") for pin in record["choice"]["pins"]]
-    return record["mode"] == "whole" and presets == ["dp"]
 
 
 def step_seconds(

@@ -12,10 +12,9 @@ from ..ir.not_supported import ITERABLE
 from ..ir.plan_options import refusal
 from ..lowering.capture.calling import batch_items
 from ..runtime.agreement import verify_alike
-from ..runtime.batches import LocalRows, batch_rows, items_of, no_rows
+from ..runtime.batches import LocalRows, ShareSampler, batch_rows, items_of, no_rows
 from ..runtime.executor import Executor, RankProgram
 from ..runtime.plan import Plan, PlanError
-from ..runtime.sampler import ShareSampler
 from .variants import Variants
 
 

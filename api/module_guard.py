@@ -34,7 +34,6 @@ class Guard:
     A switch that allows or forbids the use of the modules of one model.
 
     Args:
-        name: name of the model, for messages.
         is_open: whether the modules may be used.
     """
 

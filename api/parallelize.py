@@ -11,7 +11,8 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,17 +31,17 @@ from ..ir.submesh import on_mesh
 from ..lowering.capture.calling import Batch, LossFunction, MakeOptimizer, MetricsFunction, Precision, ReduceDtype
 from ..passes.planning.state_placement import StatePlacement
 from ..passes.search.pin_file import PinError
-from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
+from ..runtime.agreement import LOG, made_by_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job
 from ..runtime.executor import Executor
 from ..runtime.faults import ACTIVITY, FaultBounds
+from ..runtime.groups import world_size
 from ..runtime.launch import process_group
 from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.rank_devices import device_of_group
 from ..runtime.watch import Watch
-from .batch_form import BatchForm
-from .batch_values import BatchValues
+from .batch_form import BatchForm, BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
 from .compile import CompiledStep, Observer, PlanOptions, verify_pins
 from .distributed_step import DistributedStep
@@ -179,8 +180,8 @@ def _parallelized(
             cluster = auto_cluster(device)
         if is_measured:
             phases.ended("measured the ranks, or read earlier measurements,")
-        request = _Asked(step, cluster, options, measure, replan_from, phases)
-        planned, modules = _from_rank_0(request)
+        compiled = partial(_compiled, step, cluster, options, measure, replan_from, phases)
+        planned, modules = _planned_by_rank_0(compiled)
         phases.ended(f"compiled {len(planned)} program{'s' if len(planned) > 1 else ''}")
         best, report = _fastest(planned, step, device, seed)
         if len(planned) > 1:
@@ -269,26 +270,46 @@ def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> Abstr
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    step: TrainingStep
-    cluster: str | Path | Cluster
-    options: PlanOptions
-    measure: int
-    replan_from: Path | None
-    observe: Observer
+def _compiled(
+    step: TrainingStep,
+    cluster: str | Path | Cluster,
+    options: PlanOptions,
+    measure: int,
+    replan_from: Path | None,
+    observe: Observer,
+) -> list[CompiledStep]:
+    """Return the best plan for the ranks of this job, followed by other plans that may be faster."""
+    world, name = world_size(), _name_of(step.model)
+    fitted = _fitted(cluster if isinstance(cluster, Cluster) else find_cluster(cluster), world)
+    old = EarlierPlan.find(replan_from) if replan_from is not None else None
 
-    def compiled(self, world: int) -> list[CompiledStep]:
-        """Return the best plan for `world` ranks, followed by other plans that may be faster."""
-        given = self.cluster if isinstance(self.cluster, Cluster) else find_cluster(self.cluster)
-        cluster = _fitted(given, world)
-        most, name = self.measure if world > 1 else 1, _name_of(self.step.model)
-        old = EarlierPlan.find(self.replan_from) if self.replan_from is not None else None
+    def compiled(asked: PlanOptions) -> list[CompiledStep]:
+        return compile_finalists(step, fitted, asked, measure if world > 1 else 1, name=name, observe=observe)
 
-        def compiled(asked: PlanOptions) -> list[CompiledStep]:
-            return compile_finalists(self.step, cluster, asked, most, name=name, observe=self.observe)
+    return old.made(compiled, options, fitted) if old is not None else compiled(options)
 
-        return old.made(compiled, self.options, cluster) if old is not None else compiled(self.options)
+
+def _planned_by_rank_0(compiled: Callable[[], list[CompiledStep]]) -> tuple[_Planned, list[ModuleOp]]:
+    """Return the programs and reports of plans that rank 0 compiles and, on rank 0, their modules."""
+    modules: list[ModuleOp] = []
+
+    def made() -> _Planned:
+        steps = compiled()
+        modules.extend(step.module for step in steps)
+        return [(step.program, step.report) for step in steps]
+
+    return made_by_rank_0(made, _failure), modules
+
+
+def _failure(error: Exception) -> PlanError:
+    """Return the error of all ranks for an error of planning."""
+    if isinstance(error, PlanError):
+        return error
+    failure = PlanError(f"{type(error).__name__}: {error}")
+    if type(error).__module__.partition(".")[0] != __name__.partition(".")[0]:
+        # An error of this package is complete by itself; its cause would only add a traceback of torch.
+        failure.__cause__ = error
+    return failure
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
@@ -359,7 +380,6 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
 
 
 _Planned: TypeAlias = "list[tuple[str, PlanReport]]"
-"""Programs and their reports."""
 
 
 def _fastest(plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None) -> tuple[int, PlanReport]:
@@ -368,39 +388,3 @@ def _fastest(plans: _Planned, step: TrainingStep, device: torch.device, seed: in
         return 0, plans[0][1]
     seconds = step_seconds([program for program, _ in plans], step.model, step.batch, device, seed)
     return fastest([report for _, report in plans], seconds)
-
-
-def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
-    """
-    Return the programs and reports that rank 0 makes and, on rank 0, their modules.
-
-    Raises:
-        PlanError: planning failed on rank 0; raised on every rank.
-    """
-    shared: list[Any] = [None]
-    modules: list[ModuleOp] = []
-    if not dist.is_initialized():
-        shared = [_outcome(asked, 1, modules)]
-    else:
-        if dist.get_rank() == 0:
-            shared = [_outcome(asked, dist.get_world_size(), modules)]
-        shared = [from_rank_0(shared[0], patient="plan")]
-    if isinstance(shared[0], PlanError):
-        raise shared[0]
-    return shared[0], modules
-
-
-def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | PlanError:
-    """Return the programs and reports, or the error of planning, for all ranks; append the modules to `modules`."""
-    try:
-        compiled = asked.compiled(world)
-    except PlanError as error:
-        return error
-    except Exception as error:
-        failure = PlanError(f"{type(error).__name__}: {error}")
-        if type(error).__module__.partition(".")[0] != __name__.partition(".")[0]:
-            # An error of this package is complete by itself; its cause would only add a traceback of torch.
-            failure.__cause__ = error
-        return failure
-    modules += [step.module for step in compiled]
-    return [(step.program, step.report) for step in compiled]

@@ -14,11 +14,11 @@ from math import prod
 from time import perf_counter
 
 import torch
-import torch.distributed as dist
 
 from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.legend import legend
 from ..passes.planning.summary import Tried
+from ..runtime.groups import job_rank
 from ..runtime.plan import Plan
 from .plan_report import PlanReport, mesh_text, plan_name, step_text
 from .why_not import difference
@@ -38,7 +38,7 @@ class _OnStandardError(logging.Handler):
 
 def is_first_rank() -> bool:
     """Return whether this process writes the log of the job."""
-    return not dist.is_initialized() or dist.get_rank() == 0
+    return job_rank() == 0
 
 
 class PhaseLog:
@@ -87,8 +87,6 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     Log a plan: a summary at level INFO, candidates and pass times at DEBUG, and a warning if the plan splits nothing.
 
     Args:
-        report: the contents of `plan.json`.
-        plans: the plans of the stages.
         seconds: the time that the user waited for the plan.
     """
     name = report["name"]

@@ -3,21 +3,64 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
+from ..dialects import train
+from ..dialects.compute import element_bytes, shape_of
+from ..dialects.step import sharding_of
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import cluster_toml, parse_cluster
+from ..ir.mesh import Mesh
+from ..ir.sharding import Sharding, local_slices
 from ..ir.state_moves import Box, SpreadState
 from ..ir.text_file import read_text
 from ..passes.planning.records import CandidateRecord, Chosen
-from ..passes.step.step_view import cluster_of_module
+from ..passes.step.step_view import Input, StepView, cluster_of_module, step_functions, step_views
 from .plan_report import PlanReport
-from .state_placement import state_placement
+
+LASTING = (train.PARAM, train.STATE, train.BUFFER)
+"""The roles of arguments that form the state of a step."""
+
+
+def lasting_values(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Yield the name, shape and element size in bytes of each parameter, state and buffer of a step, planned or not."""
+    views = (StepView(func, Mesh(())) for func in step_functions(module))
+    for given in (given for view in views for given in view.inputs):
+        if given.role in LASTING:
+            yield _name(given), shape_of(given.argument), element_bytes(given.argument)
+
+
+def state_placement(module: ModuleOp) -> list[SpreadState]:
+    """Return the parameters, optimizer states and buffers of a planned module, with the box of each rank."""
+    state: list[SpreadState] = []
+    first = 0
+    views = step_views(module)
+    for view, cluster in views:
+        mesh = cluster.mesh
+        known_boxes: dict[tuple[tuple[int, ...], Sharding], dict[int, Box]] = {}
+        for given in view.inputs:
+            if given.role not in LASTING:
+                continue
+            shape, sharding = shape_of(given.argument), sharding_of(given.argument)
+            if (boxes := known_boxes.get((shape, sharding))) is None:
+                boxes = known_boxes[shape, sharding] = {
+                    first + rank: tuple((part.start, part.stop) for part in local_slices(shape, sharding, mesh, rank))
+                    for rank in range(mesh.device_count)
+                }
+            state.append(SpreadState(_name(given), boxes, element_bytes(given.argument)))
+        if view.stage is not None:
+            first += mesh.device_count
+    return state
+
+
+def _name(given: Input) -> str:
+    return f"{given.role.rpartition('.')[2]} {given.name}"
+
 
 RECORD = "replan.json"
 """The file of the record, in a plan's folder and in a checkpoint."""
@@ -31,7 +74,6 @@ class PlanRecord:
     A plan that `replan` can start from.
 
     Args:
-        name: name of the program.
         step: the step's name for the runtime, or None if the step was given as objects.
         candidate: the `chosen_candidate` of `plan.json`, which reproduces the plan, or None without a search.
         cluster: the cluster of the plan, on the plan's mesh.

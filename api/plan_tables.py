@@ -102,7 +102,6 @@ def plan_parts(report: PlanReport, reasons: Sequence[WhyNot] | None = None) -> l
     Return the figures of a plan, the best plan of every other kind with the reason why it lost, and the terms in names.
 
     Args:
-        report: the contents of `plan.json`.
         reasons: the result of `why_not`, if it is known already.
     """
     facts = {**plan_rows(report), "of candidates": str(len(report["candidates"]))}

@@ -17,10 +17,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.mesh import Mesh
-from ..runtime.agreement import SAMPLED, digest, of_all_ranks
+from ..runtime.agreement import SAMPLED, differing, digest
 from ..runtime.executor import Executor
-from ..runtime.local_shard import LocalShard
-from ..runtime.plan import Plan, PlanError, SpreadTensor, Value
+from ..runtime.plan import LocalShard, PlanError, SpreadTensor, Value
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
@@ -49,7 +48,6 @@ class ShardedState:
     The values of a step on this rank, by single-device names.
 
     Args:
-        executor: the executor of the step.
         given: the user's DeviceMesh, if the plan was made for one.
     """
 
@@ -125,7 +123,9 @@ class ShardedState:
 
     def _parameter_groups(self, rates: Sequence[float]) -> list[dict[str, Any]]:
         plan = self._executor.plan
-        named = (value.name for stage in self._executor.plans for value in _updated(stage) if value.role == "param")
+        results = ((stage, result) for stage in self._executor.plans for result in stage.outputs)
+        updated = (stage.inputs[result.updates] for stage, result in results if result.updates is not None)
+        named = (value.name for value in updated if value.role == "param")
         members = (plan.optimizer or {}).get("members", [list(dict.fromkeys(named))])
         kind = (plan.optimizer or {}).get("kind", "")
         groups = [_as_in_torch(kind, settings) for settings in plan.parameter_groups]
@@ -269,20 +269,11 @@ def _is_dtensor(given: object) -> TypeGuard[DTensor]:
 
 def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dict()") -> None:
     """Raise PlanError if a tensor differs between ranks, since loading only parts of it would hide the difference."""
-    first: dict[str, tuple[int, str]] = {}
-    for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
-        for name, numbers in found.items():
-            holder, expected = first.setdefault(name, (rank, numbers))
-            if numbers != expected:
-                raise PlanError(
-                    f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all "
-                    "ranks the same"
-                )
-
-
-def _updated(plan: Plan) -> Iterator[Value]:
-    """Return the inputs of a step that its outputs update."""
-    return (plan.inputs[result.updates] for result in plan.outputs if result.updates is not None)
+    if (found := differing({name: digest(tensor, SAMPLED) for name, tensor in state.items()})) is not None:
+        name, holder, rank = found
+        raise PlanError(
+            f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all ranks the same"
+        )
 
 
 def _as_in_torch(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:

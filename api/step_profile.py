@@ -6,13 +6,12 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch.distributed as dist
-
 from ..ir.measured_steps import MeasuredRank, MeasuredSteps
 from ..ir.overlap import Overlaps
 from ..ir.overlap_table import measured_table
 from ..ir.text_file import write_atomically
 from ..runtime.executor import Executor
+from ..runtime.groups import job_rank
 from ..runtime.measured import gathered, recorder_of
 from ..runtime.plan import PlanError
 
@@ -54,7 +53,7 @@ class StepProfile:
     def save(self, path: str | Path) -> None:
         """Write the input of `shardwright simulate --measured`, on rank 0."""
         text = self.steps.text()
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        if job_rank() == 0:
             write_atomically(Path(path), text)
 
     def __str__(self) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, overload
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..runtime.checkpoint_ranks import CheckpointError
 from ..runtime.executor import Executor
+from ..runtime.groups import job_rank
 from ..runtime.step_checkpoints import Checkpoints, Restored
 from .loading import ShareLoader
 from .optimizer_handle import OptimizerHandle
@@ -50,7 +50,7 @@ class StepState:
     @property
     def rank(self) -> int:
         """The rank of this process in the job."""
-        return dist.get_rank() if dist.is_initialized() else 0
+        return job_rank()
 
     @property
     def device_mesh(self) -> DeviceMesh | None:

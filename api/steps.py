@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ..ir.plain import did_you_mean
-from ..runtime.initialize import drawn_alike
+from ..runtime.recording import drawn_alike
 from .step_names import OR_OWN
 from .training_step import TrainingStep
 

@@ -30,7 +30,7 @@ from ..lowering.capture.calling import (
 )
 from ..lowering.capture.refusals import first_refusal
 from ..passes.scale_loss import ScaleLossPass
-from .batch_values import item_refusal
+from .batch_form import item_refusal
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from ..passes.errors import PassError
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.state_placement import StatePlacement
 from ..passes.verification import first_fault
-from ..runtime.agreement import from_rank_0, verify_alike
+from ..runtime.agreement import made_by_rank_0, verify_alike
 from ..runtime.batches import LocalRows
 from ..runtime.communicator import Communicator
-from ..runtime.compiled.load import compiled_stages, verify_usable
+from ..runtime.compiled.load import compiled_stages
+from ..runtime.compiled.usable import verify_usable
 from ..runtime.executor import Executor, RankProgram
 from ..runtime.groups import Handles
 from ..runtime.plan import PlanError
@@ -132,7 +133,6 @@ class Variants:
 
     Args:
         form: the form of its batches.
-        planner: the planner, on rank 0.
         most: the limit on the number of programs of the forward pass.
     """
 
@@ -219,24 +219,17 @@ class Variants:
         return self._forward[key]
 
     def _made(self, what: str, plan: Callable[[Planner], Made]) -> tuple[RankProgram, OutputForm | None]:
-        shared: list[Any] = [None]
-        if self.planner is not None:
+        def made() -> Made:
+            assert self.planner is not None, "it is on rank 0"
             devices = [self.connections.device] if self.connections.device.type == "cuda" else []
             with torch.random.fork_rng(devices), self.opened():
-                shared = [_outcome(what, self.planner, plan)]
-        outcome = from_rank_0(shared[0], patient="plan")
-        if isinstance(outcome, PlanError):
-            raise outcome
-        text, form = outcome
+                return plan(self.planner)
+
+        def failure(error: Exception) -> PlanError:
+            failed = PlanError(f"{what}: {error}")
+            failed.__cause__ = error
+            return failed
+
+        text, form = made_by_rank_0(made, failure)
         stages = self.connections.load(text, f"<{what}>")
         return self.executor.adopt(stages, self.connections.connect(stages)), form
-
-
-def _outcome(what: str, planner: Planner, plan: Callable[[Planner], Made]) -> Made | PlanError:
-    """Return the result of planning, or its error, because the other ranks wait for rank 0."""
-    try:
-        return plan(planner)
-    except Exception as error:
-        failure = PlanError(f"{what}: {error}")
-        failure.__cause__ = error
-        return failure

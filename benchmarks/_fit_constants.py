@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.runtime.profile.robust_fit import Numbers, RobustFit, robust_fit
+from shardwright.runtime.profile.fit import Numbers, RobustFit, robust_fit
 
 Model = Callable[[Mapping[str, float]], Sequence[float]]
 """A function from constants to the predicted seconds of all measurements."""

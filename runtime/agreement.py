@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
-from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from .all_ranks import Given, from_rank_0, of_all_ranks
 from .batches import Batch, LocalRows, batch_rows, items_of
 from .executor import Executor
-from .faults import ACTIVITY, Patience
+from .faults import ACTIVITY
+from .groups import job_rank, world_size
 from .plan import Plan, PlanError
-from .rank_devices import backends
 from .recording import named_tensors
 
 LOG = logging.getLogger("shardwright")
@@ -27,27 +27,12 @@ SAMPLED = 1 << 16
 """The number of elements, evenly spaced, in the digest of a batch item."""
 
 _LISTED = 3
-"""The most names that a message lists."""
 
 
-def world_size() -> int:
-    """Return the number of ranks in the job; 1 without a process group."""
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-Given = TypeVar("Given")
+Key = TypeVar("Key", bound=Hashable)
 
 _Row: TypeAlias = tuple[str, tuple[int, ...], str]
 """A tensor's name, shape and dtype."""
-
-
-def of_all_ranks(mine: Given) -> list[Given]:
-    """Gather one value from every rank, in rank order; every rank must call this."""
-    if world_size() == 1:
-        return [mine]
-    everyone: list[Any] = [None] * world_size()
-    ACTIVITY.wait("the comparison of the ranks", lambda: dist.all_gather_object(everyone, mine, group=_host_group()))
-    return everyone
 
 
 def verify_alike(what: str, mine: Hashable) -> None:
@@ -67,11 +52,9 @@ def _listed(values: Sequence[object]) -> str:
     ranks: dict[object, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return ", ".join(f"{value} on {_ranks(holders)}" for value, holders in ranks.items())
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return ", ".join(
+        f"{value} on rank{'s' if len(on) > 1 else ''} {', '.join(map(str, on))}" for value, on in ranks.items()
+    )
 
 
 def share_random_state() -> None:
@@ -79,40 +62,26 @@ def share_random_state() -> None:
     torch.set_rng_state(torch.from_numpy(from_rank_0(torch.get_rng_state().numpy())))
 
 
-def from_rank_0(mine: Given, *, patient: Patience = "") -> Given:
+def made_by_rank_0(make: Callable[[], Given], failure: Callable[[Exception], PlanError]) -> Given:
     """
-    Broadcast the value of rank 0 and return it; every rank must call this.
+    Return the result of a function that only rank 0 calls, for example to plan; every rank must call this.
 
     Args:
-        patient: bound of the wait, for a value that rank 0 may take long to compute.
+        failure: function from an error of `make` to the error of all ranks.
+
+    Raises:
+        PlanError: on every rank, if `make` failed.
     """
-    if world_size() == 1:
-        return mine
-    shared = [mine]
-    group = _host_group()
-    send = partial(dist.broadcast_object_list, shared, src=0, group=group)
-    ACTIVITY.wait("a broadcast from rank 0", send, patient=patient)
-    return shared[0]
-
-
-_made: tuple[ReferenceType[dist.ProcessGroup], ReferenceType[dist.ProcessGroup]] | None = None
-"""The world group and the gloo group created for it, as weak references; torch keeps both as long as the job lasts."""
-
-
-def _host_group() -> dist.ProcessGroup | None:
-    """
-    Return a group of all ranks for objects in host memory: the world group if it has gloo, otherwise a new gloo group.
-    NCCL would hold the GPU while rank 0 plans, and would abort the job if planning took longer than its timeout.
-    """
-    global _made
-    world = dist.group.WORLD
-    if world is None or backends().get("cpu") == "gloo":
-        return world
-    if _made is None or _made[0]() is not world:
-        group = ACTIVITY.wait("a group of gloo", lambda: dist.new_group(backend="gloo", timeout=ACTIVITY.timeout))
-        assert isinstance(group, dist.ProcessGroup), "every rank is a member"
-        _made = ref(world), ref(group)
-    return _made[1]()
+    outcome: Any = None
+    if job_rank() == 0:
+        try:
+            outcome = make()
+        except Exception as error:
+            outcome = failure(error)
+    outcome = from_rank_0(outcome, patient="plan")
+    if isinstance(outcome, PlanError):
+        raise outcome
+    return outcome
 
 
 def share_weights(model: nn.Module, device: torch.device) -> bool:
@@ -133,7 +102,12 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
     if world_size() == 1:
         return False
     tensors = _distinct(named_tensors(model))
-    everyone = of_all_ranks([(name, *_form(tensor), digest(tensor)) for name, tensor in tensors.items()])
+    everyone = of_all_ranks(
+        [
+            (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), digest(tensor))
+            for name, tensor in tensors.items()
+        ]
+    )
     if all(rows == everyone[0] for rows in everyone):
         return False
     for rank, rows in enumerate(everyone):
@@ -143,7 +117,7 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
             whole = tensor.detach().to(device).contiguous()
             ACTIVITY.wait("the weights of rank 0", partial(dist.broadcast, whole, src=0))
             tensor.copy_(whole)
-    if dist.get_rank() == 0:
+    if job_rank() == 0:
         LOG.info("the ranks passed modules with different weights; all ranks now use the weights of rank 0")
     return True
 
@@ -152,10 +126,6 @@ def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return each tensor once, under the first of its names."""
     first: dict[int, str] = {}
     return {name: tensor for name, tensor in tensors.items() if first.setdefault(id(tensor), name) == name}
-
-
-def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
 def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) -> None:
@@ -193,16 +163,24 @@ def verify_replicas(executor: Executor) -> None:
     plan, rank = executor.plan, executor.comm.rank
     values = [value for value in plan.inputs if value.role in ("param", "buffer")]
     mine = {(value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in values}
-    holders: dict[tuple[str, str], tuple[str, int]] = {}
-    for other, digests in enumerate(of_all_ranks(mine)):
-        for (name, part), numbers in digests.items():
-            first, holder = holders.setdefault((name, part), (numbers, other))
-            if first != numbers:
-                raise PlanError(
-                    f"the ranks {holder} and {other} initialized the weights {name!r} differently: seed the random "
-                    "generators that the model uses outside torch, or build the module and pass it, so that all ranks "
-                    "get the weights of rank 0"
-                )
+    if (found := differing(mine)) is not None:
+        (name, _), one, other = found
+        raise PlanError(
+            f"the ranks {one} and {other} initialized the weights {name!r} differently: seed the random "
+            "generators that the model uses outside torch, or build the module and pass it, so that all ranks "
+            "get the weights of rank 0"
+        )
+
+
+def differing(mine: Mapping[Key, str]) -> tuple[Key, int, int] | None:
+    """Return the first key whose value differs between ranks, with two such ranks; every rank must call this."""
+    first: dict[Key, tuple[int, str]] = {}
+    for rank, values in enumerate(of_all_ranks(mine)):
+        for key, value in values.items():
+            holder, expected = first.setdefault(key, (rank, value))
+            if value != expected:
+                return key, holder, rank
+    return None
 
 
 @dataclass

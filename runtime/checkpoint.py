@@ -30,14 +30,13 @@ import torch
 from ..ir.json_shape import COUNT, NUMBER, Shape, fault_of
 from ..ir.text_file import read_text
 from .checkpoint_ranks import METADATA, CheckpointError, Ranks, description
-from .local_shard import LocalShard
+from .plan import LocalShard
 
 Read = TypeVar("Read")
 
 LOG = logging.getLogger("shardwright")
 
 VERSION = 1
-"""The version of the manifest's format."""
 
 MANIFEST, EXTRA = "manifest.json", "extra.pt"
 _MOST_BYTES = 2**24
@@ -126,7 +125,9 @@ def write(
         save(unfinished, parts, ranks)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
-            mine += [*_written(unfinished, given), unfinished / METADATA]
+            for name, content in given.items():
+                _write_file(unfinished / name, content)
+            mine += [*(unfinished / name for name in given), unfinished / METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
     def commit(files: Mapping[str, list[object]]) -> None:
@@ -135,7 +136,7 @@ def write(
         manifest = {"version": VERSION, **asdict(notes), "files": files, "sha256": ""}
         text = json.dumps({**manifest, "sha256": _text_digest(manifest)}, indent=1)
         _verified(json.loads(text))
-        _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
+        _write_file(unfinished / MANIFEST, text.encode())
         if os.path.lexists(folder / name):
             _remove(folder / name)
         _flush(unfinished)
@@ -304,16 +305,8 @@ def _text_digest(manifest: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Write files to the disk and return their paths."""
-    for name, content in files.items():
-        _write_file(folder / name, lambda path: path.write_bytes(content))
-    return [folder / name for name in files]
-
-
-def _write_file(path: Path, make: Callable[[Path], object]) -> None:
-
-    make(path)
+def _write_file(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
     _flush(path)
 
 

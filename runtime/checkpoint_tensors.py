@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +27,36 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from .checkpoint_ranks import METADATA, CheckpointError, CheckpointWait, Ranks, description
-from .local_shard import LocalShard
+from .plan import LocalShard
 
 
 def save(folder: Path, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     """Write this rank's parts; every rank must call this."""
-    writer, is_alone = _CheckpointWriter(folder, ranks.turn), ranks.group is None
-    options: dict[str, Any] = {"storage_writer": writer, "process_group": ranks.group, "no_dist": is_alone}
-    with _own_failure(ranks):
-        ranks.wait(lambda: save_tensors(_boxes(parts), **options))
+    _together(save_tensors, parts, ranks, storage_writer=_CheckpointWriter(folder, ranks.turn))
 
 
 def load(folder: Path, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     """Read this rank's parts; every rank must call this."""
-    reader, is_alone = _CheckpointReader(folder, ranks.turn), ranks.group is None
-    options: dict[str, Any] = {"storage_reader": reader, "process_group": ranks.group, "no_dist": is_alone}
-    with _own_failure(ranks):
-        ranks.wait(lambda: load_tensors(_boxes(parts), **options))
+    _together(load_tensors, parts, ranks, storage_reader=_CheckpointReader(folder, ranks.turn))
+
+
+def _together(run: Callable[..., object], parts: Mapping[str, LocalShard], ranks: Ranks, **storage: object) -> None:
+    """Write or read with all ranks; raise a CheckpointError that is empty if only other ranks failed."""
+    options = {"process_group": ranks.group, "no_dist": ranks.group is None, **storage}
+    with warnings.catch_warnings():
+        # A single process has no process group, and torch would warn of its absence.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        try:
+            ranks.wait(lambda: run(_boxes(parts), **options))
+        except CheckpointException as error:
+            # All ranks raise this exception, even a rank that did not fail.
+            failure, _ = error.failures.get(ranks.rank, (None, None))
+            raise CheckpointError(description(failure) if failure is not None else "") from error
 
 
 def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """
     Return shape and dtype of each tensor by its name.
-
-    Args:
-        files: names of the files of the checkpoint.
 
     Raises:
         CheckpointError: the metadata is malformed, or names a file or class that no checkpoint contains.
@@ -66,20 +70,6 @@ def described(folder: Path, files: Collection[str]) -> dict[str, tuple[tuple[int
         for name, entry in entries.items()
         if isinstance(entry, TensorStorageMetadata)
     }
-
-
-@contextmanager
-def _own_failure(ranks: Ranks) -> Generator[None, None, None]:
-    """Inside, raise a CheckpointError that describes this rank's failure, or is empty if only other ranks failed."""
-    with warnings.catch_warnings():
-        # A single process has no process group, and torch would warn of its absence.
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        try:
-            yield
-        except CheckpointException as error:
-            # All ranks raise this exception, even a rank that did not fail.
-            failure, _ = error.failures.get(ranks.rank, (None, None))
-            raise CheckpointError(description(failure) if failure is not None else "") from error
 
 
 class _Box(torch.Tensor):

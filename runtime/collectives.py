@@ -5,7 +5,7 @@ The collectives, by kind and method.
 kind            method             how
 ==============  =================  ================================================================
 all_reduce      native             the library's; small tensors of a bucket travel as one message
-all_gather      direct             each rank sends its part to every other rank (`exchange`)
+all_gather      direct             each rank sends its part to every other rank (`Exchange`)
                 padded             the library's: each large tensor with equal parts by itself, the other
                                    tensors in one message, parts padded to the largest (`rows.py`)
                 grouped_broadcast  each part is broadcast by its owner, without padding
@@ -24,7 +24,6 @@ NCCL, the library calls for several tensors become one launch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -32,14 +31,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from ..ir.collectives import ALONE_FROM_BYTES
-from .exchange import Exchange
 from .groups import RankGroup
 from .pieces import (
     Assembly,
     ReceiveBuffers,
+    count_of,
     flatten,
     message,
     packed,
+    parcels,
     parcels_of_bucket,
     piece_shape,
     put_all,
@@ -47,6 +47,43 @@ from .pieces import (
 )
 from .requests import Pending, Request, Waitable
 from .rows import RowLayout
+
+
+class Exchange:
+    """
+    The messages between this rank and every other rank of a group, all started by the constructor.
+
+    On gloo this was measured to be about twice as fast as the library's all_gather, reduce_scatter and all_to_all,
+    which copy into staging buffers (gloo's reduce_scatter is an all_reduce in disguise). Here a contiguous block
+    travels directly from its source to its destination. Parts of different sizes need no padding.
+
+    Args:
+        outgoing: the contiguous pieces to send to each part. They must not change before `wait`.
+        incoming: the contiguous tensors to receive into, by the part that sends them.
+    """
+
+    def __init__(
+        self, group: RankGroup, outgoing: Sequence[Sequence[torch.Tensor]], incoming: Sequence[Sequence[torch.Tensor]]
+    ) -> None:
+        self._works: list[Waitable] = []
+        self._mail = ReceiveBuffers()
+        # The buffers of messages in flight must outlive the messages.
+        self._sent: list[torch.Tensor] = []
+        handle, wire = group.handle, group.wire
+        assert handle is not None
+        for step in range(1, group.size):
+            source, target = (group.part - step) % group.size, (group.part + step) % group.size
+            for parcel in parcels(incoming[source]):
+                self._works.append(handle.recv([self._mail.expect(parcel)], wire[source], 0))
+            for parcel in parcels(outgoing[target]):
+                self._sent.append(message(parcel))
+                self._works.append(handle.send([self._sent[-1]], wire[target], 0))
+
+    def wait(self) -> None:
+        """Block until every message has been sent or received."""
+        for work in self._works:
+            work.wait()
+        self._mail.unpack()
 
 
 def _renamed(new: str, old: str) -> Callable[..., dist.Work]:
@@ -59,11 +96,7 @@ _reduce_scatter_single = _renamed("reduce_scatter_single", "reduce_scatter_tenso
 
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
+_COMBINE: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
 def _launch(
@@ -143,36 +176,22 @@ def _all_gather_padded(group: RankGroup, request: Request) -> Pending:
     return Pending(works, lambda: layout.gathered(rows))
 
 
-def _outgoing(group: RankGroup, request: Request) -> list[list[torch.Tensor]]:
-    """Return, for each part of the group, the pieces of the operands that belong to it."""
-    split = [
-        tensor.split(sizes, dim)
-        for tensor, sizes, dim in zip(request.tensors, request.scattered_sizes(group), request.dims(), strict=True)
-    ]
-    return [[pieces[part] for pieces in split] for part in range(group.size)]
-
-
 def _reduce_scatter_direct(group: RankGroup, request: Request) -> Pending:
-    rows = _outgoing(group, request)
+    rows = request.outgoing(group)
     mine = rows[group.part]
     outgoing = [[p.contiguous() for p in row] if row is not mine else [] for row in rows]
     incoming = [[torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine] for _ in range(group.size)]
     exchange = Exchange(group, outgoing, incoming)
     incoming[group.part] = mine
 
-    def finish() -> list[torch.Tensor]:
-        return [_combined(pieces, request.reduction) for pieces in zip(*incoming, strict=True)]
+    def combined(first: torch.Tensor, second: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        combine = _COMBINE[request.reduction]
+        result = combine(first, second).contiguous()
+        for piece in others:
+            combine(result, piece, out=result)
+        return result
 
-    return Pending([exchange], finish)
-
-
-def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Reduce at least two pieces, in group order."""
-    combine = _COMBINE[reduction]
-    result = combine(pieces[0], pieces[1]).contiguous()
-    for piece in pieces[2:]:
-        combine(result, piece, out=result)
-    return result
+    return Pending([exchange], lambda: [combined(*pieces) for pieces in zip(*incoming, strict=True)])
 
 
 def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
@@ -185,7 +204,7 @@ def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
 
 def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
     op, works = _REDUCE[request.reduction], list[dist.Work | None]()
-    rows = [_to_reduce(row) for row in _outgoing(group, request)]
+    rows = [_to_reduce(row) for row in request.outgoing(group)]
     for root, (messages, _) in zip(group.ranks, rows, strict=True):
         works += [dist.reduce(tensor, root, op, group.handle, async_op=True) for tensor in messages if tensor.numel()]
     _, mine = rows[group.part]
@@ -194,7 +213,7 @@ def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
 
 def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
     """Return the buffers of an all-to-all's results: this rank's part of the split dim, all of the concatenated dim."""
-    own = _outgoing(group, request)[group.part]
+    own = request.outgoing(group)[group.part]
     parts = zip(own, request.concat_dims(), request.gathered_sizes(group), strict=True)
     assemblies = [Assembly(mine, dim, sizes) for mine, dim, sizes in parts]
     put_all(assemblies, group.part, own)
@@ -203,22 +222,22 @@ def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
 
 def _all_to_all_direct(group: RankGroup, request: Request) -> Pending:
     whole = _arrivals(group, request)
-    outgoing = [[p.contiguous() for p in row] for row in _outgoing(group, request)]
+    outgoing = [[p.contiguous() for p in row] for row in request.outgoing(group)]
     incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
     exchange = Exchange(group, outgoing, incoming)
     return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
 
 
 def _all_to_all_native(group: RankGroup, request: Request) -> Pending:
-    rows, dims = _outgoing(group, request), request.concat_dims()
+    rows, dims = request.outgoing(group), request.concat_dims()
     sizes = request.gathered_sizes(group)
     shapes = [
         [piece_shape(p.shape, d, s[part]) for p, d, s in zip(rows[group.part], dims, sizes, strict=True)]
         for part in range(group.size)
     ]
     by_wire = sorted(range(group.size), key=group.wire.__getitem__)
-    sent_counts = [_count([p.shape for p in rows[part]]) for part in by_wire]
-    counts = [_count(shapes[part]) for part in by_wire]
+    sent_counts = [count_of([p.shape for p in rows[part]]) for part in by_wire]
+    counts = [count_of(shapes[part]) for part in by_wire]
     sent = flatten([p for part in by_wire for p in rows[part]], sum(sent_counts))
     received = sent.new_empty(sum(counts))
     work = dist.all_to_all_single(received, sent, counts, sent_counts, group.handle, async_op=True)
@@ -236,10 +255,6 @@ def _broadcast(group: RankGroup, request: Request) -> Pending:
     root = group.ranks[request.root]
     works = [dist.broadcast(r, root, group.handle, async_op=True) for r in results if r.numel()]
     return Pending(works, lambda: results)
-
-
-def _count(shapes: Sequence[Sequence[int]]) -> int:
-    return sum(math.prod(shape) for shape in shapes)
 
 
 METHODS: dict[str, dict[str, Callable[[RankGroup, Request], Pending]]] = {

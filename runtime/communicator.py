@@ -15,18 +15,15 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .faults import ACTIVITY
-from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
+from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, job_rank, make_groups, world_size
 from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
-from .place import named_range
-from .requests import Pending, Request, even_sizes
-from .sequence import Sequence as CheckedSequence
-from .step_recorder import RECORDING
+from .requests import CheckedSequence, Pending, Request, even_sizes
+from .step_recorder import RECORDING, named_range
 from .transfers import Arrival, Channels
 
 # The options of `start` by kind, and their names in `Request`.
@@ -62,9 +59,7 @@ class Communicator:
     and `wait`. `sizes` are the sizes of the parts of a split dim, in group order; an even split is the default.
 
     Args:
-        mesh: mesh that places the ranks.
         groups: tuples of axes that collectives will run along.
-        device: device of the tensors.
         job: all meshes of the job, including this one, in the same order on every rank, or None if this mesh has all
             ranks.
         channels: channels to the other stages, if there are any.
@@ -91,7 +86,7 @@ class Communicator:
     ) -> None:
         self.mesh = mesh
         self.device = torch.device(device)
-        world, me = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+        world, me = world_size(), job_rank()
         if job is None:
             if world != mesh.device_count:
                 raise ValueError(f"mesh {mesh} has {mesh.device_count} ranks, this job {world}")
@@ -126,13 +121,7 @@ class Communicator:
         return self.mesh.part(self.rank, axes)
 
     def all_reduce(
-        self,
-        x: torch.Tensor,
-        axes: Axes,
-        reduction: str = "sum",
-        *,
-        donate: bool = False,
-        method: str | None = None,
+        self, x: torch.Tensor, axes: Axes, reduction: str = "sum", *, donate: bool = False, method: str | None = None
     ) -> torch.Tensor:
         """Reduce `x` over the group. With `donate` the result may overwrite a contiguous `x`."""
         return self._now(Request("all_reduce", (x,), axes, reduction=reduction, method=method, donate=donate))
@@ -205,8 +194,6 @@ class Communicator:
 
         Args:
             kind: the name of a synchronous method that communicates.
-            tensors: the operands.
-            axes: the mesh axes.
             options: the other arguments of the method. A dim, or sizes, may differ per tensor, as a tuple.
 
         Raises:
@@ -234,7 +221,6 @@ class Communicator:
         Begin to send this rank's part of a value to another stage, without waiting for other ranks.
 
         Args:
-            label: label of the transfer.
             part: index of the part over all temporal axes together.
             value: the value, which must not change before `finish_transfers`; its memory is released when it is sent.
 
@@ -291,7 +277,7 @@ class Communicator:
         return RECORDING.recorder.collective(request, group.ranks, lambda: self._begun(group, request, now), now)
 
     def _begun(self, group: RankGroup, request: Request, now: bool) -> Pending:
-        if not _in_phases(request):
+        if request.method != HIERARCHICAL or request.kind not in PHASED or len(request.axes) == 1:
             return begin(group, request)
         return self._in_turn(request) if now or self.device.type != "cuda" else self._beside(request)
 
@@ -336,11 +322,6 @@ class UntilEvent:
     def is_completed(self) -> bool:
         """Whether the event has happened."""
         return self.event.query()
-
-
-def _in_phases(request: Request) -> bool:
-    """Whether a collective consists of several phases that wait for one another."""
-    return request.method == HIERARCHICAL and request.kind in PHASED and len(request.axes) > 1
 
 
 def _everywhere(mesh: Mesh) -> Axes:

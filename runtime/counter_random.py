@@ -20,12 +20,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Required, TypedDict, Unpack
 
 import torch
 
 from ..ir.counter import LAST_SHIFT, MIX, Stream, blocks_of_row, limit_of, signed
-from .seed_table import SeedTable
+
+_ROWS = 64
+"""The number of streams in a block of memory, which keeps its address from step to step."""
+
+
+class SeedTable:
+    """
+    The generators of all random streams of the present step's seed, as two int64 scalars each, on a device.
+
+    A new stream is added when it is first drawn from. From the next step on, the generators of all known streams are
+    copied from pinned memory before the step begins, without blocking.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seed = 0
+        self._places: dict[int, int] = {}
+        self._blocks: list[torch.Tensor] = []
+
+    def begin(self, seed: int) -> None:
+        """Begin the step with a seed."""
+        self.seed = seed
+        streams = list(self._places)
+        for number, block in enumerate(self._blocks):
+            self._copy(block, streams[_ROWS * number : _ROWS * (number + 1)])
+
+    def of(self, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return base and gamma of a stream."""
+        new = stream not in self._places
+        number, row = divmod(self._places.setdefault(stream, len(self._places)), _ROWS)
+        if number == len(self._blocks):
+            self._blocks.append(torch.empty((_ROWS, 2), dtype=torch.int64, device=self.device))
+        if new:
+            self._copy(self._blocks[number][row:], [stream])
+        base, gamma = self._blocks[number][row]
+        return base, gamma
+
+    def _copy(self, rows: torch.Tensor, streams: list[int]) -> None:
+        generators = [Stream.of(self.seed, stream) for stream in streams]
+        numbers = torch.tensor([(signed(generator.base), signed(generator.gamma)) for generator in generators])
+        if self.device.type == "cuda":
+            numbers = numbers.pin_memory()
+        rows[: len(streams)].copy_(numbers, non_blocking=True)
+
 
 _CHUNK = {"cpu": 1 << 15, "cuda": 1 << 22}
 """Blocks computed at a time, by device: as many as fit a CPU's cache; on other devices, at most 64 MB of memory."""
@@ -38,6 +81,17 @@ Device = torch.device | str | None
 Seed = torch.Tensor | SeedTable
 
 
+class PlaceOfDraw(TypedDict, total=False):
+    """The keyword arguments that all random functions share, as above."""
+
+    stream: Required[int]
+    size: Required[Shape]
+    start: Shape | None
+    whole: Shape | None
+    independent: bool
+    device: Device
+
+
 class _Part(NamedTuple):
     """A part of a random tensor, with the source of its bits."""
 
@@ -47,20 +101,14 @@ class _Part(NamedTuple):
     size: Shape
     whole: Shape
     device: torch.device
+    independent: bool
 
     @staticmethod
-    def of(
-        seed: Seed,
-        stream: int,
-        size: Shape,
-        start: Shape | None,
-        whole: Shape | None,
-        device: Device,
-        like: torch.Tensor | None = None,
-    ) -> _Part:
+    def of(seed: Seed, like: torch.Tensor | None, **place: Unpack[PlaceOfDraw]) -> _Part:
         """Return a part with defaults for its place; it is on the device of `like` if `like` is given."""
-        on = like.device if like is not None else torch.device(device or "cpu")
-        return _Part(seed, stream, start or (0,) * len(size), size, whole or size, on)
+        size, device = place["size"], like.device if like is not None else torch.device(place.get("device") or "cpu")
+        start, whole = place.get("start") or (0,) * len(size), place.get("whole") or size
+        return _Part(seed, place["stream"], start, size, whole, device, place.get("independent", False))
 
     def generator(self) -> torch.Generator:
         seed = self.seed.seed if isinstance(self.seed, SeedTable) else int(self.seed)
@@ -94,76 +142,43 @@ def random_dropout(
     Returns:
         The result, and a boolean tensor that is true where an element is kept.
     """
-    part = _Part.of(seed, stream, input.shape, start, whole, None, input)
-    mask = _below(part, 1 - p, independent)
+    part = _Part.of(seed, input, size=input.shape, stream=stream, start=start, whole=whole, independent=independent)
+    mask = _below(part, 1 - p)
     # Torch multiplies by int8 three times as fast as by bool.
     out = input * mask.view(torch.int8)
     return out.mul_(1 / (1 - p) if p < 1 else 0.0), mask
 
 
 def random_bernoulli(
-    p: torch.Tensor | float,
-    like: torch.Tensor | None,
-    seed: Seed,
-    *,
-    stream: int,
-    dtype: torch.dtype,
-    size: Shape,
-    start: Shape | None = None,
-    whole: Shape | None = None,
-    independent: bool = False,
-    device: Device = None,
+    p: torch.Tensor | float, like: torch.Tensor | None, seed: Seed, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw one with probability `p`, which may be a tensor of probabilities, and otherwise zero."""
-    given = p if isinstance(p, torch.Tensor) else like
-    part = _Part.of(seed, stream, size, start, whole, device, given)
+    part = _Part.of(seed, p if isinstance(p, torch.Tensor) else like, **place)
     if not isinstance(p, torch.Tensor):
-        return _below(part, p, independent).to(dtype)
-    if independent:
+        return _below(part, p).to(dtype)
+    if part.independent:
         return torch.bernoulli(p, generator=part.generator()).to(dtype)
     limits = (p.double() * 2**32).ceil_().sub_(2**31)
     return _filled(part, 2, torch.float64, lambda bits, out: out.copy_(bits)).lt(limits).to(dtype)
 
 
 def random_uniform(
-    like: torch.Tensor | None,
-    seed: Seed,
-    low: float,
-    high: float,
-    *,
-    stream: int,
-    dtype: torch.dtype,
-    size: Shape,
-    start: Shape | None = None,
-    whole: Shape | None = None,
-    independent: bool = False,
-    device: Device = None,
+    like: torch.Tensor | None, seed: Seed, low: float, high: float, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw uniform numbers from `low` up to `high`."""
-    part = _Part.of(seed, stream, size, start, whole, device, like)
-    if independent:
+    part = _Part.of(seed, like, **place)
+    if part.independent:
         return part.empty(dtype).uniform_(low, high, generator=part.generator())
     unit = _unit(part, dtype)
     return unit if (low, high) == (0, 1) else unit.mul_(high - low).add_(low)
 
 
 def random_normal(
-    like: torch.Tensor | None,
-    seed: Seed,
-    mean: float,
-    std: float,
-    *,
-    stream: int,
-    dtype: torch.dtype,
-    size: Shape,
-    start: Shape | None = None,
-    whole: Shape | None = None,
-    independent: bool = False,
-    device: Device = None,
+    like: torch.Tensor | None, seed: Seed, mean: float, std: float, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw normal numbers."""
-    part = _Part.of(seed, stream, size, start, whole, device, like)
-    if independent:
+    part = _Part.of(seed, like, **place)
+    if part.independent:
         return part.empty(dtype).normal_(mean, std, generator=part.generator())
 
     def write(bits: torch.Tensor, out: torch.Tensor) -> None:
@@ -174,49 +189,28 @@ def random_normal(
 
 
 def random_exponential(
-    like: torch.Tensor | None,
-    seed: Seed,
-    lambd: float,
-    *,
-    stream: int,
-    dtype: torch.dtype,
-    size: Shape,
-    start: Shape | None = None,
-    whole: Shape | None = None,
-    independent: bool = False,
-    device: Device = None,
+    like: torch.Tensor | None, seed: Seed, lambd: float, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw exponential numbers of rate `lambd`."""
-    part = _Part.of(seed, stream, size, start, whole, device, like)
-    if independent:
+    part = _Part.of(seed, like, **place)
+    if part.independent:
         return part.empty(dtype).exponential_(lambd, generator=part.generator())
     return _unit(part, torch.float64).neg_().log1p_().div_(-lambd).to(dtype)
 
 
 def random_integers(
-    like: torch.Tensor | None,
-    seed: Seed,
-    low: int,
-    high: int,
-    *,
-    stream: int,
-    dtype: torch.dtype,
-    size: Shape,
-    start: Shape | None = None,
-    whole: Shape | None = None,
-    independent: bool = False,
-    device: Device = None,
+    like: torch.Tensor | None, seed: Seed, low: int, high: int, *, dtype: torch.dtype, **place: Unpack[PlaceOfDraw]
 ) -> torch.Tensor:
     """Draw integers from `low` to below `high`."""
-    part = _Part.of(seed, stream, size, start, whole, device, like)
-    if independent:
+    part = _Part.of(seed, like, **place)
+    if part.independent:
         return part.empty(dtype).random_(low, high, generator=part.generator())
     return _filled(part, 1, torch.int64, lambda bits, out: out.copy_(bits)).remainder_(high - low).add_(low).to(dtype)
 
 
-def _below(part: _Part, probability: float, independent: bool) -> torch.Tensor:
+def _below(part: _Part, probability: float) -> torch.Tensor:
     """Draw booleans that are true with `probability`."""
-    if independent:
+    if part.independent:
         return part.empty(torch.bool).bernoulli_(probability, generator=part.generator())
     limit = limit_of(probability)
     if not -(2**31) < limit < 2**31:

@@ -128,7 +128,6 @@ def report_errors_once(watch: Watch) -> None:
 
 
 Show: TypeAlias = "Callable[[type[BaseException], BaseException, TracebackType | None], object]"
-"""The type of `sys.excepthook`."""
 
 
 def fail(watch: Watch, error: BaseException, shown: Show | None = None) -> None:

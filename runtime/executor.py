@@ -16,11 +16,11 @@ from torch import nn
 from ..ir.counter import step_seed
 from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
+from .counter_random import SeedTable
 from .faults import ACTIVITY
 from .host_memory import keep_freed_memory
-from .initialize import initialize
 from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
-from .seed_table import SeedTable
+from .recording import initialize
 from .stages import Stage, StepFunction, my_stage
 from .step_recorder import RECORDING
 
@@ -37,9 +37,6 @@ class RankProgram:
     A program with the stage that this rank runs, and the storage of its inputs.
 
     Args:
-        plans: plans of all stages.
-        plan, function: plan and step function of this rank's stage.
-        comm: communicator of this rank.
         places: index of each input in the executor's list of tensors.
     """
 
@@ -68,11 +65,10 @@ class Executor:
 
     Args:
         stages: one or more stages of the program; this rank runs the stage of its mesh.
-        comm: communicator of this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
     the other outputs of the last step, by name, as full tensors on every rank. `main` is the program that `step` runs
-    by default.
+    by default, `steps` the number of steps since `initialize`, and `seed` the seed of the random numbers of all steps.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
@@ -84,7 +80,7 @@ class Executor:
         self.metrics: dict[str, torch.Tensor] = {}
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in self.plan.inputs]
         self._index = {(value.role, value.name, value.state): i for i, value in enumerate(self.plan.inputs)}
-        self._seed, self._steps = 0, 0
+        self.seed, self.steps = 0, 0
         # A GPU keeps varying inputs (seed, learning rate) at fixed addresses, so that kernel launches never change.
         self._streams = SeedTable(comm.device) if comm.device.type == "cuda" else None
         self._rates: dict[tuple[int, torch.dtype], torch.Tensor] = {}
@@ -135,7 +131,7 @@ class Executor:
                 )
             return self._local(value, whole)
 
-        self._seed, self._steps = seed or 0, 0
+        self.seed, self.steps = seed or 0, 0
         tensors = initialize(model, seed, keep)
         for index, value in enumerate(self.plan.inputs):
             if value.role in ("param", "buffer"):
@@ -197,7 +193,7 @@ class Executor:
         program = program or self.main
         with nullcontext() if RECORDING.recorder is None else RECORDING.recorder.step():
             outputs = self._run(program, batch, rates_of(self.plan, lr))
-        self._steps += 1
+        self.steps += 1
         return self._take(program, outputs)
 
     def forward(self, batch: Batch | LocalRows, program: RankProgram) -> list[torch.Tensor]:
@@ -246,21 +242,11 @@ class Executor:
             if (value.role, value.name, value.state) == ("state", "", LOSS_SCALE):
                 yield value
 
-    @property
-    def seed(self) -> int:
-        """The seed of the random numbers of all steps."""
-        return self._seed
-
     def resume(self, steps: int, seed: int) -> None:
         """Continue after `steps` steps, with the random numbers of `seed` and the present states."""
-        self._steps, self._seed = steps, seed
+        self.steps, self.seed = steps, seed
         self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
         ACTIVITY.before = steps - ACTIVITY.step
-
-    @property
-    def steps(self) -> int:
-        """The number of steps since `initialize`."""
-        return self._steps
 
     def _take(self, program: RankProgram, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Store the outputs of the program, and return the loss."""
@@ -299,8 +285,7 @@ class Executor:
         return self._rates[key].fill_(rate)
 
     def _seed_of_step(self) -> torch.Tensor | SeedTable:
-
-        seed = step_seed(self._seed, self._steps)
+        seed = step_seed(self.seed, self.steps)
         if self._streams is None:
             return torch.tensor(seed)
         self._streams.begin(seed)

@@ -66,22 +66,15 @@ class _Kernel:
     shares_heads: bool
     packed: bool
 
-    def inputs(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None,
-        is_causal: bool,
-        scale: float | None,
-    ) -> _Inputs:
+    def prepared(self, given: _Inputs) -> _Inputs:
         """Return the operands in the layout that the kernel requires."""
+        query, key, value = given[:3]
         times = query.size(1) // key.size(1)
         if times > 1 and not self.shares_heads:
             key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
         if self.packed:
             query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-        return _Inputs(query, key, value, attn_mask, is_causal, scale)
+        return given._replace(query=query, key=key, value=value)
 
 
 def attention(
@@ -96,7 +89,7 @@ def attention(
     if query.numel() == 0:
         return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=_accumulator(query))
     kernel = _kernel(query, key, attn_mask, is_causal)
-    return kernel.forward(kernel.inputs(query, key, value, attn_mask, is_causal, scale))
+    return kernel.forward(kernel.prepared(_Inputs(query, key, value, attn_mask, is_causal, scale)))
 
 
 def attention_backward(
@@ -114,7 +107,7 @@ def attention_backward(
     if query.numel() == 0:
         return torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
     kernel = _kernel(query, key, attn_mask, is_causal)
-    inputs = kernel.inputs(query, key, value, attn_mask, is_causal, scale)
+    inputs = kernel.prepared(_Inputs(query, key, value, attn_mask, is_causal, scale))
     grad_query, grad_key, grad_value = kernel.backward(inputs, _Saved(grad_out, out, logsumexp))
     return grad_query, _of_heads(grad_key, key), _of_heads(grad_value, value)
 

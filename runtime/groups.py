@@ -22,6 +22,17 @@ from .rank_devices import CPU, backend_of
 
 Axes = tuple[str, ...]
 
+
+def world_size() -> int:
+    """Return the number of ranks in the job; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def job_rank() -> int:
+    """Return the rank of this process in the job; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 TIMEOUT = timedelta(minutes=30)
 """How long a collective waits for a dead or hung rank if no watch has ended the job before (`watch`)."""
 
@@ -35,9 +46,7 @@ class RankGroup:
     The ranks along some axes, including this process.
 
     Args:
-        axes: the mesh axes.
         ranks: the members, by their ranks in the job, in the order of their parts.
-        part: the part of this process.
         handle: torch's process group, or None for a group of one rank, which never communicates.
         backend: ``gloo`` or ``nccl``; empty for a group of one rank.
     """
@@ -94,14 +103,12 @@ def make_groups(
 
     Args:
         handles: existing groups, which keep their timeouts; new groups are added.
-        device: device of the tensors in the collectives.
 
     Raises:
         ValueError: a mesh does not fit its ranks or the job, or lacks an axis; or the job's group has no backend for
             the device.
     """
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    me = dist.get_rank() if dist.is_initialized() else 0
+    world, me = world_size(), job_rank()
     handles = handles if handles is not None else {}
     connected = set(handles)
     groups: dict[Axes, RankGroup] = {}
@@ -125,12 +132,7 @@ def make_groups(
     return groups
 
 
-def _handle(
-    handles: Handles,
-    ranks: tuple[int, ...],
-    world: int,
-    timeout: timedelta,
-) -> dist.ProcessGroup | None:
+def _handle(handles: Handles, ranks: tuple[int, ...], world: int, timeout: timedelta) -> dist.ProcessGroup | None:
     members = tuple(sorted(ranks))
     if members not in handles:
         if len(members) == 1:

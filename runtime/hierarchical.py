@@ -16,7 +16,6 @@ pieces part by part and tensor by tensor, so parts may differ in size or be empt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ import torch
 
 from .collectives import begin
 from .groups import RankGroup
-from .pieces import Sizes, flatten, piece_shape, unflatten
+from .pieces import Sizes, count_of, flatten, piece_shape, unflatten
 from .requests import Pending, Request, even_sizes
 
 HIERARCHICAL = "hierarchical"
@@ -83,7 +82,7 @@ def _all_gather(levels: _Levels, request: Request) -> Pending:
     dims, sizes = request.dims(), request.gathered_sizes(levels.whole)
     operands = list(zip(request.tensors, dims, sizes, strict=True))
     shapes = [[piece_shape(t.shape, dim, cut[part]) for t, dim, cut in operands] for part in range(levels.whole.size)]
-    counts = [_count(row) for row in shapes]
+    counts = [count_of(row) for row in shapes]
     mine = flatten(request.tensors, counts[levels.whole.part])
     gathered = _gather(across, mine, tuple(counts[part] for part in levels.by_place[inside.part]))
 
@@ -97,9 +96,9 @@ def _all_gather(levels: _Levels, request: Request) -> Pending:
 
 def _reduce_scatter(levels: _Levels, request: Request) -> Pending:
     inside, across = levels.inside, levels.across
-    pieces = _outgoing(levels, request)
+    pieces = request.outgoing(levels.whole)
     counts = [sum(piece.numel() for piece in row) for row in pieces]
-    packed = _packed([pieces[part] for column in levels.by_place for part in column], sum(counts))
+    packed = flatten([piece for column in levels.by_place for part in column for piece in pieces[part]], sum(counts))
     scattered = _scatter(inside, packed, _sums(counts, levels.by_place), request)
     column = tuple(counts[part] for part in levels.by_place[inside.part])
     shapes = [piece.shape for piece in pieces[levels.whole.part]]
@@ -116,7 +115,7 @@ def _all_to_all(levels: _Levels, request: Request) -> Pending:
     if request.moves_boundaries():
         raise ValueError(f"{request} moves the boundaries of a dim, but the method {HIERARCHICAL!r} cannot")
     inside, across, me = levels.inside, levels.across, levels.whole.part
-    pieces, dims, sizes = _outgoing(levels, request), request.concat_dims(), request.gathered_sizes(levels.whole)
+    pieces, dims, sizes = request.outgoing(levels.whole), request.concat_dims(), request.gathered_sizes(levels.whole)
     # The shapes of the pieces from each sender to each receiver, and their numbers of elements.
     shapes = [
         [
@@ -125,10 +124,10 @@ def _all_to_all(levels: _Levels, request: Request) -> Pending:
         ]
         for sender in range(levels.whole.size)
     ]
-    counts = [[_count(row) for row in shapes_of_sender] for shapes_of_sender in shapes]
+    counts = [[count_of(row) for row in shapes_of_sender] for shapes_of_sender in shapes]
     neighbours = [levels.at(across.part, i) for i in range(inside.size)]
     by_place, mine = levels.by_place, levels.by_place[inside.part]
-    packed = _packed([pieces[part] for column in by_place for part in column], sum(counts[me]))
+    packed = flatten([piece for column in by_place for part in column for piece in pieces[part]], sum(counts[me]))
     arriving = tuple(sum(counts[sender][part] for part in mine) for sender in neighbours)
     sent = _exchange(inside, packed, _sums(counts[me], by_place), arriving)
 
@@ -167,17 +166,6 @@ def _exchange(group: RankGroup, flat: torch.Tensor, sizes: Sizes, arriving: Size
     return begin(group, Request("all_to_all", (flat,), group.axes, sizes=sizes, concat_sizes=arriving))
 
 
-def _outgoing(levels: _Levels, request: Request) -> list[list[torch.Tensor]]:
-    """Return, for each part of the whole group, the pieces of the operands that belong to it."""
-    sizes = request.scattered_sizes(levels.whole)
-    split = [t.split(cut, dim) for t, cut, dim in zip(request.tensors, sizes, request.dims(), strict=True)]
-    return [[pieces[part] for pieces in split] for part in range(levels.whole.size)]
-
-
-def _packed(rows: Sequence[Sequence[torch.Tensor]], length: int) -> torch.Tensor:
-    return flatten([piece for row in rows for piece in row], length)
-
-
 def _joined(
     flat: torch.Tensor, order: Sequence[Sequence[int]], shapes: Sequence[Sequence[Shape]], dims: Sequence[int]
 ) -> list[torch.Tensor]:
@@ -191,7 +179,3 @@ def _joined(
 
 def _sums(counts: Sequence[int], rows: Sequence[Sequence[int]]) -> Sizes:
     return tuple(sum(counts[part] for part in row) for row in rows)
-
-
-def _count(shapes: Sequence[Shape]) -> int:
-    return sum(map(math.prod, shapes))

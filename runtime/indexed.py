@@ -8,6 +8,11 @@ operand holds the positions from `start` to `stop` of a dim with `size` position
 A read gives zero for positions of other parts, so the results of all parts add up to the op's. A write skips
 positions of other parts. No rank gathers or allocates the full tensor. Indices outside the full dim are an error
 here as in torch: RuntimeError on the CPU, an assertion on the device elsewhere.
+
+`take_rows` and `add_rows` access rows of several lists by index: tokens on the way to their experts and back, each
+sequence separately. Places ``[p, n]`` are indices into each of p lists; they are not checked against the list's length.
+A row is moved as one block: torch's `gather` and `scatter_add`, which take an index per element, are many times
+slower on a CPU. Their `part` is None if all rows are local.
 """
 
 from __future__ import annotations
@@ -134,12 +139,7 @@ def index_tensor_part(x: torch.Tensor, indices: Sequence[torch.Tensor], *, part:
 
 
 def index_put_part(
-    x: torch.Tensor,
-    indices: Sequence[torch.Tensor],
-    values: torch.Tensor,
-    accumulate: bool = False,
-    *,
-    part: Part,
+    x: torch.Tensor, indices: Sequence[torch.Tensor], values: torch.Tensor, accumulate: bool = False, *, part: Part
 ) -> torch.Tensor:
     """Compute `aten.index_put` with one index, to a part along the first dim."""
     places, held = within(indices[0], part, wraps=True)
@@ -187,3 +187,31 @@ def _classes(target: torch.Tensor, ignore_index: int, part: Part) -> torch.Tenso
     counts = target != ignore_index
     places, held = within(torch.where(counts, target, part[0]), part)
     return torch.where(held & counts, places, _IGNORED)
+
+
+def take_rows(rows: torch.Tensor, places: torch.Tensor, *, part: Part | None = None) -> torch.Tensor:
+    """Return the rows of ``rows [p, t, f]`` at ``places``, ``[p, n, f]``; rows of other parts are zero."""
+    local, held = (places, None) if part is None else within(places, part)
+    taken = rows.flatten(0, 1).index_select(0, _joined(local, rows.size(1)))
+    if held is not None:
+        taken.masked_fill_(~held.view(-1, 1), 0)
+    return taken.view(*places.shape, rows.size(2))
+
+
+def add_rows(values: torch.Tensor, places: torch.Tensor, size: int, *, part: Part | None = None) -> torch.Tensor:
+    """Return lists of `size` rows, ``[p, size, f]``, that sum the values ``[p, n, f]`` at their places."""
+    length = size
+    if part is not None:
+        length = part[1] - part[0]
+        places, held = within(places, part)
+        values = values.masked_fill(~held.unsqueeze(2), 0)
+    sums = values.new_zeros(len(values) * length, values.size(2))
+    sums.index_add_(0, _joined(places, length), values.flatten(0, 1))
+    return sums.view(len(values), length, values.size(2))
+
+
+def _joined(places: torch.Tensor, length: int) -> torch.Tensor:
+    """Convert indices into lists of `length` rows to indices into their concatenation, ``[p * n]``."""
+    if len(places) > 1:
+        places = places + length * torch.arange(len(places), device=places.device).unsqueeze(1)
+    return places.flatten()

@@ -80,7 +80,6 @@ class Verdict:
 
     Args:
         ranks: ranks at fault that may not end by themselves.
-        text: the message.
     """
 
     ranks: tuple[int, ...]
@@ -93,7 +92,6 @@ class Judge:
     Decides which rank is at fault, by the reports of all ranks.
 
     Args:
-        hosts: host name of each rank.
         stages: ranks of each stage, which should compute for equally long.
     """
 
@@ -138,8 +136,7 @@ class Judge:
         if len(left) == len(self._reports) and len(steps) > 1:
             details = ", ".join(f"{report.step} on {self.named(rank)}" for rank, report in enumerate(self._reports))
             return Verdict(
-                (),
-                f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches",
+                (), f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches"
             )
         for rank in self._waiting(now) if left else ():
             mine, first = self._reports[rank], min(left, key=lambda other: self._reports[other].step)

@@ -25,24 +25,17 @@ from ..ir.overlap_table import measured_table
 from ..ir.text_file import write_atomically
 from .communicator import Communicator
 from .compiled.load import compiled_stages
-from .ending import (
-    await_ranks,
-    error_text,
-    fail,
-    report_errors_once,
-    stay_on_loopback,
-    verify_launcher,
-    watch_job,
-)
+from .ending import await_ranks, error_text, fail, report_errors_once, stay_on_loopback, verify_launcher, watch_job
 from .executor import Executor, rates_of
 from .faults import ACTIVITY, FaultBounds
-from .initialize import drawn_alike
+from .groups import job_rank
+from .layer_ranges import ProfiledLayers
 from .lifetime import die_with_parent
 from .measured import gathered, recorder_of
 from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
-from .profiled_layers import ProfiledLayers
 from .rank_devices import agree_on_device, single_device, usual_backend
+from .recording import drawn_alike
 from .replicas import REPLICAS
 from .saving import SaveOptions, Saving
 from .stages import Stage, StepFunction, connect
@@ -58,10 +51,7 @@ class LaunchOptions:
     seed: int
     lr: float | None
     checked: bool
-    gone_after: float
-    silent_after: float
-    start_within: float
-    save_within: float
+    bounds: FaultBounds
     on_nan: OnNan
     compile: bool
     overlap: Path | None
@@ -80,14 +70,10 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and random numbers (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
-    usual = FaultBounds()
-    fault_help = "seconds after which a rank that %s ends the job (%%(default)s)"
-    parser.add_argument("--gone-after", type=float, default=usual.gone, help=fault_help % "is dead or has left")
-    parser.add_argument("--silent-after", type=float, default=usual.silent, help=fault_help % "does not answer")
-    start_help = "seconds within which ranks join the job, and then reach the first step (%(default)s)"
-    parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
-    save_help = "seconds within which a rank must write or read its part of a checkpoint (%(default)s)"
-    parser.add_argument("--save-within", type=float, default=usual.save, help=save_help)
+    for bound, (name, text) in _BOUNDS.items():
+        usual = getattr(FaultBounds, bound)
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=float, default=usual, help=f"seconds {text} (%(default)s)")
     usual_nan = "skip" if skips(plans) else "raise"
     nan_help = "what to do if a loss is NaN or infinite (%(default)s)"
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
@@ -101,7 +87,17 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         saving = SaveOptions.taken_from(parsed)
     except ValueError as error:
         parser.error(str(error))
-    return LaunchOptions(**parsed, saving=saving)
+    bounds = FaultBounds(**{bound: parsed.pop(name) for bound, (name, _) in _BOUNDS.items()})
+    return LaunchOptions(**parsed, bounds=bounds, saving=saving)
+
+
+_BOUNDS = {
+    "gone": ("gone_after", "after which a rank that is dead or has left ends the job"),
+    "silent": ("silent_after", "after which a rank that does not answer ends the job"),
+    "start": ("start_within", "within which ranks join the job, and then reach the first step"),
+    "save": ("save_within", "within which a rank must write or read its part of a checkpoint"),
+}
+"""The bounds of faults that a command line may change, each with its option and the option's meaning."""
 
 
 @contextmanager
@@ -116,8 +112,6 @@ def process_group(
     process ends with its parent process.
 
     Args:
-        name: name of the program, for messages.
-        bounds: how soon a fault ends the job.
         report_errors: whether to report an error when it ends the script, even if it never reaches the context.
     """
     if "RANK" not in os.environ:
@@ -214,9 +208,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    waits = {"start": options.start_within, "save": options.save_within}
-    bounds = FaultBounds(options.gone_after, options.silent_after, **waits)
-    with _errors_told(name), process_group(name, bounds) as device:
+    with _errors_told(name), process_group(name, options.bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
         file = inspect.getsourcefile(stages[0].step)
@@ -241,9 +233,6 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
     """
     Train on the example batch.
 
-    Args:
-        program: source text of the stages.
-
     Returns:
         The losses, which rank 0 prints during training.
     """
@@ -253,7 +242,7 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, pro
     step = load_step(executor.plan.step_spec)
     executor.initialize(step.model, options.seed)
     replicas, finite = REPLICAS.add(executor), FiniteLosses(executor, options.on_nan)
-    speaks = not dist.is_initialized() or dist.get_rank() == 0
+    speaks = job_rank() == 0
     rates = rates_of(executor.plan, options.lr)
     losses: list[float] = []
     seconds: list[float] = []

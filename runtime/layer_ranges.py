@@ -26,12 +26,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from .place import PLACE, profiler_on
-from .step_recorder import RECORDING
+from .executor import Executor, RankProgram
+from .stages import run_text
+from .step_recorder import PLACE, RECORDING, profiler_on
 
 _INDENT = "    "
 """The indentation of a function's statements, as `lowering.codegen` writes them."""
@@ -117,3 +120,25 @@ class LayerRange:
         if self._range is not None:
             self._range.__exit__(*error)
         PLACE.layer = ""
+
+
+class ProfiledLayers:
+    """Makes an executor run the program with ranges while torch's profiler or a recorder of steps is on."""
+
+    def __init__(self, executor: Executor, program: str) -> None:
+        self._executor, self._program = executor, program
+        self._plain, self._is_on = executor.main, False
+
+    def follow_profiler(self) -> None:
+        """Choose the program with or without ranges; call this before each step."""
+        is_on = profiler_on() or RECORDING.recorder is not None
+        if is_on is not self._is_on:
+            self._executor.main, self._is_on = (self._ranged if is_on else self._plain), is_on
+
+    @cached_property
+    def _ranged(self) -> RankProgram:
+        """The program with ranges, built at first use."""
+        name = f"<the program of {self._executor.plan.name}, by layer>"
+        with torch.profiler.record_function("shardwright: load the program with ranges"):
+            loaded = run_text(with_ranges(self._program), name)
+            return replace(self._plain, function=loaded[self._plain.function.__name__])

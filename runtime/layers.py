@@ -23,7 +23,6 @@ def by_layer(given: Sequence[torch.Tensor], layers: int, kinds: Sequence[int]) -
 
     Args:
         given: tensors of all layers, one layer after the other.
-        layers: the number of layers.
         kinds: the number of the kind of each tensor of a layer.
     """
     size = len(kinds)

@@ -49,7 +49,6 @@ class Identity:
     A process on a machine; process numbers are compared only on the same machine and PID namespace.
 
     Args:
-        host: host name, for messages.
         machine: differs between machines, and between containers with their own process numbers.
         pid: number of the process, which started at `start`.
     """

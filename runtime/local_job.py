@@ -10,8 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from types import FrameType
-from typing import NoReturn
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -39,7 +37,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
     store = TCPStore(
         _LOOPBACK, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-    before = signal.signal(signal.SIGTERM, _interrupted)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     processes: list[subprocess.Popen[bytes]] = []
     ending = signal.SIGTERM
     try:
@@ -78,10 +76,6 @@ def places(rank: int, ranks: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-
-
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int] | None:

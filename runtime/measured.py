@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..ir.measured_steps import MeasuredRank, MeasuredSteps, MeasuredTraffic, aligned
 from ..ir.overlap import ALL, PHASES, Span
+from .all_ranks import from_rank_0, of_all_ranks
 from .executor import Executor
 from .faults import ACTIVITY
+from .groups import job_rank
 from .lifetime import Identity
 from .plan import PlanError
 from .step_recorder import StepRecorder
@@ -24,8 +25,7 @@ _ROUNDS = 10
 def recorder_of(executor: Executor, *, compiled: bool) -> StepRecorder:
     """Return a recorder of this rank's steps; a compiled program has no ranges that tell its phase."""
     first = ALL if compiled else PHASES[0]
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    return StepRecorder(executor.comm.device, rank, [plan.ranks for plan in executor.plans], first)
+    return StepRecorder(executor.comm.device, job_rank(), [plan.ranks for plan in executor.plans], first)
 
 
 def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None:
@@ -37,14 +37,10 @@ def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None
         PlanError: the ranks recorded different numbers of steps.
     """
     name, device = executor.plan.name, executor.comm.device
-    if not dist.is_initialized():
-        return _together(name, [recorder.steps], [0.0])
-    machines: list[Any] = [None] * dist.get_world_size()
-    ACTIVITY.wait("the clocks of the ranks", lambda: dist.all_gather_object(machines, Identity.mine().machine))
+    machines = of_all_ranks(Identity.mine().machine, "the clocks of the ranks")
     remote = [rank for rank, machine in enumerate(machines) if not machine or machine != machines[0]]
     ahead = clocks_ahead([rank for rank in remote if rank], device)
-    by_rank: list[Any] = [None] * dist.get_world_size()
-    ACTIVITY.wait("the steps that ranks recorded", lambda: dist.all_gather_object(by_rank, recorder.steps))
+    by_rank = of_all_ranks(recorder.steps, "the steps that ranks recorded")
     return _together(name, by_rank, [ahead.get(rank, 0.0) for rank in range(len(by_rank))])
 
 
@@ -54,7 +50,7 @@ def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, fl
 
     The quickest of several round trips decides: the remote clock is assumed read halfway. Every rank must call this.
     """
-    me, offsets = dist.get_rank(), dict[int, float]()
+    me, offsets = job_rank(), dict[int, float]()
     for rank in remote:
         quickest = float("inf")
         for _ in range(_ROUNDS if me in (0, rank) else 0):
@@ -69,10 +65,7 @@ def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, fl
             now = told.item()
             if (passed := time.perf_counter() - start) < quickest:
                 quickest, offsets[rank] = passed, now - (start + passed / 2)
-    shared: list[Any] = [offsets]
-    if remote:
-        ACTIVITY.wait("the clock of rank 0", lambda: dist.broadcast_object_list(shared, 0))
-    return shared[0]
+    return from_rank_0(offsets, what="the clock of rank 0") if remote else offsets
 
 
 def _together(name: str, by_rank: Sequence[Sequence[MeasuredRank]], ahead: Sequence[float]) -> MeasuredSteps | None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 
-from .agreement import of_all_ranks
+from .all_ranks import of_all_ranks
 from .batches import Batch, LocalRows, part_of_batch
 from .executor import Executor
+from .groups import job_rank
 from .plan import Plan, PlanError
 
 LOG = logging.getLogger("shardwright")
@@ -101,7 +101,7 @@ class FiniteLosses:
         if self.skipped > 1:
             return
         source = self._source(batch)
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        if job_rank() == 0:
             LOG.warning(
                 "step %d was skipped: its loss is %s, and that or a gradient is not finite: %s; further steps of this "
                 "kind are skipped and counted without a message",

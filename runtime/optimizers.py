@@ -9,12 +9,16 @@ nothing is updated.
 
 The fused kernels read memory in order and ignore strides. Parameters and states are contiguous, because the executor
 creates them so; a gradient that is not contiguous (of a transposed weight, for example) is copied first.
+
+`foreach` and its like are one operation on several tensors: `torch._foreach_*`, which a GPU computes in one kernel for
+any number of tensors. If operands differ in dtype or memory layout, torch falls back to one kernel per tensor, so such
+operands are converted first, as torch's ops on single tensors do inside their kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TypedDict, Unpack
 
 import torch
@@ -26,20 +30,15 @@ Scalar = torch.Tensor | float
 Tensors = Sequence[torch.Tensor]
 
 
-class AdamOptions(TypedDict, total=False):
-    """The settings with equal defaults in Adam and AdamW, by torch's names; `found_inf` as above."""
+class AdamSettings(TypedDict, total=False):
+    """The settings of Adam and AdamW, by torch's names; `found_inf` as above."""
 
     betas: tuple[float, float]
     eps: float
+    weight_decay: float
     amsgrad: bool
     maximize: bool
     found_inf: torch.Tensor | None
-
-
-class AdamSettings(AdamOptions, total=False):
-    """All settings of Adam and AdamW."""
-
-    weight_decay: float
 
 
 class SgdSettings(TypedDict, total=False):
@@ -122,17 +121,15 @@ def joined_adam_(
     lr: Scalar,
     *,
     max_exp_avg_sq: Tensors = (),
-    weight_decay: float = 0.0,
-    **settings: Unpack[AdamOptions],
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """
     Apply Adam to several parameters; return all updated parameters, then all states of each kind.
 
     Args:
-        settings: torch's `betas`, `eps`, `amsgrad` and `maximize`, and `found_inf`.
+        settings: torch's `betas`, `eps`, `weight_decay` (0), `amsgrad` and `maximize`, and `found_inf`.
     """
-    tensors = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(_aten._fused_adam_, tensors, step, lr, weight_decay=weight_decay, **settings)
+    return _adam(_aten._fused_adam_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)
 
 
 def joined_adamw_(
@@ -144,12 +141,11 @@ def joined_adamw_(
     lr: Scalar,
     *,
     max_exp_avg_sq: Tensors = (),
-    weight_decay: float = 0.01,
-    **settings: Unpack[AdamOptions],
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
-    """Apply AdamW to several parameters; arguments and results are as in `joined_adam_`."""
-    tensors = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(_aten._fused_adamw_, tensors, step, lr, weight_decay=weight_decay, **settings)
+    """Apply AdamW to several parameters; arguments and results are as in `joined_adam_`, but `weight_decay` is 0.01."""
+    settings.setdefault("weight_decay", 0.01)
+    return _adam(_aten._fused_adamw_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)
 
 
 def _adam(
@@ -158,7 +154,7 @@ def _adam(
     step: Scalar,
     lr: Scalar,
     *,
-    weight_decay: float,
+    weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     amsgrad: bool = False,
@@ -284,3 +280,58 @@ def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:
 def assign_(old: torch.Tensor, new: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
     """Copy the new value to the memory of the old value."""
     return old.copy_(new if found_inf is None else torch.where(found_inf > 0, old, new))
+
+
+Argument = Sequence[torch.Tensor] | torch.Tensor | float
+
+
+def foreach(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: object) -> list[torch.Tensor]:
+    """
+    Apply `function` to each of several tensors: `foreach("mul", [x, y], [z, w])` is `[x * z, y * w]`.
+
+    Args:
+        function: torch's name of the function, without `_foreach_`.
+        first: local shards of one dtype.
+        others: lists of as many tensors of the same dtype, or one number or scalar tensor for all.
+    """
+    return list(_function(function)(*_alike(first, (first, *others)), **options))
+
+
+def foreach_(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: object) -> list[torch.Tensor]:
+    """Apply `function` as `foreach` does, and write the results to `first`."""
+    _function(f"{function}_")(first, *_alike(first, others), **options)
+    return list(first)
+
+
+def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """
+    Return the sum of the squares of all elements, a scalar; narrow dtypes are summed in float32.
+
+    Args:
+        tensors: local shards of one dtype; any may be empty.
+    """
+    dtype = torch.float32 if tensors[0].dtype in (torch.bfloat16, torch.float16) else None
+    norms = _function("norm")(list(tensors), 2, dtype)
+    return torch.stack(norms).square_().sum()
+
+
+@cache
+def _function(name: str) -> Callable[..., list[torch.Tensor]]:
+    return getattr(torch, f"_foreach_{name}")
+
+
+def _alike(first: Sequence[torch.Tensor], arguments: Sequence[Argument]) -> Sequence[Argument]:
+    """Convert arguments so that one GPU kernel can process them; a CPU always processes tensors one by one."""
+    if first[0].device.type == "cpu":
+        return arguments
+    return [_for_kernel(first[0], argument) for argument in arguments]
+
+
+def _for_kernel(like: torch.Tensor, given: Argument) -> Argument:
+    match given:
+        case torch.Tensor():
+            return given.item() if given.device.type == "cpu" else given.to(like.dtype)
+        case float() | int():
+            return given
+        case _:
+            return [tensor.contiguous() for tensor in given]

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
-import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_shape, local_slices, parse_sharding
-from .faults import ACTIVITY
-from .groups import Axes
+from .all_ranks import of_all_ranks
+from .groups import Axes, world_size
 from .pieces import Sizes
 from .transfers import Transfer
 
@@ -42,7 +41,6 @@ class SpreadTensor:
         name: the name in the single-device model, for a parameter, for the parameter of a state or gradient, and for
             a buffer; the key, or the position as a string, of a batch item; the number of the group of
             parameters of a learning rate, if there are several.
-        shape: the global shape.
         dtype: torch's name of the dtype, such as ``float32``.
         sharding: the sharding in the text form of `ir.sharding`; empty for a replicated value.
     """
@@ -131,8 +129,6 @@ class Plan:
     A program's description of its inputs, outputs and mesh; in a pipeline, the description of one stage.
 
     Args:
-        name: name of the model, for messages.
-        mesh: mesh that places the ranks.
         inputs: arguments of the program's function, in order, after the communicator.
         outputs: results of the program's function, in order.
         groups: the axes of its collectives.
@@ -140,7 +136,6 @@ class Plan:
             ``package.module:callable`` that returns an object with ``model`` and ``batch``.
         optimizer: the ``kind``, original ``lr`` and other settings of the optimizer, or the settings of several
             ``groups`` of parameters with the names of their ``members``; None for a program that updates nothing.
-        versions: versions of the software that planned the program.
         ranks: ranks of the job on the mesh, in the order of the mesh; by default the first ranks.
         transfers: transfers between the stages of a pipeline, or at least the transfers of this stage.
     """
@@ -199,7 +194,7 @@ def verify_world(plans: Sequence[Plan]) -> None:
     Raises:
         PlanError: the ranks differ; the message gives the right command to start the job.
     """
-    world = dist.get_world_size() if dist.is_initialized() else 1
+    world = world_size()
     expected = sorted(rank for plan in plans for rank in plan.ranks)
     if expected == list(range(world)):
         return
@@ -217,12 +212,8 @@ def verify_same_plan(digest: str) -> None:
     Raises:
         PlanError: on every rank, if any digest differs; the message lists the programs of the ranks.
     """
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    if world == 1:
-        return
     mine = (digest, torch.__version__, platform.python_version(), socket.gethostname())
-    everyone: list[Any] = [None] * world
-    ACTIVITY.wait("the comparison of programs", lambda: dist.all_gather_object(everyone, mine))
+    everyone = of_all_ranks(mine, "the comparison of programs")
     kinds: dict[tuple[str, str, str], list[int]] = {}
     for rank, (other, torch_version, python, _) in enumerate(everyone):
         kinds.setdefault((other, torch_version, python), []).append(rank)
@@ -234,4 +225,33 @@ def verify_same_plan(digest: str) -> None:
         )
         raise PlanError(
             f"the ranks run different programs: {details}; start all ranks from the same file, with the same versions"
+        )
+
+
+@dataclass(frozen=True)
+class LocalShard:
+    """
+    This rank's part of a value, which may be split in ways that a `DTensor` cannot represent.
+
+    Args:
+        local: the part, in the step's own memory; empty if the rank holds nothing.
+        shape: shape of the full tensor.
+        offsets: start of the part in the full tensor, by dim.
+    """
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The slices of the full tensor that equal `local`: ``full[shard.slices]``."""
+        sizes = zip(self.offsets, self.local.shape, strict=True)
+        return tuple(slice(start, start + size) for start, size in sizes)
+
+    def __create_write_items__(self, name: str, _: object) -> NoReturn:
+        """Raise a PlanError: torch.distributed.checkpoint calls this to save, and would save only one rank's part."""
+        raise PlanError(
+            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: use "
+            "step.save(folder), which can, or save step.state_dict(), which has full tensors"
         )

@@ -22,7 +22,6 @@ class VisibleGPUs:
     The GPUs that a rank may use.
 
     Args:
-        host: name of the rank's host, for messages.
         local_rank: number of the rank among the ranks of its host.
         uuids: UUIDs of the GPUs, in the order of their indices in the rank's process.
     """
@@ -72,7 +71,6 @@ def agree_on_device(name: str, store: Store, rank: int, world: int) -> torch.dev
 
     Args:
         name: name of the program, for a warning of rank 0 if only some ranks could have a GPU.
-        store: store of the job.
     """
     keys = [f"gpus/{other}" for other in range(world)]
     store.set(keys[rank], json.dumps(asdict(VisibleGPUs.here())))

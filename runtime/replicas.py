@@ -71,7 +71,6 @@ class Replicas:
     The data of a step on this rank that must equal the data of other ranks.
 
     Args:
-        executor: executor of the step.
         number: number of the step among the steps of the job, the same on all ranks.
     """
 

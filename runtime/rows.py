@@ -44,8 +44,6 @@ class RowLayout:
     Args:
         group: the ranks that take part; rows are in the order of ranks, which may differ from the order of parts.
         shapes: unsplit shape of each operand.
-        dims: split dim of each operand.
-        sizes: sizes of the parts of each operand.
         itemsize: the bytes of an element.
     """
 
@@ -141,7 +139,10 @@ class RowLayout:
     def _joined(self, by_rank: torch.Tensor, members: Sequence[int]) -> dict[int, torch.Tensor]:
         """Return operands with any parts: contiguous blocks are copied together, each other operand separately."""
         whole: dict[int, torch.Tensor] = {}
-        rows = [unflatten(by_rank[wire], [self._part_shape(i, part) for i in members]) for part, wire in self._wires()]
+        rows = [
+            unflatten(by_rank[wire], [self._part_shape(i, part) for i in members])
+            for part, wire in enumerate(self._group.wire)
+        ]
         targets, sources = list[torch.Tensor](), list[torch.Tensor]()
         for i, parts in zip(members, zip(*rows, strict=True), strict=True):
             if self._in_blocks(i):
@@ -158,13 +159,9 @@ class RowLayout:
         sent = tensors[0].new_empty(self._group.size, length)
         split = [tensors[i].split(self._sizes[i], self._dims[i]) for i in members]
         targets, sources = list[torch.Tensor](), list[torch.Tensor]()
-        for part, wire in self._wires():
+        for part, wire in enumerate(self._group.wire):
             pieces = [parts[part] for parts in split]
             targets += unflatten(sent[wire], [piece.shape for piece in pieces])
             sources += pieces
         copy_all(targets, sources)
         return sent
-
-    def _wires(self) -> list[tuple[int, int]]:
-        """Return the parts with the index of their row."""
-        return list(enumerate(self._group.wire))

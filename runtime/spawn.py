@@ -56,7 +56,6 @@ def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeo
 
     Args:
         fn: a function that the processes can import by name; it, `args` and the results are pickled.
-        world_size: the number of ranks.
         args: arguments, the same on all ranks.
         timeout: seconds until the ranks are ended.
 
@@ -108,11 +107,7 @@ def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: byt
     torch.set_num_threads(1)
     try:
         dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=timeout),
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout)
         )
         fn, args = pickle.loads(call)
         # torch's own pickling of tensors shares memory that ends with this process.

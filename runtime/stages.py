@@ -1,17 +1,17 @@
-"""Programs of several stages: the stage of a rank, and its connections within and between stages."""
+"""Programs of several stages: the stage of a rank, its connections within and between stages; and running a text."""
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from .communicator import Communicator
-from .groups import TIMEOUT, Handles, RankLayout
+from .groups import TIMEOUT, Handles, RankLayout, job_rank
 from .plan import Plan, PlanError
 from .transfers import Channels, Lines
 
@@ -25,7 +25,6 @@ class Stage(NamedTuple):
     A program, or a stage of a pipeline, that the ranks of one mesh run.
 
     Args:
-        plan: plan of the stage.
         step: function of the communicator and the plan's inputs that returns the plan's outputs, as local tensors.
     """
 
@@ -35,8 +34,7 @@ class Stage(NamedTuple):
 
 def my_stage(stages: Sequence[Stage]) -> Stage:
     """Return the stage of this rank of the job; StopIteration if it has none."""
-    me = dist.get_rank() if dist.is_initialized() else 0
-    return next(stage for stage in stages if me in stage.plan.ranks)
+    return next(stage for stage in stages if job_rank() in stage.plan.ranks)
 
 
 def connect(
@@ -53,10 +51,8 @@ def connect(
     Create the communicator of this rank's stage, with channels to other stages. Every rank of the job must call this.
 
     Args:
-        timeout: timeout of messages.
         checked: as in `Communicator`.
         lines, handles: lines and groups of other programs of the same job, to reuse; new groups are added to `handles`.
-        communicator: class of the communicator.
 
     Raises:
         PlanError: there are several stages on GPUs, and all streams of a GPU share one hardware queue.
@@ -74,3 +70,18 @@ def connect(
     job = [RankLayout(stage_plan.mesh, stage_plan.ranks, stage_plan.process_groups()) for stage_plan, _ in stages]
     options = {"job": job, "channels": channels, "handles": handles, "timeout": timeout, "checked": checked}
     return communicator(plan.mesh, (), device, **options)
+
+
+def run_text(text: str, name: str, **given: Any) -> dict[str, Any]:
+    """
+    Execute the text of a module and return its names.
+
+    Args:
+        name: file name in tracebacks, which show the lines of the text although no such file exists.
+        given: names that the module can use.
+    """
+    # With a size and time of None, `linecache` keeps the lines.
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"__name__": "shardwright_rewritten", **given}
+    exec(compile(text, name, "exec"), names)
+    return names

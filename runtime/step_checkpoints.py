@@ -12,8 +12,7 @@ from .checkpoint import EXTRA, CompleteCheckpoint, Notes, newest_whole, packed, 
 from .checkpoint_ranks import CheckpointError, Ranks
 from .executor import Executor
 from .faults import ACTIVITY
-from .local_shard import LocalShard
-from .plan import Plan, Value
+from .plan import LocalShard, Plan, Value
 
 _NAMES: dict[str, Callable[[Value], tuple[str, ...]]] = {
     "param": lambda value: ("model", value.name),
@@ -35,7 +34,6 @@ class Restored:
     Args:
         step: the number of finished steps.
         extra: the object that was passed to `save`.
-        path: path of the checkpoint.
     """
 
     step: int

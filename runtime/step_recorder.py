@@ -5,6 +5,9 @@ A rank that does not wait computes. The communicator reports the operations that
 ranges by layer (`layer_ranges`) report the phase of the step. The end of asynchronous work is recorded by an extra
 waiter, which waits first: a thread per channel on a CPU, and on CUDA an event on a stream per channel. So a recorded
 step runs the same calls in the same order. Without a recorder, nothing is recorded.
+
+torch.profiler cannot replace this recorder: on gloo it ends a receive when the program waits for it, and not when the
+message arrives, and most collectives on gloo consist of sends and receives (`collectives.Exchange`).
 """
 
 from __future__ import annotations
@@ -12,19 +15,53 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from ..ir.measured_steps import TRANSFER, MeasuredRank, MeasuredTraffic
 from ..ir.overlap import PHASES, Span, merged, without
-from .place import PLACE
 from .requests import Pending, Request
 from .transfers import Arrival, Transfer
+
+
+@dataclass
+class PlaceInProgram:
+    """The layer that the main thread computes, as ``backward h.0.mlp.up``; empty if unknown."""
+
+    layer: str = ""
+
+
+PLACE = PlaceInProgram()
+
+
+def profiler_on() -> bool:
+    """Whether torch's profiler watches this process."""
+    return torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
+
+
+def named_range(what: str, over: str) -> AbstractContextManager[object]:
+    """
+    Return a profiler range for communication, as ``all_gather over gpu, forward h.0.mlp.up``; empty without a profiler.
+
+    Args:
+        what: the kind of collective, or the action on it.
+        over: axes of the collective, or label of a transfer.
+    """
+    if not profiler_on():
+        return _NO_RANGE
+    at = f", {PLACE.layer}" if PLACE.layer else ""
+    return torch.profiler.record_function(f"{what} over {over}{at}")
+
+
+_NO_RANGE = nullcontext()
+
 
 _Instant: TypeAlias = "float | torch.cuda.Event"
 _Wait: TypeAlias = Callable[[], Any]
@@ -47,90 +84,59 @@ class _UnderWay:
     end: _Instant | None = None
 
 
-class _Instants(Protocol):
+_Followed: TypeAlias = tuple[_UnderWay, _Wait, "Future[Any]"]
+"""A wait that the thread of a channel does for the main thread, and its result."""
+
+
+class _Instants(ABC):
     """A source of instants of this rank, and of the ends of asynchronous work."""
 
     def begin(self) -> None:
         """Begin a step."""
-        ...
 
-    def now(self) -> _Instant:
+    @abstractmethod
+    def now(self) -> Any:
         """Return the instant when the device reaches this point of the program."""
-        ...
 
+    @abstractmethod
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
         """Record the end of `wait`, a wait for asynchronous work; return the function to call in its place."""
-        ...
 
-    def seconds(self) -> Callable[[_Instant], float]:
+    @abstractmethod
+    def seconds(self) -> Callable[[Any], float]:
         """End a step; return a function from its instants to seconds of the host's clock."""
-        ...
 
     def close(self) -> None:
         """End the threads that follow work."""
-        ...
 
 
-class _Followed:
-    """A wait that the thread of a channel does for the main thread."""
-
-    def __init__(self, call: _UnderWay, wait: _Wait) -> None:
-        self._call, self._run = call, wait
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._over = threading.Lock()
-        self._over.acquire()
-
-    def run(self) -> None:
-        """Wait in the channel's thread."""
-        try:
-            self._result = self._run()
-        except BaseException as error:
-            self._error = error
-        self._call.end = time.perf_counter()
-        self._over.release()
-
-    def wait(self) -> Any:
-        """Wait in the main thread."""
-        with self._over:
-            pass
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
-class CpuClock:
+class CpuClock(_Instants):
     """A source of instants in seconds of the clock that all processes of a host share."""
 
     def __init__(self) -> None:
         self._queues: dict[str, queue.SimpleQueue[_Followed | None]] = {}
         self._threads: list[threading.Thread] = []
 
-    def begin(self) -> None:
-        """Do nothing."""
-
     def now(self) -> float:
-        """Return the time."""
         return time.perf_counter()
 
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
-        """Make the thread of the channel wait, in the order of the starts."""
+        # The thread of the channel waits, in the order of the starts.
         if call.channel not in self._queues:
             self._queues[call.channel] = queue.SimpleQueue()
             name = f"shardwright recorder of {call.channel}"
             thread = threading.Thread(target=_follow, args=(self._queues[call.channel],), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
-        followed = _Followed(call, wait)
-        self._queues[call.channel].put(followed)
-        return followed.wait
+        result = Future[Any]()
+        self._queues[call.channel].put((call, wait, result))
+        return result.result
 
     def seconds(self) -> Callable[[Any], float]:
-        """Return `float`: instants are already seconds of the host's clock."""
         return float
 
     def close(self) -> None:
-        """End the threads; a thread that still runs when the process ends would abort it."""
+        # A thread that still runs when the process ends would abort it.
         for waits in self._queues.values():
             waits.put(None)
         self._queues.clear()
@@ -144,10 +150,19 @@ class CpuClock:
 def _follow(given: queue.SimpleQueue[_Followed | None]) -> None:
     with torch.no_grad():
         while (followed := given.get()) is not None:
-            followed.run()
+            call, wait, result = followed
+            try:
+                waited, error = wait(), None
+            except BaseException as raised:
+                waited, error = None, raised
+            call.end = time.perf_counter()
+            if error is None:
+                result.set_result(waited)
+            else:
+                result.set_exception(error)
 
 
-class CudaClock:
+class CudaClock(_Instants):
     """A source of events as instants; the host waits for the device before and after each step."""
 
     def __init__(self, device: torch.device) -> None:
@@ -160,19 +175,17 @@ class CudaClock:
         return torch.cuda.Event(enable_timing=True)
 
     def begin(self) -> None:
-        """Record the first event, when the device is idle."""
         torch.cuda.synchronize(self._device)
         self._began, self._first = time.perf_counter(), self._event()
         self._first.record(torch.cuda.current_stream(self._device))
 
     def now(self) -> torch.cuda.Event:
-        """Record an event on the current stream."""
         event = self._event()
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def follow(self, call: _UnderWay, wait: _Wait) -> _Wait:
-        """Make a separate stream of the channel wait as well, without blocking other streams."""
+        # A separate stream of the channel waits as well, without blocking other streams.
         if call.channel not in self._streams:
             self._streams[call.channel] = torch.cuda.Stream(self._device)
         stream = self._streams[call.channel]
@@ -183,12 +196,8 @@ class CudaClock:
         return wait
 
     def seconds(self) -> Callable[[Any], float]:
-        """Return a function that adds the time since the first event to the host's clock."""
         torch.cuda.synchronize(self._device)
         return lambda event: self._began + self._first.elapsed_time(event) / 1e3
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass
@@ -207,8 +216,6 @@ class StepRecorder:
     Records the steps of one rank while it is on (`recording`).
 
     Args:
-        device: device of the tensors.
-        rank: rank in the job.
         stages: ranks of each stage, in order.
         first: phase at the start of a step; ``all`` if the program does not report its phases.
     """
@@ -216,7 +223,7 @@ class StepRecorder:
     def __init__(
         self, device: torch.device, rank: int, stages: Sequence[Sequence[int]], first: str = PHASES[0]
     ) -> None:
-        self._clock: _Instants = CudaClock(device) if device.type == "cuda" else CpuClock()
+        self._clock = CudaClock(device) if device.type == "cuda" else CpuClock()
         self._rank = rank
         self._stages = {tuple(ranks): number for number, ranks in enumerate(stages)}
         mine = next(number for ranks, number in self._stages.items() if rank in ranks)
@@ -327,18 +334,10 @@ class StepRecorder:
 
     def _measured(self, step: _StepNotes, end: _Instant) -> MeasuredRank:
         seconds = self._clock.seconds()
+        ends = [None if call.end is None else seconds(call.end) for call in step.calls]
         traffic = tuple(
-            MeasuredTraffic(
-                call.kind,
-                call.channel,
-                call.key,
-                call.where,
-                call.phase,
-                call.bytes,
-                seconds(call.start),
-                None if call.end is None else seconds(call.end),
-            )
-            for call in step.calls
+            MeasuredTraffic(**{**vars(call), "start": seconds(call.start), "end": end})
+            for call, end in zip(step.calls, ends, strict=True)
         )
         waits = [(seconds(start), seconds(stop)) for start, stop in step.waits]
         phases = [(phase, seconds(start)) for phase, start in step.phases]
@@ -362,7 +361,6 @@ def computed(phases: Sequence[tuple[str, float]], end: float, waits: Sequence[Sp
 
     Args:
         phases: phases of the step, each with its start.
-        end: end of the step.
         waits: spans when the rank waits.
     """
     spans_by_phase: defaultdict[str, list[Span]] = defaultdict(list)

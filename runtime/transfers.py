@@ -234,7 +234,6 @@ class Channels:
     Args:
         transfers: all transfers of the job, in the same order on every rank.
         lines: process groups of their messages.
-        device: device of the values.
     """
 
     def __init__(self, transfers: Iterable[Transfer], lines: Lines, device: torch.device | str = "cpu") -> None:

@@ -30,8 +30,6 @@ class Verdicts:
     printed in the store; if that rank dies before (another may have killed it as the rank at fault), the next prints.
 
     Args:
-        store: store of the job.
-        rank: this rank.
         patience: seconds that a rank may take to print a message before another does so, unless it is known to be dead.
         is_dead: function that tells whether a rank is known to be dead.
     """

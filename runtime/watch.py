@@ -68,8 +68,6 @@ class Watch:
     Watches over a job from this rank; every rank must construct one after its process group exists.
 
     Args:
-        name: name of the program, for messages.
-        bounds: how soon a fault ends the job.
         store: store of the job, on a separate connection.
     """
 

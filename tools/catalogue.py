@@ -22,7 +22,10 @@ def help_text() -> str:
     """Return the text of --help: the tool's options, then each pass and named pipeline with its options."""
     passes = map(pass_doc, (UNIVERSE.all_passes[name]() for name in sorted(UNIVERSE.all_passes)))
     own = "\n".join(_help(doc.name, doc.summary, doc.options) for doc in passes)
-    named = "\n".join(_pipeline_help(name) for name in PIPELINES)
+    named = "\n".join(
+        _help(f"{name} = {Pipeline.parse(name)}", inspect.getdoc(pipeline) or "", option_docs(pipeline))
+        for name, pipeline in PIPELINES.items()
+    )
     return f"{options_text()}\npipelines:\n{named}\npasses:\n{own}\n{_xdsl_passes()}"
 
 
@@ -53,11 +56,6 @@ def _help(name: str, summary: str, options: Iterable[tuple[PassOption, str]]) ->
     return f"  {name}\n{_wrapped(summary, 6)}\n{''.join(lines)}"
 
 
-def _pipeline_help(name: str) -> str:
-    pipeline = PIPELINES[name]
-    return _help(f"{name} = {Pipeline.parse(name)}", inspect.getdoc(pipeline) or "", option_docs(pipeline))
-
-
 def _xdsl_passes() -> str:
     return f"xDSL's passes:\n{_wrapped(', '.join(sorted(XDSL_UNIVERSE.all_passes)))}\n"
 
@@ -65,10 +63,5 @@ def _xdsl_passes() -> str:
 def _wrapped(text: str, indent: int = 2) -> str:
     margin = " " * indent
     return textwrap.fill(
-        text,
-        width=100,
-        initial_indent=margin,
-        subsequent_indent=margin,
-        break_on_hyphens=False,
-        break_long_words=False,
+        text, width=100, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
     )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
+from ..ir.cluster_file import shipped_clusters
 from ..ir.mesh import Mesh, parse_mesh
+from ..ir.pins import PRESETS
 from ..ir.plain import did_you_mean
 from ..ir.plan_options import differing, refusal, seconds_of, taken_by
-from .cli_completion import complete
+from ..models.names import NAMES
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "shardwright"
@@ -38,12 +42,21 @@ def tool_error(message: str, hint: str = "") -> DiagnosticError:
     return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
 
 
+@contextmanager
+def told(
+    kinds: type[Exception] | tuple[type[Exception], ...], before: str = "", hint: str = ""
+) -> Generator[None, None, None]:
+    """Inside, turn errors of some kinds into the error of the command, with a text before their messages."""
+    try:
+        yield
+    except kinds as error:
+        raise tool_error(f"{before}{error}", hint) from error
+
+
 def mesh_of(text: str) -> Mesh:
     """Read the value of `--mesh`, or raise a DiagnosticError."""
-    try:
+    with told(ValueError, "--mesh: "):
         return parse_mesh(text)
-    except ValueError as error:
-        raise tool_error(f"--mesh: {error}") from error
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -315,11 +328,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "replan": ("cli_replan:replan_command", "Plan again for other devices, moving little state", _replan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
     "explain": ("cli_explain:explain_command", "Say why a plan won, and what others would cost", _explain_options),
-    "report": (
-        "cli_report:report_command",
-        "Write a page that shows a plan and the reasons",
-        _report_options,
-    ),
+    "report": ("cli_report:report_command", "Write a page that shows a plan and the reasons", _report_options),
     "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),
@@ -327,3 +336,41 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "profile": ("cli_profile:profile_command", "Measure a cluster and write its file", _profile_options),
 }
 """Command -> the function that runs it, a one-line summary, and the function that adds its options."""
+
+
+_REQUESTED = "_ARGCOMPLETE"
+"""The environment variable that a shell sets to ask for completions."""
+
+
+def complete(parser: argparse.ArgumentParser, commands: Iterable[argparse.ArgumentParser]) -> None:
+    """Answer the shell and end the process if it asks for completions."""
+    if _REQUESTED not in os.environ:
+        return
+    try:
+        import argcomplete
+    except ImportError as error:
+        raise SystemExit(f"completion needs argcomplete ({error}): pip install 'shardwright[completion]'") from error
+    for action in (action for command in commands for action in command._actions):
+        if (names := _names().get(action.dest)) is not None:
+            # Argcomplete reads this attribute.
+            setattr(action, "completer", _NamesAndFiles(names))
+    argcomplete.autocomplete(parser)
+
+
+def _names() -> dict[str, tuple[str, ...]]:
+    """Return the names that an argument takes besides files, by its name in the parsed options."""
+    clusters = tuple(shipped_clusters())
+    return {"step": NAMES, "target": NAMES, "cluster": clusters, "pins": tuple(PRESETS), "plan": ()}
+
+
+class _NamesAndFiles:
+    """Completes an argument with names and with files and folders."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def __call__(self, prefix: str, **_: Any) -> list[str]:
+        from argcomplete.completers import FilesCompleter
+
+        files: list[str] = FilesCompleter()(prefix)
+        return [*(name for name in self.names if name.startswith(prefix)), *files]

@@ -18,7 +18,7 @@ from ..api.checking.rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
-from .cli_arguments import mesh_of, plan_arguments, tool_error
+from .cli_arguments import mesh_of, plan_arguments, told, tool_error
 from .cli_console import print_report, working
 
 MOST_RANKS = 64
@@ -55,14 +55,10 @@ def check_rule_command(options: Namespace) -> int:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     for module in options.modules:
-        try:
+        with told(ImportError, f"--import {module}: "):
             import_module(module)
-        except ImportError as error:
-            raise tool_error(f"--import {module}: {error}") from error
-    try:
+    with told((ValueError, DiagnosticException)):
         verdict = check_rule(options.op, options.rule, samples=options.samples)
-    except (ValueError, DiagnosticException) as error:
-        raise tool_error(str(error)) from error
     if verdict.holds:
         print(f"holds: {verdict.checked} signatures checked")
         return 0

@@ -69,10 +69,5 @@ _IMPORTED = time.perf_counter()
 
 
 def print_report(*parts: Table | str, stderr: bool = False) -> None:
-    """
-    Print tables and lines to standard output: boxed on a terminal, in its width, otherwise plain (`print_parts`).
-
-    Args:
-        stderr: whether to print to standard error instead.
-    """
+    """Print tables and lines to standard output: boxed on a terminal, in its width, otherwise plain (`print_parts`)."""
     print_parts(parts, sys.stderr if stderr else sys.stdout)

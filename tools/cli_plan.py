@@ -30,7 +30,6 @@ from ..dialects.step import argument_attributes, sharding_of
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
-from ..ir.garbage import collector_paused
 from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
 from ..lowering.interpreter.interpreter import find_function
@@ -64,11 +63,6 @@ def import_command(options: Namespace) -> int:
 
 def plan_command(options: Namespace) -> int:
     """Plan a step, write its files, and print a summary."""
-    with collector_paused():
-        return _plan(options)
-
-
-def _plan(options: Namespace) -> int:
     compiled = planned(options, find_cluster(options.cluster))
     folder = compiled.save(options.out, process_began())
     if options.json:

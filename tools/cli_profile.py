@@ -24,12 +24,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..ir.cluster_file import cluster_toml
 from ..ir.mesh import Mesh
-from ..runtime.faults import is_lost_peer
+from ..runtime.faults import ACTIVITY, is_lost_peer
 from ..runtime.groups import UNWATCHED
 from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
-from ..runtime.profile.output import Output, fit_text
-from ..runtime.profile.result import Profile
+from ..runtime.profile.result import Output, Profile, fit_text
 from ..runtime.profile.session import ProfileRequest, profile_here, profile_rank, reason
 from ..runtime.rank_devices import agree_on_device, usual_backend
 from ..runtime.spawn import RankError, run_ranks
@@ -107,6 +106,7 @@ def _join(options: Namespace, path: Path | None) -> int:
     request, output = _asked(options, world, device.type)
     request = replace(request, progress=progress_file(path) if path is not None else None)
     signal.signal(signal.SIGTERM, _ended)
+    ACTIVITY.timeout = UNWATCHED
     dist.init_process_group(usual_backend(device), store=store, rank=rank, world_size=world, timeout=UNWATCHED)
     try:
         with _bar(rank == 0) as bar:
@@ -141,7 +141,7 @@ def _say(error: DiagnosticError) -> None:
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest, Output]:
     """Return the requested measurements on `ranks` ranks, and the output that turns them into a cluster."""
     # Imported here, because processes started by this one receive their ops and do not need these modules.
-    from ..api.calibration.job_profile import job_profile
+    from ..api.calibration.local_cluster import job_profile
     from ..api.calibration.op_samples import ops_of_plans
 
     mesh = _mesh(options.mesh, ranks)
@@ -154,12 +154,7 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
                 "measure as many ranks as the plan has",
             )
         request = ProfileRequest(
-            mesh,
-            samples,
-            options.seconds,
-            network=False,
-            resume=options.resume,
-            rehearsals=wanted.rehearsals,
+            mesh, samples, options.seconds, network=False, resume=options.resume, rehearsals=wanted.rehearsals
         )
         return request, Output(base.name, samples, base)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem

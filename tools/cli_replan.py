@@ -14,9 +14,8 @@ from ..api.plan_report import PlanReport
 from ..api.plan_tables import legend_tables, rows_table
 from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
-from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
-from .cli_arguments import command_line, tool_error
+from .cli_arguments import command_line, told, tool_error
 from .cli_console import print_report, process_began, working
 from .cli_plan import side_processes, summary
 from .ir_input import load_module
@@ -25,11 +24,6 @@ from .plan_folder import read_report
 
 def replan_command(options: Namespace) -> int:
     """Plan again, write the new plan, and print the state that has to move."""
-    with collector_paused():
-        return _replan(options)
-
-
-def _replan(options: Namespace) -> int:
     folder = Path(options.plan)
     report = read_report(folder, "name", "step", "ranks")
     cluster = find_cluster(options.cluster)
@@ -45,13 +39,11 @@ def _replan(options: Namespace) -> int:
             details = f"plan.json has {report['ranks']} ranks, but step.mlir has {old.cluster.mesh.device_count}"
             raise tool_error(f"the files in {folder} belong to different plans: {details}", f"plan again: {again}")
         phase("planning")
-        try:
+        with (
+            told(ValueError, hint="list with --remaining each old rank that remains, once"),
+            told(OtherStepError, f"the files in {folder} belong to different plans: ", f"plan again: {again}"),
+        ):
             replanned = replan(undecided, old, cluster, options.remaining, processes=side_processes())
-        except OtherStepError as error:
-            details = f"the files in {folder} belong to different plans: {error}"
-            raise tool_error(details, f"plan again: {again}") from error
-        except ValueError as error:
-            raise tool_error(str(error), "list with --remaining each old rank that remains, once") from error
     written = replanned.step.save(options.out, process_began())
     tables = [summary(replanned.step.report), moved(replanned.state), *legend_tables([replanned.step.report["chosen"]])]
     print_report(*tables, f"{written}/program.py is the new program")

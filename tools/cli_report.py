@@ -14,7 +14,7 @@ from ..ir.measured_steps import MeasuredSteps
 from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text
 from ..passes.analysis.simulation.measured import NotThisStepError
-from .cli_arguments import command_line, tool_error
+from .cli_arguments import command_line, told, tool_error
 from .cli_console import print_report, working
 from .ir_input import load_module
 from .measured_tables import read_measured
@@ -37,13 +37,12 @@ def report_command(options: Namespace) -> int:
         plan = _planned_at(folder, read_measured(measured) if measured is not None else None)
         other = _planned_at(Path(options.against)) if options.against is not None else None
         phase("writing the page")
-        try:
+        hint = f"measure again: {command_line('run', folder, '--overlap', measured)}"
+        with (
+            told(PassFailedException, f"{folder / PLANNED} is not a planned step: ", "plan again"),
+            told(NotThisStepError, f"{measured} belongs to another step: ", hint),
+        ):
             page = report_page(plan, other)
-        except NotThisStepError as error:
-            hint = f"measure again: {command_line('run', folder, '--overlap', measured)}"
-            raise tool_error(f"{measured} belongs to another step: {error}", hint) from error
-        except PassFailedException as error:
-            raise tool_error(f"{folder / PLANNED} is not a planned step: {error}", "plan again") from error
         write_atomically(output, page)
     print_report(f"{output} ({bytes_text(len(page.encode()))}) opens in any browser; it loads nothing from elsewhere")
     return 0

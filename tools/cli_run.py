@@ -13,7 +13,7 @@ from ..api.plan_report import mesh_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.text_file import read_text
-from .cli_arguments import TOOL, command_line, refuse_for_planned, tool_error
+from .cli_arguments import TOOL, command_line, refuse_for_planned, told, tool_error
 from .cli_console import working
 from .cli_plan import planned
 from .plan_folder import read_report
@@ -45,11 +45,9 @@ def _saving(options: Namespace) -> list[str]:
     from ..runtime.checkpoint_ranks import CheckpointError
     from ..runtime.saving import SaveOptions
 
-    try:
+    with told((ValueError, CheckpointError)):
         saving = SaveOptions.taken_from({name: getattr(options, name) for name in names})
         saving.verify_folder()
-    except (ValueError, CheckpointError) as error:
-        raise tool_error(str(error)) from error
     return saving.arguments()
 
 

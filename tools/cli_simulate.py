@@ -30,13 +30,20 @@ from ..passes.pipeline import run_pipeline
 from ..passes.search.constraints import strip_pins
 from ..passes.step.step_view import cluster_of_module
 from ..passes.strip_resharding import strip_decisions
-from .cli_arguments import plan_arguments, refuse_for_planned, tool_error
+from .cli_arguments import plan_arguments, refuse_for_planned, told, tool_error
 from .cli_console import print_report, working
 from .ir_input import load_module
 from .measured_tables import measured_record, measured_tables, read_measured, with_measured
-from .simulation_plots import plot_points, plot_timeline, require_matplotlib
-from .simulation_rows import Point, step_record, sweep_record
-from .simulation_tables import points_table, tables
+from .simulation_tables import (
+    Point,
+    plot_points,
+    plot_timeline,
+    points_table,
+    require_matplotlib,
+    step_record,
+    sweep_record,
+    tables,
+)
 
 
 def simulate_command(options: Namespace) -> int:
@@ -45,13 +52,17 @@ def simulate_command(options: Namespace) -> int:
         require_matplotlib()
     target = _target(options)
     module = target.planned
-    cluster = _changed(_given(options, _own_cluster(module)), options.changes)
+    with told(PassFailedException):
+        own = cluster_of_module(module)
+    cluster = _changed(_given(options, own), options.changes)
     if options.measured is not None and (options.sweep is not None or options.replan):
         raise tool_error("--measured compares one step; leave out --sweep and --replan")
     if options.sweep is not None and options.trace is not None:
         raise tool_error("--trace shows one step; leave out --sweep")
     if options.sweep is not None:
-        points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
+        with told(WhatIfError, "--sweep: "):
+            sweep = parse_sweep(options.sweep, cluster)
+        points = _swept(target, cluster, sweep, options)
         if options.plot is not None:
             plot_points(options.sweep, points, Path(options.plot))
         if options.json:
@@ -83,7 +94,6 @@ class _Target:
     The step to simulate.
 
     Args:
-        planned: the planned step.
         undecided: the step before any decision, for planning again, or None if it is unknown; then planning again first
             undoes the decisions of `planned`.
     """
@@ -128,13 +138,6 @@ def _is_planned(target: Path) -> bool:
     return target.is_dir() or target.suffix == ".mlir"
 
 
-def _own_cluster(module: ModuleOp) -> Cluster:
-    try:
-        return cluster_of_module(module)
-    except PassFailedException as error:
-        raise tool_error(str(error)) from error
-
-
 def _given(options: Namespace, own: Cluster) -> Cluster:
     """Return the requested cluster on the mesh of the module; a step that was just planned already has it."""
     if options.cluster is None or not _is_planned(Path(options.target)):
@@ -148,18 +151,9 @@ def _given(options: Namespace, own: Cluster) -> Cluster:
 
 def _changed(cluster: Cluster, changes: Sequence[str]) -> Cluster:
     for text in changes:
-        try:
+        with told(WhatIfError, f"--set {text}: "):
             cluster = changed(cluster, *parse_change(text))
-        except WhatIfError as error:
-            raise tool_error(f"--set {text}: {error}") from error
     return cluster
-
-
-def _sweep(text: str, cluster: Cluster) -> Sweep:
-    try:
-        return parse_sweep(text, cluster)
-    except WhatIfError as error:
-        raise tool_error(f"--sweep: {error}") from error
 
 
 def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
@@ -195,10 +189,8 @@ def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleO
     if asked.pins is not None:
         strip_pins(module)
     strip_decisions(module)
-    try:
+    with told(PassFailedException, "--replan: "):
         run_pipeline(Context(), module, asked.passes(cluster))
-    except PassFailedException as error:
-        raise tool_error(f"--replan: {error}") from error
     return module
 
 
@@ -215,12 +207,10 @@ def _results(
     """Return the results as tables and for JSON; of them only the requested form is made."""
     if measured is None:
         return ([], step_record(simulation)) if options.json else (list(tables(simulation)), {})
-    try:
+    with told(NotThisStepError, f"--measured {options.measured} belongs to another step: "):
         if options.json:
             return [], {**step_record(simulation), "measured": measured_record(simulation, measured)}
         return list(measured_tables(simulation, measured)), {}
-    except NotThisStepError as error:
-        raise tool_error(f"--measured {options.measured} belongs to another step: {error}") from error
 
 
 def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:

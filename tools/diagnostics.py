@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from collections.abc import Iterable
+import sys
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -103,3 +106,30 @@ def _cut(text: str) -> str:
 
 def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def exit_code(run: Callable[[], int], shows_traceback: bool, described: Callable[[Exception], Diagnostic]) -> int:
+    """Run a tool and return its exit code; an error is one message on standard error."""
+    try:
+        return run()
+    except BrokenPipeError:
+        # The reader of the output has closed it, as in `opt-tool ... | head`; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        print_error(error, described(error), shows_traceback)
+    return 1
+
+
+def print_error(error: Exception, diagnostic: Diagnostic, shows_traceback: bool) -> None:
+    """Print the diagnostic about an error to standard error, after its traceback if that is to be shown."""
+    if shows_traceback:
+        traceback.print_exception(error)
+    print(diagnostic, file=sys.stderr)
+
+
+def internal_error(error: Exception, tool: str) -> Diagnostic:
+    """Return the diagnostic about a fault of a tool."""
+    hint = "this is a fault of the tool; please report it with the output of --debug-traceback"
+    return Diagnostic(f"internal error: {type(error).__name__}: {error}", tool, hint=hint)

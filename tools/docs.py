@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xdsl.ir import Attribute, Dialect, Operation, TypeAttribute
-from xdsl.irdl import (
-    IRDLOperation,
-    OpDef,
-    OptionalDef,
-    VariadicDef,
-)
+from xdsl.irdl import IRDLOperation, OpDef, OptionalDef, VariadicDef
 
 from ..ir.not_supported import NOT_SUPPORTED, Refusal
 from ..ir.ops.spec import OpSpec
@@ -93,7 +88,7 @@ def _options_table(options: Iterable[tuple[PassOption, str]]) -> str:
 
 
 def _pass_section(doc: PassDoc) -> str:
-    parts = [
+    return _joined(
         f"## {doc.name}",
         doc.summary,
         doc.explanation,
@@ -105,8 +100,7 @@ def _pass_section(doc: PassDoc) -> str:
         "After:",
         f"```mlir\n{doc.after}```",
         f"**Source**: {doc.source}",
-    ]
-    return "\n\n".join(filter(None, parts))
+    )
 
 
 def dialects_page(dialects: Iterable[Dialect]) -> str:
@@ -121,14 +115,13 @@ def _dialect_section(dialect: Dialect) -> str:
     rows = [_row(op) for op in ops]
     table = _op_table(row for row in rows if row)
     sections = [_op_section(op) for op, row in zip(ops, rows, strict=True) if row is None]
-    parts = [
+    return _joined(
         f"## {dialect.name}",
         _introduction(dialect),
         table if any(rows) else "",
         *sections,
         *map(_attribute_section, attributes),
-    ]
-    return "\n\n".join(filter(None, parts))
+    )
 
 
 def _introduction(dialect: Dialect) -> str:
@@ -161,19 +154,18 @@ def _op_section(op: type[IRDLOperation]) -> str:
     definition = op.get_irdl_definition()
     attributes = ", ".join(_named([*definition.properties.items(), *definition.attributes.items()]))
     syntax = definition.assembly_format
-    parts = [
+    return _joined(
         f"### `{op.name}`",
         _own_doc(op),
         f"Signature: {_code(_signature(definition))}",
         f"Syntax: {_code(f'{op.name} {_one_line(syntax)}')}" if syntax else "",
         f"Attributes: {_code(attributes)}" if attributes else "",
-    ]
-    return "\n\n".join(filter(None, parts))
+    )
 
 
 def _attribute_section(attribute: type[Attribute]) -> str:
     sign = "!" if issubclass(attribute, TypeAttribute) else "#"
-    return "\n\n".join(filter(None, [f"### `{sign}{attribute.name}`", _own_doc(attribute)]))
+    return _joined(f"### `{sign}{attribute.name}`", _own_doc(attribute))
 
 
 def _own_doc(definition: type[Operation] | type[Attribute]) -> str:
@@ -218,6 +210,11 @@ def _refusals(section: str, rows: Sequence[Refusal]) -> tuple[str, str]:
 def _way(text: str) -> str:
     """Escape plain words, as in errors, so that Markdown shows them verbatim."""
     return text if "`" in text else text.replace("_", r"\_").replace("*", r"\*")
+
+
+def _joined(*parts: str) -> str:
+    """Join the parts of a page that are not empty."""
+    return "\n\n".join(filter(None, parts))
 
 
 def _page(title: str, sections: Iterable[str]) -> str:

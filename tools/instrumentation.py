@@ -100,9 +100,7 @@ class NumericsCheck:
                 raise PassError(each.name, "unsound", details) from error
             first = details.partition("\n")[0]
             raise PassError(
-                each.name,
-                "failed",
-                f"the module cannot be interpreted to compare its results: {first}",
+                each.name, "failed", f"the module cannot be interpreted to compare its results: {first}"
             ) from error
 
 

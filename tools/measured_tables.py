@@ -18,7 +18,7 @@ from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import COMPUTE, Simulation
 from ..passes.analysis.simulation.trace import Event, class_name, from_to
 from .cli_arguments import command_line, tool_error
-from .simulation_rows import OverlapRow
+from .simulation_tables import OverlapRow
 
 MOST_ROWS = 12
 """The number of longest collectives that are listed."""
@@ -97,21 +97,18 @@ def _traffic(simulation: Simulation, pair: PredictedVsMeasured) -> Table:
 
 def with_measured(trace: Mapping[str, Any], simulation: Simulation, measured: MeasuredSteps) -> dict[str, Any]:
     """Return a trace of the simulated step, with an additional process for each measured rank."""
-    events: list[Event] = []
-    first = max((event["tid"] for event in trace["traceEvents"]), default=0) + 1
+    events: list[Event] = list(trace["traceEvents"])
+    first = 1 + max((event["tid"] for event in events), default=0)
     for rank in measured.middle:
         found = beside(simulation, rank)
-        rank_events = list(
-            _process(found.rank if found is not None else rank, len(simulation.classes) + rank.rank, first)
-        )
-        first = max(event["tid"] for event in rank_events) + 1
-        events += rank_events
-    named = [event for event in events if event["ph"] == "M"]
-    slices = [event for event in (*trace["traceEvents"], *events) if event["ph"] != "M"]
-    ordered = sorted(slices, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
-    names = [event for event in trace["traceEvents"] if event["ph"] == "M"]
+        number = len(simulation.classes) + rank.rank
+        added = list(_process(found.rank if found is not None else rank, number, first))
+        first = 1 + max(event["tid"] for event in added)
+        events += added
+    # Names come first, then events in order of time.
+    events.sort(key=lambda event: (event["ph"] != "M", event["ts"], -event.get("dur", 0.0)))
     other = {**trace["otherData"], "measured_step_seconds": step_seconds(measured.middle)}
-    return {**trace, "traceEvents": [*names, *named, *ordered], "otherData": other}
+    return {**trace, "traceEvents": events, "otherData": other}
 
 
 def _process(rank: MeasuredRank, number: int, first: int) -> Iterator[Event]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ..passes.errors import nearest
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
@@ -13,58 +14,47 @@ TOOL = "opt-tool"
 _USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] [OPTION ...]"
 
 
-@dataclass(frozen=True)
+def _switch(text: str, default: bool = False) -> Any:
+    """Return the field of a switch, with its help."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptToolOptions:
-    """The parsed command line; each field is the option of that name."""
+    """
+    The parsed command line; each field is the option of that name.
+
+    A switch may be given alone or as --switch=true, --switch=false, as LLVM's tools allow. `show` is the text to print
+    instead of running: "help", "passes", "dialects", "version", or "" to run.
+    """
 
     input: str
     output: str
     pass_pipeline: str
     print_ir_before: tuple[str, ...]
     print_ir_after: tuple[str, ...]
-    print_ir_before_all: bool
-    print_ir_after_all: bool
-    print_ir_after_change: bool
-    mlir_timing: bool
-    mlir_print_op_generic: bool
-    mlir_print_debuginfo: bool
-    verify_each: bool
-    verify_diagnostics: bool
-    verify_numerics: bool
+    print_ir_before_all: bool = _switch("print the IR to stderr before every pass")
+    print_ir_after_all: bool = _switch("print the IR to stderr after every pass")
+    print_ir_after_change: bool = _switch("print the IR to stderr after every pass that changed it")
+    mlir_timing: bool = _switch("print the time of every pass to stderr")
+    mlir_print_op_generic: bool = _switch("print every op in the generic form")
+    mlir_print_debuginfo: bool = _switch("print locations, which contain the names of the model", default=True)
+    verify_each: bool = _switch("verify the IR after every pass", default=True)
+    verify_diagnostics: bool = _switch("check errors against // expected-error@+1 {{text}} comments")
+    verify_numerics: bool = _switch("run the IR before and after every pass on random inputs and compare")
     verify_numerics_seed: int
-    split_input_file: bool
-    allow_unregistered_dialect: bool
-    debug_traceback: bool
+    split_input_file: bool = _switch("treat the parts between // ----- lines as separate files")
+    allow_unregistered_dialect: bool = _switch("accept ops and attributes of unknown dialects")
+    debug_traceback: bool = _switch("show the Python traceback of an error")
     show: str
-    """The text to print instead of running: "help", "passes", "dialects", "version", or "" to run."""
 
 
-# Switch -> default, help. Each may be given alone or as --switch=true, --switch=false, as LLVM's tools allow.
-_SWITCHES: dict[str, tuple[bool, str]] = {
-    "print-ir-before-all": (False, "print the IR to stderr before every pass"),
-    "print-ir-after-all": (False, "print the IR to stderr after every pass"),
-    "print-ir-after-change": (False, "print the IR to stderr after every pass that changed it"),
-    "mlir-timing": (False, "print the time of every pass to stderr"),
-    "mlir-print-op-generic": (False, "print every op in the generic form"),
-    "mlir-print-debuginfo": (True, "print locations, which contain the names of the model"),
-    "verify-each": (True, "verify the IR after every pass"),
-    "verify-diagnostics": (False, "check errors against // expected-error@+1 {{text}} comments"),
-    "verify-numerics": (False, "run the IR before and after every pass on random inputs and compare"),
-    "split-input-file": (False, "treat the parts between // ----- lines as separate files"),
-    "allow-unregistered-dialect": (False, "accept ops and attributes of unknown dialects"),
-    "debug-traceback": (False, "show the Python traceback of an error"),
-}
-_SHOWS = {
-    "help": "show this text, with the options of every pass, and exit",
-    "passes": "list the passes and exit",
-    "dialects": "list the dialects and exit",
-    "version": "show the versions and exit",
-}
-_SHOW_FLAGS = {
-    "help": ("-h", "--help"),
-    "passes": ("--list-passes",),
-    "dialects": ("--show-dialects",),
-    "version": ("--version",),
+_SWITCHES = {option.name.replace("_", "-"): option for option in fields(OptToolOptions) if option.metadata}
+_SHOWS: dict[str, tuple[tuple[str, ...], str]] = {
+    "help": (("-h", "--help"), "show this text, with the options of every pass, and exit"),
+    "passes": (("--list-passes",), "list the passes and exit"),
+    "dialects": (("--show-dialects",), "list the dialects and exit"),
+    "version": (("--version",), "show the versions and exit"),
 }
 
 
@@ -97,29 +87,23 @@ def _parser() -> ToolParser:
     )
     add = parser.add_argument
     add("input", nargs="?", default="-", metavar="FILE", help="the IR file; - or nothing for standard input")
-    add(
-        "-o",
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="where to write the IR; standard output if not given",
-    )
+    add("-o", "--output", default="-", metavar="FILE", help="where to write the IR; standard output if not given")
     pipeline_help = "the passes to run, in order, with their options"
     add("-p", "--pass-pipeline", default="", metavar="PASSES", help=pipeline_help)
     for when in ("before", "after"):
         text = f"print the IR to stderr {when} these passes (a,b)"
         add(f"--print-ir-{when}", action="append", default=[], metavar="PASS", help=text)
-    for name, (default, text) in _SWITCHES.items():
-        text += " (the default)" if default else ""
-        add(f"--{name}", type=_switch, default=default, metavar="BOOL", help=text)
+    for name, option in _SWITCHES.items():
+        text = option.metadata["help"] + (" (the default)" if option.default else "")
+        add(f"--{name}", type=_true_or_false, default=option.default, metavar="BOOL", help=text)
     seed_help = "seed of the random inputs of --verify-numerics (default 0)"
     add("--verify-numerics-seed", type=int, default=0, metavar="N", help=seed_help)
-    for name, flags in _SHOW_FLAGS.items():
-        add(*flags, action="store_const", const=name, default="", dest="show", help=_SHOWS[name])
+    for name, (flags, text) in _SHOWS.items():
+        add(*flags, action="store_const", const=name, default="", dest="show", help=text)
     return parser
 
 
-def _switch(text: str) -> bool:
+def _true_or_false(text: str) -> bool:
     try:
         return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except KeyError:

@@ -8,18 +8,14 @@ a small file takes a fifth of a second.
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.lexer import Input
 
 from ..dialects.text import module_text
@@ -27,14 +23,12 @@ from ..ir.garbage import kept_to_the_end
 from ..passes.errors import PassError
 from ..passes.pipeline import run_passes
 from ..passes.pipeline_spec import PipelineError, parse_pipeline
-from .diagnostics import Diagnostic, DiagnosticError, located
+from .diagnostics import Diagnostic, DiagnosticError, exit_code, internal_error, located, print_error
 from .expected_diagnostics import unmet
 from .explain import pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
-from .ir_input import read
+from .ir_input import SEPARATOR, full_context, is_blank, read, read_source, split_source, write_output
 from .opt_arguments import TOOL, OptToolOptions, parse_arguments
-from .source_files import SEPARATOR, is_blank, read_source, split_source, write_output
-from .universe import UNIVERSE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,20 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with kept_to_the_end():
             return main(sys.argv[1:])
     words = list(arguments)
-    try:
-        return _run(words)
-    except DiagnosticError as error:
-        _report(error, error.diagnostic, "--debug-traceback" in words)
-    except BrokenPipeError:
-        # The reader of the output has closed it, as in `opt-tool ... | head`; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        hint = "this is a fault of the tool; please report it with the output of --debug-traceback"
-        message = f"internal error: {type(error).__name__}: {error}"
-        _report(error, Diagnostic(message, TOOL, hint=hint), "--debug-traceback" in words)
-    return 1
+    return exit_code(lambda: _run(words), "--debug-traceback" in words, _described)
+
+
+def _described(error: Exception) -> Diagnostic:
+    return error.diagnostic if isinstance(error, DiagnosticError) else internal_error(error, TOOL)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -97,13 +82,6 @@ def _passes(options: OptToolOptions) -> tuple[ModulePass, ...]:
     return passes
 
 
-def _context(options: OptToolOptions) -> Context:
-    ctx = Context(allow_unregistered=options.allow_unregistered_dialect)
-    for name, load in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
-        ctx.register_dialect(name, load)
-    return ctx
-
-
 @dataclass
 class _ToolRun:
     """One run of the tool: its passes, and the failures and times in the parts of the file so far."""
@@ -116,12 +94,9 @@ class _ToolRun:
 
     def __post_init__(self) -> None:
         options = self.options
-        self.ctx = _context(options)
+        self.ctx = full_context(options.allow_unregistered_dialect)
         self.to_text = partial(
-            module_text,
-            generic=options.mlir_print_op_generic,
-            locations=options.mlir_print_debuginfo,
-            ctx=self.ctx,
+            module_text, generic=options.mlir_print_op_generic, locations=options.mlir_print_debuginfo, ctx=self.ctx
         )
         self.dumps = IRDumps(
             sys.stderr,
@@ -143,7 +118,7 @@ class _ToolRun:
         except DiagnosticError as error:
             errors = [error.diagnostic]
             if not self.options.verify_diagnostics:
-                _report(error, error.diagnostic, self.options.debug_traceback)
+                print_error(error, error.diagnostic, self.options.debug_traceback)
         if self.options.verify_diagnostics:
             errors = unmet(source.content, source.name, errors)
             print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
@@ -193,12 +168,6 @@ class _ToolRun:
     def _on_after(self, each: ModulePass, module: ModuleOp) -> None:
         for observer in self.observers:
             observer.on_after(each, module)
-
-
-def _report(error: Exception, diagnostic: Diagnostic, with_traceback: bool) -> None:
-    if with_traceback:
-        traceback.print_exception(error)
-    print(diagnostic, file=sys.stderr)
 
 
 if __name__ == "__main__":

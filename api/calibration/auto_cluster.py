@@ -9,7 +9,6 @@ import socket
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.cluster import Cluster
@@ -17,15 +16,15 @@ from ...ir.cluster_file import load_cluster
 from ...ir.mesh import Mesh
 from ...ir.text_file import write_atomically
 from ...ir.user_folder import user_folder
-from ...runtime.agreement import from_rank_0, of_all_ranks, world_size
+from ...runtime.all_ranks import from_rank_0, of_all_ranks
+from ...runtime.groups import job_rank, world_size
 from ...runtime.plan import PlanError
 from ...runtime.profile.devices import device_name
 from ...runtime.profile.journal import ProfileError
-from ...runtime.profile.output import profile_text
+from ...runtime.profile.result import profile_text
 from ...runtime.profile.session import profile_rank
 from ...runtime.rank_devices import backend_of
-from .job_profile import job_profile
-from .local_cluster import generic_cluster
+from .local_cluster import generic_cluster, job_profile
 
 AUTO = "auto"
 """The value of `cluster` that stands for the ranks of the job."""
@@ -53,10 +52,10 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
         return generic_cluster(1)
     mesh = mesh or _mesh()
     path = cluster_path((str(mesh), *_about(device)))
-    stored = from_rank_0(_kept(path) if dist.get_rank() == 0 else None, patient="plan")
+    stored = from_rank_0(_kept(path) if job_rank() == 0 else None, patient="plan")
     if stored is not None:
         return stored
-    if dist.get_rank() == 0:
+    if job_rank() == 0:
         LOG.warning(
             "measuring the %d ranks of this job for about %.0f s; the result is stored in %s",
             world_size(),
@@ -69,7 +68,7 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
     except ProfileError as error:
         raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error
     cluster = from_rank_0(profile.cluster, patient="plan")
-    if dist.get_rank() == 0:
+    if job_rank() == 0:
         _keep(path, profile_text(profile))
     return cluster
 

@@ -82,9 +82,7 @@ _SERIES = (
     _Series("cat {dim = 1 : i64}", "${m}x512, ${m}x512 -> ${m}x1024", _rising(m=_ROWS[:-1])),
     _Series("full {size = [$n], fill_value = 1.0 : f64, dtype = $f}", "-> $n", _rising(n=_EVERY_OTHER)),
     _Series(
-        "random_dropout {p = 0.1 : f64, stream = 0 : i64}",
-        "$n, scalar:i64<9 -> $n, $n:i1",
-        _rising(n=_NUMBERS[:-2:2]),
+        "random_dropout {p = 0.1 : f64, stream = 0 : i64}", "$n, scalar:i64<9 -> $n, $n:i1", _rising(n=_NUMBERS[:-2:2])
     ),
     _Series("sum.dim_IntList {dim = [0]}", "${m}x512 -> 512", _rising(m=_ROWS)),
     _Series("sum", "$n -> scalar", _rising(n=_EVERY_OTHER)),

@@ -19,7 +19,7 @@ from ...lowering.capture.calling import Batch
 from ...passes.add_cluster import add_cluster
 from ...passes.pipeline import run_pipeline
 from ...passes.search.pin_file import is_pin_text
-from ...runtime.initialize import drawn_alike
+from ...runtime.recording import drawn_alike
 from ..calibration.local_cluster import GENERIC
 from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step
@@ -38,7 +38,6 @@ class CheckCase:
 
     Args:
         step: a name for `find_step`, or a function that makes the training step (and can be pickled).
-        mesh: the mesh of the plan.
         pins: a pin file, the name of a preset, or pins as TOML text; by default the search decides everything.
         dtype: the dtype of every floating-point parameter, buffer and batch item.
         optimizer: ``sgd`` (with momentum) or ``adamw``; by default the step's own.
@@ -101,7 +100,6 @@ class CheckResult:
     Args:
         errors: the largest error of every kind of value that was compared.
         message: the error that prevented the comparison, or an empty string.
-        tolerance: the allowed error.
         own: by kind, the change of a run on one device by rounding alone, which is allowed if it is larger.
     """
 

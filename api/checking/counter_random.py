@@ -47,11 +47,7 @@ class _Drawing(TorchDispatchMode):
         self._seed, self._streams = seed, count()
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
         kwargs = kwargs or {}
         if func not in DRAWS:

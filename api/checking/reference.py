@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -68,7 +68,8 @@ class EagerRun:
         buffers = self.model.named_buffers() if self._step.skip_non_finite else ()
         before = {name: buffer.clone() for name, buffer in buffers}
         with counter_random(self._seed, self._steps):
-            loss, measured = self._step.compute(self.model, _moved(batch, self._device), self._device.type)
+            moved = _mapped(batch, lambda _, item: item.to(self._device) if isinstance(item, torch.Tensor) else item)
+            loss, measured = self._step.compute(self.model, moved, self._device.type)
         self._steps += 1
         self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._optimizer)
@@ -110,13 +111,6 @@ class EagerRun:
         return {NORM: norm}
 
 
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    items = {
-        name: item.to(device) if isinstance(item, torch.Tensor) else item for name, item in batch_items(batch).items()
-    }
-    return items if isinstance(batch, dict) else type(batch)(items.values())
-
-
 def _scaler(step: TrainingStep, device: torch.device) -> torch.amp.GradScaler:
     """Return the scaler of the loss, which is disabled unless the precision is fp16-mixed."""
     settings = asdict(step.loss_scaling or LossScaling())
@@ -140,7 +134,12 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
         dtype: the dtype of every floating-point item; by default they keep their own.
     """
     generator = torch.Generator().manual_seed(_FIRST_SEED + number)
-    items = {name: _shuffled(name, item, generator, dtype) for name, item in batch_items(batch).items()}
+    return _mapped(batch, lambda name, item: _shuffled(name, item, generator, dtype))
+
+
+def _mapped(batch: Batch, function: Callable[[str, Any], object]) -> Batch:
+    """Return a batch of the same form with the results of a function of the name and the value of each item."""
+    items = {name: function(name, item) for name, item in batch_items(batch).items()}
     return items if isinstance(batch, dict) else type(batch)(items.values())
 
 

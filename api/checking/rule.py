@@ -29,12 +29,7 @@ class RuleCheckError(ValueError):
 
 
 def check_rule(
-    op: str,
-    rule: str,
-    *,
-    linear: Iterable[str | int] = (),
-    additive: Iterable[int] = (),
-    samples: Sequence[str] = (),
+    op: str, rule: str, *, linear: Iterable[str | int] = (), additive: Iterable[int] = (), samples: Sequence[str] = ()
 ) -> SoundnessVerdict:
     """
     Run every signature of a rule against the op on one device, on simulated ranks.

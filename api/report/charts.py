@@ -36,7 +36,6 @@ COLOURS = {
     "forward": BLUE, "backward": ORANGE, "update": GREEN, "all": BLUE, "all_reduce": VERMILION,
     "all_gather": PURPLE, "reduce_scatter": SKY, "all_to_all": YELLOW, "transfer": GREY,
 }  # fmt: skip
-"""The colours of phases, collectives and transfers."""
 
 _ROLES = {
     "parameters": BLUE, "optimizer states": GREEN, "batch": GREY, "gradients": VERMILION,
@@ -50,7 +49,6 @@ _MOST_POINTS = 1000
 """The number of points of a memory curve above which only the highest of neighbours are kept."""
 
 MOST_STAGES = 16
-"""The number of stages that the timeline shows."""
 
 
 def timeline(plan: Planned, measured: Sequence[MeasuredRank] = ()) -> Plot:

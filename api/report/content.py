@@ -38,7 +38,6 @@ class PageTable:
     A table whose first column names the rows.
 
     Args:
-        bars: a bar for each row, or nothing.
         folded: whether the reader has to open the table.
     """
 

@@ -22,10 +22,8 @@ _MOST_PLACES = 64
 """The number of rows of the communication matrix above which ranks are joined."""
 
 _MOST_PAIRS = 10
-"""The number of pairs of ranks that are listed."""
 
 _MOST_MEMORY = 4
-"""The number of stages whose memory over time is shown."""
 
 
 def timeline_section(plan: Planned) -> PageSection:

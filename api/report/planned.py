@@ -26,8 +26,6 @@ class Planned:
     A plan.
 
     Args:
-        report: contents of `plan.json`.
-        module: the planned step.
         folder: folder of the plan, for commands that the page recommends.
         measured: measured steps of the plan, or None.
     """

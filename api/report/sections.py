@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ...ir.cluster import Cluster
@@ -36,7 +36,11 @@ def plan_section(plan: Planned) -> PageSection:
         "model": report["name"],
         "cluster": f"{report['cluster']}, {report['ranks']} ranks",
         "mesh": mesh_text(report),
-        **({"stages": f"{len(report['stages'])}, of {_counts(report['stages'])} devices"} if report["stages"] else {}),
+        **(
+            {"stages": f"{len(report['stages'])}, of {', '.join(map(str, report['stages']))} devices"}
+            if report["stages"]
+            else {}
+        ),
         **({"idle ranks": ", ".join(map(str, report["idle"]))} if report["idle"] else {}),
         **plan_rows(report),
     }
@@ -59,10 +63,6 @@ def plan_section(plan: Planned) -> PageSection:
     if terms := legend([report["chosen"] or ""]):
         blocks.append(TermList("Terms in the name of the plan", terms))
     return PageSection("plan", "The plan", blocks)
-
-
-def _counts(stages: Sequence[int]) -> str:
-    return ", ".join(map(str, stages))
 
 
 def _speedups(report: PlanReport) -> Iterator[tuple[str, float]]:
@@ -230,15 +230,9 @@ def _parts(plan: Planned, ranks: RankClass) -> Iterator[BarPart]:
     waits: defaultdict[str, float] = defaultdict(float)
     for traffic, waited in simulation.waited(ranks.number).items():
         waits[traffic.kind] += waited
-    yield from (_waited(kind, waited / step) for kind, waited in _largest(waits) if waited)
+    for kind, waited in sorted(waits.items(), key=lambda pair: -pair[1]):
+        if waited:
+            yield BarPart(f"waits for {kind.replace('_', '-')}", waited / step, _WAIT)
     rest = 1.0 - (sum(seconds.values()) + sum(waits.values())) / step
     if rest > 5e-4:
         yield BarPart("other ranks to end", rest, _OTHER)
-
-
-def _waited(kind: str, share: float) -> BarPart:
-    return BarPart(f"waits for {kind.replace('_', '-')}", share, _WAIT)
-
-
-def _largest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(seconds.items(), key=lambda pair: -pair[1])

@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
-from shardwright.api.checking.allowance import result_of
 from shardwright.api.checking.cases import SEED, CheckCase
+from shardwright.api.checking.check import result_of
 from shardwright.api.checking.comparison import Worst, largest, measure
 from shardwright.api.checking.ranks import compare_case, program_of
 from shardwright.api.checking.reference import EagerRun

@@ -14,7 +14,7 @@ from _prediction_study import predicted_stages
 from shardwright.ir.cluster import Cluster
 from shardwright.passes.analysis.simulation.timeline import longest
 from shardwright.runtime.profile.journal import ProfileError
-from shardwright.runtime.profile.output import Output
+from shardwright.runtime.profile.result import Output
 from shardwright.runtime.profile.session import ProfileRequest, profile_rank
 from shardwright.tools.ir_input import load_module
 

@@ -10,8 +10,7 @@ from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.api.calibration.op_families import family_samples
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import load_cluster
-from shardwright.runtime.profile.output import Output
-from shardwright.runtime.profile.result import Profile
+from shardwright.runtime.profile.result import Output, Profile
 from shardwright.runtime.profile.session import ProfileRequest, profile_rank
 
 from .job import Job

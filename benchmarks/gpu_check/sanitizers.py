@@ -13,7 +13,7 @@ from shardwright.api.checking.cases import CheckCase
 from shardwright.api.checking.ranks import program_of
 from shardwright.lowering.capture.calling import batch_items
 from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.sequence import SequenceError
+from shardwright.runtime.requests import SequenceError
 
 from .job import Job
 from .programs import Form, executor, forms, split_cluster, tiny_step

@@ -93,9 +93,6 @@ class TracedGraph:
         """
         Compile the graph with Inductor, or return the result of an earlier compilation of an equal graph.
 
-        Args:
-            name: name of the function, for messages.
-
         Raises:
             PlanError: Inductor fails.
         """

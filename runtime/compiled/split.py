@@ -86,7 +86,6 @@ class _ComputeRun:
     Consecutive statements that compute or delete, to become a function.
 
     Args:
-        name: name of the function.
         rest: statements that follow the run.
     """
 

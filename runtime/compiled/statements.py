@@ -31,7 +31,6 @@ class Read:
     A value that a statement reads.
 
     Args:
-        node: the expression.
         text: source text of the expression: a name, or an element of a list such as `h[2][14]`.
         name: the variable in the expression.
     """

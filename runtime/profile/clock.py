@@ -10,21 +10,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from ..all_ranks import Given, from_rank_0, host_group, of_all_ranks
 from ..faults import ACTIVITY
-from ..groups import UNWATCHED
-from ..rank_devices import backends
 
-Given = TypeVar("Given")
-
-
-def _wait(done: Callable[[], object]) -> None:
-    """Wait for the other ranks, so that the watch of a job reports one that does not come."""
-    ACTIVITY.wait("the measurement of the ranks", done)
+_MEASUREMENT = "the measurement of the ranks"
+"""The name of the waits, with which the watch of a job reports a rank that does not come."""
 
 
 class Clock:
@@ -38,15 +32,13 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        # Ranks exchange values in host memory, which NCCL cannot send.
-        own = None if backends().get("cpu") == "gloo" else dist.new_group(backend="gloo", timeout=UNWATCHED)
-        self._group = own if isinstance(own, dist.ProcessGroup) else dist.group.WORLD
+        self._group = host_group()
 
     def by_rank(self, value: float) -> list[float]:
         """Return the `value` of every rank, the same list on all ranks."""
         mine = torch.tensor([value], dtype=torch.float64)
         values = [torch.empty_like(mine) for _ in range(self.world)]
-        _wait(lambda: dist.all_gather(values, mine, self._group))
+        ACTIVITY.wait(_MEASUREMENT, lambda: dist.all_gather(values, mine, self._group))
         return [tensor.item() for tensor in values]
 
     def slowest(self, value: float) -> float:
@@ -59,20 +51,16 @@ class Clock:
 
     def share(self, value: Given) -> Given:
         """Return the `value` of rank 0 on all ranks; it is pickled."""
-        box = [value]
-        _wait(lambda: dist.broadcast_object_list(box, 0, self._group))
-        return box[0]
+        return from_rank_0(value, what=_MEASUREMENT)
 
     def everyone(self, value: Given) -> list[Given]:
         """Return the values of all ranks, in rank order; they are pickled."""
-        boxes: list[Any] = [None] * self.world
-        _wait(lambda: dist.all_gather_object(boxes, value, self._group))
-        return boxes
+        return of_all_ranks(value, _MEASUREMENT)
 
     def wait_for_all(self) -> None:
         """Wait for all work on the device, then for all ranks."""
         self._settle()
-        _wait(lambda: dist.barrier(self._group))
+        ACTIVITY.wait(_MEASUREMENT, lambda: dist.barrier(self._group))
 
     def calls(self, run: Callable[[], object], count: int) -> float:
         """Return this rank's mean seconds of `count` calls."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,14 @@ _LEAST_ROUNDS = 2
 
 class ProfileError(RuntimeError):
     """A profile that cannot be measured or resumed; the message gives the reason."""
+
+
+def middle_seconds(rounds: Sequence[Sequence[float]], ranks: Iterable[int] | None = None) -> float:
+    """Return the seconds of a task in the median round: of the slowest rank, or of the mean of `ranks`."""
+    if ranks is None:
+        return statistics.median(max(by_rank) for by_rank in rounds)
+    chosen = list(ranks)
+    return statistics.median(statistics.fmean(by_rank[rank] for rank in chosen) for by_rank in rounds)
 
 
 @dataclass

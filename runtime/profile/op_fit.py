@@ -19,7 +19,7 @@ import numpy as np
 
 from ...ir.op_cost import MULTIPLYING, VIEWS, OpWork
 from ...ir.op_rate import OpRate
-from .robust_fit import Numbers, robust_fit
+from .fit import Numbers, robust_fit
 
 Sample = tuple[float, float, float]
 """FLOPs, bytes and seconds of one op."""

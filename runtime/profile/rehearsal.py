@@ -50,7 +50,6 @@ class Rehearsal:
     A plan to rehearse.
 
     Args:
-        name: name of the plan, for messages.
         text: source text of its program, which announces each op by `comm.tick(number)`.
         keys: by rank of the job, and by number, the name of the op in the journal; empty if its time is not kept.
         ranges: by batch item of integers, their lower bound and exclusive upper bound.
@@ -145,7 +144,9 @@ class Rehearsing:
             for name, value in items.items()
         }
         self._try()
-        self._steps = self._steps_of_a_turn()
+        clock.wait_for_all()
+        seconds = clock.slowest(clock.calls(self._step, 1))
+        self._steps = min(max(math.ceil(_TURN_SECONDS / seconds), _LEAST_STEPS), _MOST_STEPS)
 
     def _try(self) -> None:
         """Run a step without barriers, so that a failing rank cannot block the others."""
@@ -157,11 +158,6 @@ class Rehearsing:
         self._comm.meets = True
         if details := next(filter(None, self._clock.everyone(refusal)), ""):
             raise RehearsalError(details)
-
-    def _steps_of_a_turn(self) -> int:
-        self._clock.wait_for_all()
-        seconds = self._clock.slowest(self._clock.calls(self._step, 1))
-        return min(max(math.ceil(_TURN_SECONDS / seconds), _LEAST_STEPS), _MOST_STEPS)
 
     def _step(self) -> None:
         self._executor.step(self._batch, _RATE)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ...ir.cluster import Cluster, Device, Interference, Link
+from ...ir.cluster_file import cluster_toml
 from ...ir.mesh import Axis, Mesh
 from ...ir.op_cost import COPY, OpWork, op_rate
 from ...ir.op_rate import OpRate
+from ...ir.text_file import write_atomically
+from ...ir.toml_text import comment
 from .fit import Line, fit_line
-from .journal import Journal, ProfileError
+from .journal import Journal, ProfileError, middle_seconds
 from .op_fit import fit_rates
 from .samples import OpSample
 from .tasks import OVERHEAD, TRANSFER, ExchangeTask, exchanges, groups_of
@@ -48,16 +52,6 @@ class Profile:
     cluster: Cluster
     fits: tuple[FittedNumbers, ...]
     missing: Mapping[str, str]
-
-
-def middle_seconds(rounds: Sequence[Sequence[float]], ranks: Iterable[int] | None = None) -> float:
-    """
-    Return the seconds of a task in the median round: of the slowest rank, or of the mean of `ranks`.
-    """
-    if ranks is None:
-        return statistics.median(max(by_rank) for by_rank in rounds)
-    chosen = list(ranks)
-    return statistics.median(statistics.fmean(by_rank[rank] for rank in chosen) for by_rank in rounds)
 
 
 def mesh_of(journal: Journal) -> Mesh:
@@ -313,14 +307,60 @@ def _interference(journal: Journal) -> Interference:
     if not journal.interference:
         return Interference()
     compute, communication = (statistics.median(column) for column in zip(*journal.interference, strict=True))
-    return Interference(compute, communication, tuple(_delays(journal)))
-
-
-def _delays(journal: Journal) -> Iterator[tuple[float, float]]:
-    """Yield the delays after stretches of computing, if there are any."""
-    before = 0.0
+    delays: list[tuple[float, float]] = []
     for stretch in zip(*journal.delays, strict=True):
         computed, longer = (statistics.median(column) for column in zip(*stretch, strict=True))
-        if computed > before and longer > 0.0:
-            yield computed, longer
-            before = computed
+        if computed > (delays[-1][0] if delays else 0.0) and longer > 0.0:
+            delays.append((computed, longer))
+    return Interference(compute, communication, tuple(delays))
+
+
+@dataclass(frozen=True)
+class Output:
+    """
+    The contents of a profile's output file.
+
+    Args:
+        base: an existing cluster that receives the times of the ops, or None to measure a new cluster.
+        in_step: ops that were timed in a step; their times correct the rates of a new cluster.
+    """
+
+    name: str
+    samples: tuple[OpSample, ...]
+    base: Cluster | None = None
+    in_step: tuple[OpSample, ...] = ()
+
+    def profile(self, journal: Journal) -> Profile:
+        """
+        Return the cluster with its fits and missing measurements.
+
+        Raises:
+            ProfileError: there are too few measurements for a cluster.
+        """
+        if self.base is None:
+            return profile_of(journal, self.samples, self.name, self.in_step)
+        return Profile(with_table(self.base, journal, self.samples), (), missing_of(journal, self.samples))
+
+    def write(self, journal: Journal, path: Path) -> Profile:
+        """Write the cluster file atomically."""
+        profile = self.profile(journal)
+        write_atomically(path, profile_text(profile))
+        return profile
+
+
+def profile_text(profile: Profile) -> str:
+    """Return the text of a cluster file."""
+    lines = [comment(f"{fit.what}: {fit_text(fit)}") for fit in profile.fits]
+    if lines:
+        lines.insert(0, "# Fitted to measured times, with the median and the largest relative error:")
+    if profile.missing:
+        is_partial = any(not why.startswith("one call takes") for why in profile.missing.values())
+        lines += ["# PARTIAL: not everything was measured." if is_partial else "# Left out:"]
+        lines += [comment(f"  {what}: {why}") for what, why in profile.missing.items()]
+    return "\n".join([*lines, "", cluster_toml(profile.cluster)])
+
+
+def fit_text(fit: FittedNumbers) -> str:
+    """Return the numbers of a fit in a line."""
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in fit.found.items())
+    return f"{numbers}; {fit.points} points, errors {fit.middle_error:.1%} and {fit.worst_error:.1%}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ class Arena:
         """Return the operands of a sample, consecutive in memory; they are copies if the op writes to them."""
         at, operands = 0, list[torch.Tensor]()
         for spec in sample.operands:
-            count = _elements(spec)
+            count = math.prod(spec.shape)
             dtype: torch.dtype = getattr(torch, spec.dtype)
             if dtype.is_floating_point:
                 tensor = self._of(spec.dtype)[at : at + count].view(spec.shape)
@@ -85,7 +86,7 @@ class Arena:
 
 def arena_for(samples: Sequence[OpSample], device: torch.device) -> Arena:
     """Return an arena large enough for each of `samples`."""
-    sizes = (sum(_elements(spec) for spec in sample.operands) for sample in samples)
+    sizes = (sum(math.prod(spec.shape) for spec in sample.operands) for sample in samples)
     return Arena(max(sizes, default=1), device)
 
 
@@ -104,10 +105,3 @@ def callable_of(sample: OpSample, arena: Arena) -> Callable[[], object]:
     function = eval(f"lambda {names}: {sample.expression}", names_in_scope)
     operands = arena.operands(sample)
     return lambda: function(*operands)
-
-
-def _elements(spec: TensorSpec) -> int:
-    count = 1
-    for size in spec.shape:
-        count *= size
-    return count

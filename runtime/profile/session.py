@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
@@ -26,11 +26,9 @@ from ..faults import is_lost_peer
 from ..host_memory import keep_freed_memory
 from ..rank_devices import backend_of
 from .clock import Clock
-from .delays import Delays
-from .devices import device_name, memory_bytes
-from .host_load import HostLoadMonitor
-from .interference import InterferenceMeter
-from .journal import Journal, ProfileError
+from .devices import HostLoadMonitor, device_name, memory_bytes
+from .interference import Delays, InterferenceMeter
+from .journal import Journal, ProfileError, middle_seconds
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
 from .samples import REFUSALS, OpSample
 from .tasks import (
@@ -78,11 +76,8 @@ class ProfileRequest:
     A request for measurements.
 
     Args:
-        mesh: mesh of all ranks of the job.
-        samples: the ops.
         rehearsals: plans with these ops. On CPUs, ops are timed inside their plans, and only the remaining ops
             are timed in loops.
-        seconds: approximate duration.
         network: whether to measure collectives, transfers, interference and the overhead of a step too, and to
             skip slow tasks. Otherwise every sample is required, and rehearsals get all the time.
         progress: file for the measurements so far, or None to write no file.
@@ -267,7 +262,7 @@ class _Session:
             return
         if (run := self._made(task, warm=before is None)) is None:
             return
-        expected = _middle(before) if before is not None and not task.timed else self._first_look(run)
+        expected = middle_seconds(before) if before is not None and not task.timed else self._first_look(run)
         if before is None and self._request.network and expected > most and last:
             self._leave_out(task, f"one call takes {expected:.2g} s", most)
             return
@@ -358,8 +353,3 @@ class _Session:
             self._journal.save(self._request.progress)
         if self._observe is not None:
             self._observe.saved(self._journal)
-
-
-def _middle(rounds: Sequence[Sequence[float]]) -> float:
-    """Return the seconds of the slowest rank in the median round."""
-    return statistics.median(max(by_rank) for by_rank in rounds)

@@ -6,6 +6,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -138,31 +140,11 @@ def exchange_task(exchange: ExchangeTask, comm: Communicator) -> ProfileTask:
     )
 
 
-def _collective(exchange: ExchangeTask, comm: Communicator) -> Callable[[], object]:
-    axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
-    method = exchange.method or None
-    count = exchange.whole // _ELEMENT_BYTES
+def _operand(exchange: ExchangeTask, comm: Communicator) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return the operand of a collective, and the other arguments of the communicator's method."""
+    parts, count = comm.mesh.parts(exchange.axes), exchange.whole // _ELEMENT_BYTES
     whole = torch.ones(count, device=comm.device)
-    match exchange.kind:
-        case "all_reduce":
-            return lambda: comm.all_reduce(whole, axes, donate=True, method=method)
-        case "all_gather":
-            return lambda: comm.all_gather(whole[: count // parts], 0, axes, method=method)
-        case "reduce_scatter":
-            return lambda: comm.reduce_scatter(whole, 0, axes, method=method)
-        case "all_to_all":
-            square = whole.view(-1, parts)
-            return lambda: comm.all_to_all(square, 0, 1, axes, method=method)
-        case _:
-            return lambda: comm.broadcast(whole, axes)
-
-
-def _start(exchange: ExchangeTask, comm: Communicator) -> Callable[[], float]:
-    """Return a function that runs both halves of a collective and returns the seconds of the first half."""
-    axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
-    count = exchange.whole // _ELEMENT_BYTES
-    whole = torch.ones(count, device=comm.device)
-    operand, options = {
+    return {
         "all_reduce": (whole, {"donate": True}),
         "all_gather": (whole[: count // parts], {"dim": 0}),
         "reduce_scatter": (whole, {"dim": 0}),
@@ -170,9 +152,21 @@ def _start(exchange: ExchangeTask, comm: Communicator) -> Callable[[], float]:
         "broadcast": (whole, {}),
     }[exchange.kind]
 
+
+def _collective(exchange: ExchangeTask, comm: Communicator) -> Callable[[], object]:
+    operand, options = _operand(exchange, comm)
+    if exchange.method:
+        options["method"] = exchange.method
+    return partial(getattr(comm, exchange.kind), operand, axes=exchange.axes, **options)
+
+
+def _start(exchange: ExchangeTask, comm: Communicator) -> Callable[[], float]:
+    """Return a function that runs both halves of a collective and returns the seconds of the first half."""
+    operand, options = _operand(exchange, comm)
+
     def seconds() -> float:
         begun = time.perf_counter()
-        token = comm.start(exchange.kind, (operand,), axes, **options)
+        token = comm.start(exchange.kind, (operand,), exchange.axes, **options)
         spent = time.perf_counter() - begun
         comm.wait(token)
         return spent

@@ -14,7 +14,7 @@ from shardwright.api.steps import find_step
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.runtime.profile.journal import Journal
-from shardwright.runtime.profile.output import Output
+from shardwright.runtime.profile.result import Output
 from shardwright.runtime.profile.session import ProfileRequest, profile_here
 from shardwright.runtime.spawn import RankError, run_ranks
 

@@ -12,7 +12,7 @@ import torch
 from example_runs import launch_example, load_example, write_cluster
 from torch import nn
 
-from shardwright.runtime.sampler import ShareSampler
+from shardwright.runtime.batches import ShareSampler
 
 # Found but not imported: lightning is large, and a worker may run none of these tests.
 pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shardwright.runtime.sampler import ShareSampler
+from shardwright.runtime.batches import ShareSampler
 
 FEW = 3.0
 """The allowed error relative to the largest error of a few other summation orders."""

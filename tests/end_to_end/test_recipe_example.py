@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import shardwright as sw
-from shardwright.runtime.sampler import ShareSampler
+from shardwright.runtime.batches import ShareSampler
 
 RUN = Path(__file__).parents[1] / "support" / "recipe_run.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")

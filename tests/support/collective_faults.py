@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from shardwright.ir.mesh import Mesh
 from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.sequence import SequenceError
+from shardwright.runtime.requests import SequenceError
 
 
 def mismatched(how: str) -> str:

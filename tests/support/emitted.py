@@ -21,7 +21,7 @@ from shardwright.lowering.fused.table import FUNCTIONS
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.interpreter.random_inputs import random_inputs
 from shardwright.passes.reuse_buffers import ReuseBuffersPass
-from shardwright.runtime import layers, parts
+from shardwright.runtime import layers, pieces
 
 
 class PlainRuntime(SimpleNamespace):
@@ -30,8 +30,8 @@ class PlainRuntime(SimpleNamespace):
     attention = staticmethod(attention_ops.attention)
     attention_backward = staticmethod(attention_ops.attention_backward)
     increment = staticmethod(update_ops.increment)
-    accumulate = staticmethod(parts.accumulate)
-    part_of = staticmethod(parts.part_of)
+    accumulate = staticmethod(pieces.accumulate)
+    part_of = staticmethod(pieces.part_of)
     by_layer = staticmethod(layers.by_layer)
     in_order = staticmethod(layers.in_order)
     split = staticmethod(layers.split)

@@ -21,8 +21,8 @@ import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.runtime.batches import ShareSampler
 from shardwright.runtime.plan import PlanError
-from shardwright.runtime.sampler import ShareSampler
 
 HYBRID = Path(__file__).parent / "hybrid_pins.toml"
 ROWS, WIDTH, CLASSES, LENGTH = 16, 12, 5, 6

@@ -19,8 +19,8 @@ import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.api.module_guard import StaleModuleError
 from shardwright.ir.mesh import Mesh
+from shardwright.runtime.batches import ShareSampler
 from shardwright.runtime.plan import PlanError
-from shardwright.runtime.sampler import ShareSampler
 
 ROWS, STEPS = 8, 6
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)

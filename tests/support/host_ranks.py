@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from shardwright.runtime import agreement
+from shardwright.runtime import all_ranks
 from shardwright.runtime.transfers import Lines
 
 
@@ -32,8 +32,8 @@ def numbers_over_lines(own: list[tuple[int, int]]) -> list[float]:
 
 def objects_beside_nccl() -> tuple[object, list[int], int]:
     """Exchange objects twice in a job whose group has no gloo; return them and the number of groups this creates."""
-    with patch.object(agreement, "backends", lambda: {"cuda": "nccl"}):
+    with patch.object(all_ranks, "backends", lambda: {"cuda": "nccl"}):
         before = len(dist.distributed_c10d._world.pg_map)
-        from_0 = agreement.from_rank_0({"rank": dist.get_rank()})
-        of_all = agreement.of_all_ranks(dist.get_rank())
+        from_0 = all_ranks.from_rank_0({"rank": dist.get_rank()})
+        of_all = all_ranks.of_all_ranks(dist.get_rank())
         return from_0, of_all, len(dist.distributed_c10d._world.pg_map) - before

@@ -182,7 +182,7 @@ def _checkpoint() -> str:
 
     from shardwright.runtime.checkpoint import Notes, packed, write
     from shardwright.runtime.checkpoint_ranks import Ranks
-    from shardwright.runtime.local_shard import LocalShard
+    from shardwright.runtime.plan import LocalShard
 
     parts = {f"model.w{at}": LocalShard(torch.ones(2, 3), (2, 3), (0, 0)) for at in range(3)}
     with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +225,7 @@ def use_checkpoint(text: str) -> None:
 
     from shardwright.runtime.checkpoint import newest_whole, read
     from shardwright.runtime.checkpoint_ranks import Ranks
-    from shardwright.runtime.local_shard import LocalShard
+    from shardwright.runtime.plan import LocalShard
 
     found = json.loads(text)
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.ir.mesh import parse_mesh
-from shardwright.runtime.agreement import from_rank_0
+from shardwright.runtime.all_ranks import from_rank_0
 from shardwright.runtime.plan import PlanError
 
 # Imported as `Any`: torch does not export its names.

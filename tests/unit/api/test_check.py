@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from split_cluster import split_cluster
 from torch import nn
 
-from shardwright.api.checking.allowance import own_error, result_of
 from shardwright.api.checking.cases import CheckCase, CheckResult
-from shardwright.api.checking.check import check_interpreted, check_on_ranks
+from shardwright.api.checking.check import check_interpreted, check_on_ranks, own_error, result_of
 from shardwright.api.checking.comparison import Worst
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh

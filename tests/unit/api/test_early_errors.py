@@ -13,7 +13,7 @@ from plan_keywords import with_plan
 from torch import nn
 
 import shardwright as sw
-from shardwright.api import compile, finalists
+from shardwright.api import compile
 from shardwright.api.trained_loss import trained_loss, warn_on_one_rank
 from shardwright.runtime.plan import PlanError
 
@@ -30,8 +30,7 @@ def unimported(monkeypatch: pytest.MonkeyPatch) -> None:
     def imported(*given: object, **named: object) -> None:
         raise AssertionError("imported before names were looked at")
 
-    for module in (compile, finalists):
-        monkeypatch.setattr(module, "import_training_step", imported)
+    monkeypatch.setattr(compile, "import_training_step", imported)
 
 
 def pin(value: str) -> str:

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from shardwright.api.rank_placement import best_ranks, exchangeable, kept_bytes
+from shardwright.api.replan import best_ranks, exchangeable, kept_bytes
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
 from shardwright.ir.state_moves import SpreadState, state_moves
 

@@ -9,9 +9,8 @@ from boxes import relative
 
 import shardwright
 from shardwright.api.compile import PlanOptions, lower
-from shardwright.api.plan_record import PlanRecord
+from shardwright.api.plan_record import PlanRecord, state_placement
 from shardwright.api.replan import replan
-from shardwright.api.state_placement import state_placement
 from shardwright.dialects.step import sharding_of
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
 from shardwright.ir.state_moves import Box, Move

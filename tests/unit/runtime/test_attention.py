@@ -150,7 +150,7 @@ def test_the_kernel_is_supported_by_the_gpu(
 def test_operands_have_the_layout_of_the_kernel(kernel: str) -> None:
     (query, key, value, _), _ = inputs("cpu", torch.float32, 8, 8, 16, masked=False, heads=6)
     turned = query.transpose(-2, -1).contiguous().transpose(-2, -1)
-    made = getattr(kernels, kernel).inputs(turned, key, value, None, False, None)
+    made = getattr(kernels, kernel).prepared(kernels._Inputs(turned, key, value, None, False, None))
     assert made.query.stride(-1) == 1
     shared = kernel == "_FLASH"
     assert (made.key is key, made.key.shape == query.shape) == (shared, not shared)

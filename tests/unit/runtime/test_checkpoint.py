@@ -17,7 +17,7 @@ import torch
 
 from shardwright.runtime.checkpoint import Notes, checkpoints, newest_whole, packed, write
 from shardwright.runtime.checkpoint_ranks import CheckpointError, Ranks
-from shardwright.runtime.local_shard import LocalShard
+from shardwright.runtime.plan import LocalShard
 
 ALONE = Ranks(None)
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch._inductor import config, cpp_builder
+from torch.utils import _triton
 
-from shardwright.runtime.compiled import usable
 from shardwright.runtime.compiled.compute import ComputeFunction
 from shardwright.runtime.compiled.graph import TracedGraph
-from shardwright.runtime.compiled.load import compiled_stages, verify_usable
+from shardwright.runtime.compiled.load import compiled_stages
+from shardwright.runtime.compiled.usable import verify_usable
 from shardwright.runtime.plan import PlanError
 
 aten = torch.ops.aten
@@ -94,7 +95,7 @@ def test_without_a_compiler_the_error_gives_advice():
 
 
 def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(usable, "has_triton", lambda: False)
+    monkeypatch.setattr(_triton, "has_triton", lambda: False)
     with pytest.raises(PlanError, match=r"needs Triton for the kernels of cuda:0.*; leave out compile=True"):
         verify_usable(torch.device("cuda", 0))
 

@@ -19,7 +19,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_slices
 from shardwright.lowering.fused import random_ops
 from shardwright.runtime import counter_random as fast
-from shardwright.runtime.seed_table import SeedTable
+from shardwright.runtime.counter_random import SeedTable
 
 SEED = torch.tensor(step_seed(11, 4))
 SIGMAS = 5.0

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardwright.runtime.initialize import initialize
-from shardwright.runtime.recording import named_tensors, record
+from shardwright.runtime.recording import initialize, named_tensors, record
 
 
 class Everything(nn.Module):

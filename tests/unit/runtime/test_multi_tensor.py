@@ -9,8 +9,7 @@ import torch
 
 from shardwright.ir.ops.foreach import FOREACH, ForeachForm
 from shardwright.lowering.fused import update_ops
-from shardwright.runtime.multi_tensor import foreach, foreach_, sum_of_squares
-from shardwright.runtime.optimizers import joined_adam_, joined_adamw_, joined_sgd_
+from shardwright.runtime.optimizers import foreach, foreach_, joined_adam_, joined_adamw_, joined_sgd_, sum_of_squares
 
 SHAPES = ((3, 4), (5,), (), (0, 2))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from shardwright.runtime.parts import accumulate, part_of
+from shardwright.runtime.pieces import accumulate, part_of
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, (2, 0, 5), (4, 3)])

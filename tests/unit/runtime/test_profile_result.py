@@ -9,8 +9,7 @@ from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import op_seconds
 from shardwright.runtime.profile.journal import Journal, ProfileError
-from shardwright.runtime.profile.output import Output, profile_text
-from shardwright.runtime.profile.result import profile_of, rising
+from shardwright.runtime.profile.result import Output, profile_of, profile_text, rising
 from shardwright.runtime.profile.tasks import SHIFTED, exchanges, groups_of, neighbour, sizes_between
 
 MESH = Mesh.of(node=2, gpu=2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardwright.lowering.fused import list_ops
-from shardwright.runtime import row_lists
+from shardwright.runtime import indexed as row_lists
 
 ROWS, PLACES, WIDTH = 7, 9, 5
 PARTS = ((0, 3, ROWS), (3, 4, ROWS), (4, ROWS, ROWS))

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardwright import runtime as rt
-from shardwright.runtime.batches import LocalRows, batch_rows, no_rows, part_of_batch
+from shardwright.runtime.batches import LocalRows, ShareSampler, batch_rows, no_rows, part_of_batch
 from shardwright.runtime.plan import PlanError
-from shardwright.runtime.sampler import ShareSampler
 
 MESH = rt.Mesh.of(gpu=4)
 

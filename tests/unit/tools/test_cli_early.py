@@ -15,7 +15,7 @@ from shardwright.models.registry import MODELS
 from shardwright.tools.cli import main
 from shardwright.tools.cli_arguments import parse_arguments
 from shardwright.tools.diagnostics import DiagnosticError
-from shardwright.tools.simulation_plots import require_matplotlib
+from shardwright.tools.simulation_tables import require_matplotlib
 
 PLAN = ("plan", "mlp", "--cluster", "local-4", "--out", "x")
 MISTAKES = [

@@ -11,8 +11,7 @@ from pair_cluster import PAIR_CLUSTER
 from rich.table import Table
 
 from shardwright.api.plan_tables import print_parts, text_of
-from shardwright.tools.cli import main
-from shardwright.tools.cli_json import only_json
+from shardwright.tools.cli import main, only_json
 
 
 @pytest.fixture(scope="module")
