@@ -35,7 +35,7 @@ FOLDERS = ("ir", "dialects", "passes", "lowering", "runtime", "api", "models", "
 TOO_LONG = 600
 """Seconds after which the tests of a fault count as failed: the fault makes something endless."""
 
-SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+SWAPPED: dict[type[Any], type[Any]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
     ast.Gt: ast.GtE,

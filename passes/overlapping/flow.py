@@ -15,6 +15,7 @@ from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
+from ...ir.mesh import AxisKind
 from ..analysis.compute import spec_of
 from ..step.loop import communicates
 from ..step.step_view import StepView
@@ -26,8 +27,8 @@ class CollectiveRole(Enum):
     The ops that a collective serves.
 
     ARGUMENTS  ops that read arguments of the step: gathers of parameters
-    RESULTS    only updates and results of the step, or casts and norms of gradients before them: reductions of
-               gradients and of the loss
+    RESULTS    only updates and results of the step, casts and norms of gradients before them, and sums over the parts
+               of the batch: reductions of gradients and of the loss
     INNER      ops between other ops: resharding of activations and of their gradients, counts
     """
 
@@ -117,7 +118,14 @@ class OpFlow:
     def _role(self, op: CollectiveOp) -> CollectiveRole:
         if _from_arguments(op):
             return CollectiveRole.ARGUMENTS
-        return CollectiveRole.RESULTS if _serves_results(op, self._late) else CollectiveRole.INNER
+        is_result = _serves_results(op, self._late) or self._is_term(op)
+        return CollectiveRole.RESULTS if is_result else CollectiveRole.INNER
+
+    def _is_term(self, op: CollectiveOp) -> bool:
+        """Return whether a fragment only adds the result of `op` to a sum over the parts of the batch: a gradient."""
+        temporal = {axis.name for axis in self.mesh.axes if axis.kind is AxisKind.TEMPORAL}
+        is_partial = not temporal.isdisjoint(op.sharding.partial_axes)
+        return is_partial and all(isinstance(user, YieldOp) for user in _served(op))
 
     def _of_updates(self) -> set[Operation]:
         """Return the optimizer's ops, the ops on reduced gradients before them, and the users of their results."""

@@ -31,6 +31,10 @@ HYBRID = preset(("dp", ("node",)), ("tp", ("gpu",)))
 NAMES: dict[str, tuple[Layout, Choice]] = {
     "dp on 8x8": (Layout(MESH), preset(("dp", ("node", "gpu")))),
     "dp over node + tp over gpu on 8x8, 4 micro-batches": (Layout(MESH, "accumulate", 4), HYBRID),
+    "zero3 on 8x8, 4 micro-batches, gathered by each": (
+        Layout(MESH, "accumulate", 4, per_part=True),
+        preset(("zero3", ("node", "gpu"))),
+    ),
     "searched on 8x8 (weights 0.25/1, unbucketed)": (Layout(MESH), searched(0.25, 1.0, bucketed=False)),
     "searched on 8x8, 2 micro-batches, duplex, shares by speed (weights 1/1)": (
         Layout(MESH, "duplex", 2),
@@ -79,7 +83,7 @@ def test_a_legend_explains_every_word_of_a_name():
     """Schedules and axes have names of their own; `only` is explained with ranks."""
     words = set(re.findall(r"\b[a-z][a-z-]+", " ".join(NAMES))) - {"on", "up", "to", "only", "node", "gpu"}
     assert words <= set(re.findall(r"[a-z][a-z-]+", " ".join(legend(NAMES))))
-    assert set(MEANINGS) - set(legend(NAMES)) == {"zero1", "zero3"}
+    assert set(MEANINGS) - set(legend(NAMES)) == {"zero1"}
 
 
 def test_no_two_candidates_of_a_search_have_the_same_name():
