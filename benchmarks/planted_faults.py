@@ -5,9 +5,9 @@ Plant faults in the code of the product, one at a time, and count how many of th
 
 Each fault changes one expression or removes one call in a function: another comparison, sum, bound, condition or
 number. Faults are drawn at random, as many from each folder as its part of the lines. A fault is planted in a copy of
-the checkout, and the test files that name the module or its definitions most often run there until one fails, first
-FileCheck files. A fault that none of them notices is listed with its line: run the whole suite with it, or look at it;
-it may be no fault, as a limit that only saves time.
+the checkout, and test files run there until one fails: the files that name the module or its definitions most often,
+and then the files for the modules that import it. A fault that none of them notices is listed with its line: run the
+whole suite with it, or look at it; it may be no fault, as a limit that only saves time.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _faults_of(root: Path, path: Path) -> Iterator[Fault]:
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the faults of an expression or a statement itself, without those of its parts."""
+    """Yield the faults of an expression or a statement itself, and none of its parts."""
     faulty: Any = deepcopy(node)
     match faulty:
         case ast.Compare(ops=[operator]) if type(operator) in SWAPPED:
@@ -207,20 +207,45 @@ def _copy(folder: Path) -> Path:
 def _test_files(root: Path) -> dict[str, str]:
     """Return the texts of all test files, by their paths in the checkout."""
     tests = root / "tests"
-    files = [*tests.rglob("*.mlir"), *tests.rglob("test_*.py")]
+    files = [*(tests / "filecheck").rglob("*.mlir"), *tests.rglob("test_*.py")]
     return {str(path.relative_to(root)): path.read_text(errors="replace") for path in sorted(files)}
 
 
 def _tests_of(root: Path, file: str, most: int) -> list[str]:
-    """Return the test files that name a module, its pass and its definitions most often, FileCheck files first."""
+    """Return test files that name a module, or the modules that import it, directly or not; FileCheck files first."""
+    tests: dict[str, None] = {}
+    reached = [file]
+    for module in reached:
+        tests |= dict.fromkeys(_naming(root, module)[: most - len(tests)])
+        reached += (user for user in _users(root).get(module, ()) if user not in reached)
+        if len(tests) >= most:
+            break
+    return sorted(tests, key=lambda test: not test.endswith(".mlir"))
+
+
+def _naming(root: Path, file: str) -> list[str]:
+    """Return the test files that name a module, its pass and its definitions, the most frequent first."""
     text = (root / file).read_text()
     definitions = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     passes = re.findall(r'^    name = "([\w.-]+)"$', text, re.MULTILINE)
     names = {Path(file).stem, *passes, *(name for name in definitions if not name.startswith("_"))}
     named = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     scores = {test: len(named.findall(tested)) for test, tested in _test_files(root).items()}
-    best = sorted((test for test in scores if scores[test]), key=lambda test: (-scores[test], test))
-    return sorted(best[:most], key=lambda test: not test.endswith(".mlir"))
+    return sorted((test for test in scores if scores[test]), key=lambda test: (-scores[test], test))
+
+
+@cache
+def _users(root: Path) -> dict[str, list[str]]:
+    """Return the modules that import each module of the product."""
+    users: dict[str, list[str]] = {}
+    for path in (path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                module = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+                for used in (module.with_suffix(".py"), *(module / f"{name.name}.py" for name in node.names)):
+                    if used.is_relative_to(root) and used.exists():
+                        users.setdefault(str(used.relative_to(root)), []).append(str(path.relative_to(root)))
+    return users
 
 
 def _by_folder(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
