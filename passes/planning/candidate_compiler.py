@@ -57,6 +57,12 @@ BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_no
 LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(12, 6, 6, 6), branches=1)
 """Limits for solving one candidate. A candidate only has to be good: `bound.py` computes the bounds separately."""
 
+THOROUGH = Limits(entries=5_000_000, cheap_work=10_000_000, work=300_000_000, branches=8)
+"""Limits for a candidate whose solution within `LIMITS` may be far from the optimum."""
+
+_FAR = 0.1
+"""Gap to the lower bound, relative to the cost of a solution, above which the problem is solved again, thoroughly."""
+
 _GOOD_ENOUGH = 0.03
 """Allowed gap of a candidate's strategy to the optimum of its problem, relative to the least seconds of its ops."""
 
@@ -413,7 +419,7 @@ def _strategy(
     view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], loop: BatchLoop | None, *, fits: bool
 ) -> tuple[Strategy, StrategySums]:
     if fits:
-        within = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory, loop)
+        within = solve_within(view, cluster, build, _found, (1.0 - HEADROOM) * cluster.memory, loop)
         return within.strategy, within.problem.sums(within.solution.assignment)
     problem = build()
     solution = good_solution(problem.problem)
@@ -423,8 +429,16 @@ def _strategy(
 def good_solution(problem: Problem) -> Solution:
     """Return a nearly optimal solution; raise Infeasible if the problem has none."""
     least = sum(float(costs.min()) for costs in problem.unary)
-    return solve(problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
+    return _solved(problem, _GOOD_ENOUGH * least)
 
 
-def _solved(problem: StrategyProblem, allowance: float) -> Solution:
-    return solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
+def _found(problem: StrategyProblem, allowance: float) -> Solution:
+    return _solved(problem.problem, allowance)
+
+
+def _solved(problem: Problem, allowance: float) -> Solution:
+    quick = solve(problem, limits=replace(LIMITS, allowance=allowance))
+    if quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
+        return quick
+    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance))
+    return min(quick, thorough, key=lambda solution: solution.cost)

@@ -24,7 +24,7 @@ from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.pipelines import AXIS
-from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
+from shardwright.passes.planning.candidate_compiler import LIMITS, CandidateCompiler, Finished, good_solution
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, accumulations, cuts, meshes, pipelines
@@ -32,9 +32,11 @@ from shardwright.passes.planning.notes import Allowance, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
 from shardwright.passes.search.constraints import Constraints
+from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.memory import StrategyMemory
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import add_pins
+from shardwright.passes.search.problem import Edge, Problem
 from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import repriced
@@ -305,3 +307,17 @@ def test_a_strategy_within_memory_counts_one_part_of_the_batch():
     assert compiler.finish(compiler.solve(Candidate(layout, within))).fits
     with pytest.raises(Refused, match="the tightest found needs"):
         compiler.solve(Candidate(Layout(cluster.mesh), within))
+
+
+def test_a_candidate_whose_quick_solution_may_be_far_from_the_optimum_is_solved_again():
+    """A grid is as wide as it is long, so the quick limits end the search far from the optimum."""
+    random, size, states = np.random.default_rng(1), 8, 6
+    cells = [(row, column) for row in range(size) for column in range(size)]
+    pairs = [((i, j), after) for i, j in cells for after in ((i, j + 1), (i + 1, j)) if max(after) < size]
+    unary = tuple(0.1 * random.random(states) for _ in cells)
+    edges = tuple(Edge(cells.index(u), cells.index(v), random.random((states, states))) for u, v in pairs)
+    problem = Problem(unary, edges)
+    quick, found = solve(problem, limits=LIMITS), good_solution(problem)
+    assert quick.lower_bound < 0.9 * quick.cost
+    assert found.cost < 0.9 * quick.cost
+    assert found.cost == pytest.approx(problem.cost(found.assignment))
