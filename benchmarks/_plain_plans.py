@@ -30,6 +30,7 @@ from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import StepView, step_views
 
 ACCUMULATED = "program{{parts={parts}}}"
+FSDP = "program{{parts={parts} per_part=true}}"
 PIPELINED = "program{{mode=pipeline parts={parts} schedule={schedule}}}"
 SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
 MOST_PARTS = 64
@@ -182,6 +183,9 @@ def _data_parallel(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
             for keep, name in ((0.5, "selective"), (0, "full")):
                 again = f"{plan.name}, {name} recomputation"
                 yield Plain("recomputation", again, mesh, plan.pins, before=f"recompute{{keep={keep}}},")
+        pins = (("zero3", mesh.names),)
+        for parts in (parts for parts in cuts(prepared.rows) if parts * mesh.device_count <= prepared.rows):
+            yield Plain("FSDP", f"zero3 on {_sizes(mesh)}, {parts} micro-batches", mesh, pins, FSDP.format(parts=parts))
 
 
 def _nested(cluster: Cluster) -> Iterator[Plain]:

@@ -19,6 +19,7 @@ from ..dialects.step import BACKWARD
 from ..dialects.train import PARAM
 from .analysis.compute import is_view_or_cast
 from .errors import fail
+from .overlapping.flow import final_users
 from .step.loop import find_loop, fragment_of, temporal_axis
 from .step.memory_plan import forget_memory_plan
 from .step.requirements import require_no_fragments
@@ -112,36 +113,24 @@ def _copies_of_parameters(ops: Sequence[Operation], loop: set[Operation]) -> set
     Return the collectives outside of a loop that copy parameters for its forward alone or for its backward alone, with
     the casts and views of these copies.
     """
-    found: set[Operation] = set()
-    for op in reversed(ops):
-        users = [use.operation for result in op.results for use in result.uses]
-        is_copied = isinstance(op, CollectiveOp) or (isinstance(op, ComputeOp) and is_view_or_cast(op))
-        if is_copied and users and all(user in loop or user in found for user in users) and _is_of_parameter(op):
-            found.add(op)
-    for op in ops:
+    copies = [op for op in ops if _is_copy(op) and any(isinstance(it, CollectiveOp) for it in (op, *_behind(op)))]
+    shared: set[Operation] = set()
+    for op in copies:
         # A copy that forward and backward share is made once, and so is everything that it is made of.
-        if op in found and len({BACKWARD in user.attributes for user in _computing(op, found)}) > 1:
-            found -= {op, *_behind(op)}
-    return found
+        users = [user for result in op.results for user in final_users(result, _is_copy)]
+        if not loop.issuperset(users) or len({BACKWARD in user.attributes for user in users}) > 1:
+            shared |= {op, *_behind(op)}
+    return set(copies) - shared
 
 
-def _is_of_parameter(op: Operation) -> bool:
+def _is_copy(op: Operation) -> bool:
     """Return whether an op copies, casts or views a parameter, or a copy of it."""
+    if not isinstance(op, CollectiveOp) and not (isinstance(op, ComputeOp) and is_view_or_cast(op)):
+        return False
     value = op.operands[0]
     if isinstance(value, BlockArgument):
         return argument_attribute(value, PARAM) is not None
-    source = value.owner
-    is_copied = isinstance(source, CollectiveOp) or (isinstance(source, ComputeOp) and is_view_or_cast(source))
-    return is_copied and isinstance(source, Operation) and _is_of_parameter(source)
-
-
-def _computing(op: Operation, copying: set[Operation]) -> Iterator[Operation]:
-    """Yield the ops that use the results of an op, directly or through ops that copy them."""
-    for use in (use for result in op.results for use in result.uses):
-        if use.operation in copying:
-            yield from _computing(use.operation, copying)
-        else:
-            yield use.operation
+    return isinstance(value.owner, Operation) and _is_copy(value.owner)
 
 
 def _behind(op: Operation) -> Iterator[Operation]:

@@ -137,14 +137,12 @@ class OverlapPass(ModulePass):
                     flow = OpFlow(view, fragment)
                     if flow.roles:
                         self._schedule(BucketTraffic(flow, cluster, self._bucket_bytes))
-                bodies = [fragment.body.block for fragment in fragments]
-                if cluster is None or keep_within(view, cluster, self._limits(cluster)):
-                    for block in bodies:
-                        reuse_copies(block)
-                elif not fragments:
-                    continue
+                if fits := cluster is None or keep_within(view, cluster, self._limits(cluster)):
+                    for fragment in fragments:
+                        reuse_copies(fragment.body.block)
                 # Copies that are made before a loop last until its end in any case.
-                reuse_copies(func.body.block)
+                if fits or fragments:
+                    reuse_copies(func.body.block)
 
     @property
     def _bucket_bytes(self) -> float | None:

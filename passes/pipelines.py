@@ -83,6 +83,10 @@ class ProgramPipeline(NamedPipeline):
     per_part: bool = False
     """Whether each micro-batch gathers parameters and reduces their gradients (`accumulate`)."""
 
+    def __post_init__(self) -> None:
+        if self.per_part and (self.parts == 1 or self.mode not in (None, "accumulate")):
+            raise ValueError("per_part is for micro-batches one after the other: mode=accumulate and parts above 1")
+
     @property
     def text(self) -> str:
         """The passes of the program."""

@@ -57,7 +57,7 @@ class FragmentBody(Body):
         self.name = ""
 
     def set_bundles(self, bundles: Sequence[Bundle]) -> None:
-        """Choose the bundles of this fragment among those of the function that calls it."""
+        """Choose the bundles of this fragment among the bundles of the function that calls it."""
         self.taken = [bundle for bundle in bundles if self.op in bundle.readers]
         self.yielded = [bundle for bundle in bundles if bundle.source is self.op]
         self.caller.lists = [layer for bundle in self.taken for layer in bundle.layers]
@@ -113,7 +113,7 @@ class FragmentBody(Body):
         self.program.functions[self.name] = [*self.head(self.name, [PART, *parameters]), *statements, *end]
 
     def accumulated(self, total: str, parts: Doc, summed: Iterable[int]) -> Group:
-        """Return the call that adds the results of one part, which are in `summed`, to those of earlier parts."""
+        """Return the call that adds the results of one part, which are in `summed`, to the sums of earlier parts."""
         kinds = tuple(map(self.how, summed))
         options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
         return call("rt.accumulate", [total, parts, *options])

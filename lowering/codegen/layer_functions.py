@@ -172,7 +172,7 @@ class _Interfaces:
         indices = range(len(calls[0].given))
         places = [[self._places.get((call.uses, call.given[index])) for call in calls] for index in indices]
         remaining = [index for index in indices if calls[0].given[index] not in freed]
-        # In all calls, these values have the same index in a list of the same size, and those of a group the same list.
+        # In all calls, these values have the same index in a list of the same size; values of one group share a list.
         fixed = {
             index: [place for place in places[index] if place is not None]
             for index in remaining

@@ -71,7 +71,7 @@ class _ArgumentLayers:
 
 
 class StepArguments:
-    """The arguments of a step; those of equal layers, whose names differ only in the number, are elements of lists."""
+    """The arguments of a step. Equal layers, whose names differ only in a number, have their arguments in lists."""
 
     def __init__(self, func: FuncOp, values: Sequence[BlockArgument]) -> None:
         self._values, attributes = values, argument_attributes(func)

@@ -35,7 +35,7 @@ class LastUses:
 
     Attributes:
         looped: indices of the entries of the loop.
-        by_part: values of which every part has a variable: the stage receives them, or the loop reads them.
+        by_part: values with a variable per part: the stage receives them, or the loop reads them.
         last_read: value -> index of the last entry that reads it.
         ends: index of an entry -> values whose last use it is, except arguments and results of the step.
     """
@@ -195,7 +195,7 @@ class StageBody(StepBody):
         return number
 
     def _run(self, fragment: FragmentBody, part: int) -> Iterator[str]:
-        """Write the call of a fragment for one part, and the sum of its results and those of earlier parts."""
+        """Write the call of a fragment for one part, and add its results to the sums of earlier parts."""
         if not fragment.name:
             self._write(fragment)
         arguments = self.passed(fragment, lambda value: self.last_uses.at(value, part))

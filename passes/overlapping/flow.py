@@ -15,7 +15,6 @@ from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
-from ...ir.mesh import AxisKind
 from ..analysis.compute import spec_of
 from ..step.loop import communicates
 from ..step.step_view import StepView
@@ -80,18 +79,18 @@ class OpFlow:
 
     def first_use(self, op: CollectiveOp) -> int:
         """Return the position of the first op that needs the result of `op`, directly or through ops on demand."""
-        users = _final_users(op.result, self._hands_on)
+        users = final_users(op.result, self._hands_on)
         return min((self.position.get(user, self.end) for user in users), default=self.end)
 
     def height(self, op: CollectiveOp) -> int:
         """Return how many more collectives follow `op` on the way of an argument's value to its users."""
-        users = _final_users(op.result, self.floating.__contains__)
+        users = final_users(op.result, self.floating.__contains__)
         further = (user for user in users if isinstance(user, CollectiveOp) and self._hands_on(user))
         return max((1 + self.height(user) for user in further), default=0)
 
     def continued_by(self, op: CollectiveOp) -> list[CollectiveOp]:
         """Return the collectives on the result of `op` or on a view of it."""
-        return [user for user in _final_users(op.result, is_view) if isinstance(user, CollectiveOp)]
+        return [user for user in final_users(op.result, is_view) if isinstance(user, CollectiveOp)]
 
     def has_work(self, after: int, before: int) -> bool:
         """Return whether an op strictly between two positions computes."""
@@ -123,9 +122,8 @@ class OpFlow:
 
     def _is_term(self, op: CollectiveOp) -> bool:
         """Return whether a fragment only adds the result of `op` to a sum over the parts of the batch: a gradient."""
-        temporal = {axis.name for axis in self.mesh.axes if axis.kind is AxisKind.TEMPORAL}
-        is_partial = not temporal.isdisjoint(op.sharding.partial_axes)
-        return is_partial and all(isinstance(user, YieldOp) for user in _served(op))
+        is_term = bool(op.sharding.over_time(self.mesh).partial)
+        return is_term and all(isinstance(user, YieldOp) for user in _served(op))
 
     def _of_updates(self) -> set[Operation]:
         """Return the optimizer's ops, the ops on reduced gradients before them, and the users of their results."""
@@ -161,7 +159,7 @@ def _serves_results(op: Operation, late: Container[Operation]) -> bool:
 
 
 def _served(op: Operation) -> list[Operation]:
-    return [user for result in op.results for user in _final_users(result, _moves_data)]
+    return [user for result in op.results for user in final_users(result, _moves_data)]
 
 
 def _from_arguments(op: Operation) -> bool:
@@ -182,7 +180,7 @@ def _computes(op: Operation) -> bool:
     return isinstance(op, FragmentOp) or (isinstance(op, ComputeOp) and not is_view(op))
 
 
-def _final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iterator[Operation]:
+def final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iterator[Operation]:
     """Yield the users of `value` behind ops that hand it on; a user inside a fragment counts as the fragment."""
     around = value.owner.parent if isinstance(value.owner, Operation) else value.owner
     for use in value.uses:
@@ -191,6 +189,6 @@ def _final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iter
             yield parent
         elif hands_on(user):
             for result in user.results:
-                yield from _final_users(result, hands_on)
+                yield from final_users(result, hands_on)
         elif not isinstance(user, FreeOp):
             yield user

@@ -435,9 +435,10 @@ class Explorer(Race):
     def _gathered_per_part(self) -> Iterator[Candidate]:
         """Yield the fastest and the smallest candidates with ZeRO-3 and accumulation, with gathers in each part."""
         large = [note for note in self._too_large(shrinking=True) if note.candidate.layout.mode == "accumulate"]
-        splits = [note for note in large if self.bench.is_pinned or "zero3" in note.candidate.family["strategy"]]
-        fastest = sorted(splits, key=_step)[:REFINED]
-        least = sorted(splits, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
+        if not self.bench.is_pinned:
+            large = [note for note in large if any(pin.preset == "zero3" for pin in note.candidate.choice.pins)]
+        fastest = sorted(large, key=_step)[:REFINED]
+        least = sorted(large, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
         for candidate in dict.fromkeys(note.candidate for note in (*fastest, *least)):
             yield replace(candidate, layout=replace(candidate.layout, per_part=True))
 

@@ -232,12 +232,17 @@ class StrategyMemory:
             elif loop.is_sum(value):
                 # If each part reduces its gradient, the sum has the sharding of the reduced one.
                 yield buffer if copy is None and value in walk.reduced_per_part else replace(buffer, first=0)
-            elif copy is None or copy not in used or not self.lifetimes.is_kept(value, regather=walk.regathers(value)):
+            elif copy is None or copy not in used or not self._is_kept(value, walk):
                 yield buffer
             elif (key := (value, copy.sharding)) not in kept:
                 # One copy that is kept for all parts serves all uses.
                 kept.add(key)
                 yield replace(buffer, first=0, last=max(last, buffer.last))
+
+    def _is_kept(self, value: SSAValue, walk: _MemoryWalk) -> bool:
+        """Return whether all parts of the batch use the same copies of a value."""
+        _, regather = walk.working(value) or (None, False)
+        return self.lifetimes.is_kept(value, regather=regather)
 
     def _bytes(self, value: Hashable, walk: _MemoryWalk) -> Bytes:
         if isinstance(value, Staging):
@@ -282,10 +287,6 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
     def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
         copy = self.strategy.copies.get(value)
         return copy if copy is not None and copy[0] != self.home(value) else None
-
-    def regathers(self, value: SSAValue) -> bool:
-        """Return whether backward gathers the working copy of a value again."""
-        return self.strategy.copies[value][1] if value in self.strategy.copies else False
 
     def demand(self, op: ComputeOp, index: int) -> Sharding:
         return self.strategy.ops[op].operands[index]

@@ -18,7 +18,7 @@ from ..all_ranks import Given, from_rank_0, host_group, of_all_ranks
 from ..faults import ACTIVITY
 
 _MEASUREMENT = "the measurement of the ranks"
-"""The name of the waits, with which the watch of a job reports a rank that does not come."""
+"""The name of the waits: the watch of a job reports by it that a rank does not come."""
 
 
 class Clock:

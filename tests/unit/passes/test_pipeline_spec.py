@@ -109,6 +109,8 @@ SEARCH_OPTIONS = (
         ("search{quiet=true quiet=false}", "quiet", "option 'quiet' is given twice", ""),
         ("repeat{times=2}", "repeat", "pass 'repeat' needs its option 'pipeline'", "pipeline: str; times"),
         ("repeat{pipeline=a times=0}", "repeat", "refuses its options: times must be at least 1, not 0", ""),
+        ("program{mode=duplex parts=2 per_part=true}", "program", "refuses its options: per_part is for micro-b", ""),
+        ("program{per_part=true}", "program", "refuses its options: per_part is for micro-batches", ""),
         ("broken", "broken", "pass 'broken' cannot be loaded: No module named 'solver'", ""),
         ("search repeat", " ", "expected a comma", "passes are parted by a comma alone"),
         ("search, repeat", " ", "expected pass name", "passes are parted by a comma alone"),

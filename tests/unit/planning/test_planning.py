@@ -247,9 +247,10 @@ def test_zero3_gathers_in_each_part_if_copies_for_all_parts_do_not_fit():
     compiler = CandidateCompiler(module, plain)
     layouts = [Layout(compiler.own_mesh, "accumulate", 2, per_part=per_part) for per_part in (False, True)]
     kept, gathered = (compiler.finish(compiler.solve(Candidate(it, searched(0.25, 1.0)))) for it in layouts)
-    assert gathered.tightest.held < 0.7 * kept.tightest.held
+    most = kept.tightest.held
+    assert gathered.tightest.held < 0.55 * most
     assert kept.seconds < gathered.seconds
-    memory = 0.42 * kept.tightest.held
+    memory = 0.42 * most
     for limit, per_part in ((memory, True), (2.5 * memory, False)):
         cluster = replace(plain, devices=tuple(replace(each, memory=limit) for each in plain.devices))
         found = Explorer(CandidateCompiler(module, cluster), fixed, Allowance(20_000)).run()
@@ -257,6 +258,9 @@ def test_zero3_gathers_in_each_part_if_copies_for_all_parts_do_not_fit():
         assert found.fits
         assert found.candidate.layout.per_part == per_part
         assert ("gathered by each" in found.candidate.name) == per_part
+        # Where memory is short, copies for all parts are still made only once.
+        tight = CandidateCompiler(module, cluster)
+        assert tight.finish(tight.solve(Candidate(layouts[0], searched(0.25, 1.0)))).tightest.held <= most
         again = Chosen.read(Chosen(found.candidate, pins, plain.mesh).record())
         assert again.candidate.layout.per_part == per_part
 
