@@ -42,6 +42,7 @@ def test_every_family_of_plain_plans_is_generated() -> None:
     plans = list(plain_plans(prepared_step("mlp-tiny"), find_cluster("uneven-4")))
     assert {plan.family for plan in plans} == {
         "AMP",
+        "FSDP",
         "additive optimum",
         "data parallel",
         "even pipeline",
