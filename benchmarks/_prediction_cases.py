@@ -123,5 +123,8 @@ def meshes(groups: Sequence[Group]) -> Iterator[str]:
 def plan(step: TrainingStep, form: str, cluster: Cluster, keep: float | None = None) -> CompiledStep:
     """Compile `step` for `cluster` in the given form, and keep the share `keep` of activations for backward."""
     way = FORMS[form]
-    options = PlanOptions(pins=way.pins or None, pipeline=way.pipeline, ratios=way.ratios, keep_activations=keep)
+    if way.pipeline is not None:
+        options = PlanOptions(pipeline=way.pipeline)
+    else:
+        options = PlanOptions(pins=way.pins or None, ratios=way.ratios, keep_activations=keep)
     return compile_step(step, cluster, options, name=form.replace(" ", "_"))

@@ -27,7 +27,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
-from xdsl.ir import Attribute, Data, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Data, Dialect, Operation, OpResult, Region, SSAValue
 from xdsl.irdl import (
     AnyAttr,
     IRDLOperation,
@@ -219,6 +219,16 @@ class FragmentOp(IRDLOperation, GivesShardings):
     def result_sharding(self, index: int) -> Sharding:
         """Return the sharding of the yielded value."""
         return sharding_of(self.terminator.args[index])
+
+    def is_added_at_once(self, index: int) -> bool:
+        """
+        Return whether a part adds its value of the result at `index` to the sum of the earlier parts, and frees it, as
+        soon as the value is computed: only the terminator reads the value, and only ops outside of the loop the result.
+        """
+        value, users = self.terminator.args[index], [use.operation for use in self.outs[index].uses]
+        is_own = isinstance(value, OpResult) and value.owner.parent is self.body.block
+        is_read_by_part = any(isinstance(it, TransferOp) or isinstance(it.parent_op(), FragmentOp) for it in users)
+        return is_own and value.has_one_use() and not is_read_by_part
 
     def verify_(self) -> None:
         last = self.body.block.last_op

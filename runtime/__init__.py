@@ -48,15 +48,15 @@ from .optimizers import (
     sgd_,
     sum_of_squares,
 )
-from .pieces import accumulate, part_of
+from .pieces import Sums, part_of
 from .plan import Plan, Result, Value
 from .spawn import run_ranks
 from .stages import Stage
 from .transfers import Holders, Transfer
 
 __all__ = [
-    "Communicator", "Executor", "Holders", "Mesh", "Plan", "Result", "Stage", "Task", "Transfer", "Value",
-    "accumulate", "adam_", "adamw_", "add_rows", "assign_", "attention", "attention_backward", "by_layer",
+    "Communicator", "Executor", "Holders", "Mesh", "Plan", "Result", "Stage", "Sums", "Task", "Transfer",
+    "Value", "adam_", "adamw_", "add_rows", "assign_", "attention", "attention_backward", "by_layer",
     "cross_entropy_backward", "embedding_dense_backward_part", "embedding_part", "foreach", "foreach_",
     "gather_part", "grouped", "grouped_bmm", "grouped_bmm_backward", "grouped_mm", "grouped_mm_backward",
     "in_order", "increment", "index_add_part", "index_put_part", "index_select_part", "index_tensor_part",

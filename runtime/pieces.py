@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -175,22 +175,38 @@ def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.T
     return x.narrow(dim, start, end - start).contiguous()
 
 
-def accumulate(totals: list[Any], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[Any]:
+class Sums:
     """
-    Add the results of a part to the results of the parts before it.
+    The results of the parts of a batch, in the order in which each part adds them.
 
-    Args:
-        totals: results of the parts before; empty for the first part. Its tensors are overwritten.
-        parts: results of this part, in memory that nothing else uses.
-        how: for each result, whether the parts are reduced (``sum``, ``max`` or ``min``) or collected (``list``); by
-            default all are summed.
+    The tensors of the first part become the sums, so they must be in memory that nothing else uses.
     """
-    kinds = how if how is not None else ("sum",) * len(parts)
-    if not totals:
-        return [[part] if kind == "list" else part for part, kind in zip(parts, kinds, strict=True)]
-    for total, part, kind in zip(totals, parts, kinds, strict=True):
-        if isinstance(total, list):
-            total.append(part)
-        else:
-            _IN_PLACE[kind](total, part)
-    return totals
+
+    def __init__(self) -> None:
+        self._totals: list[Any] = []
+        self._next = 0
+
+    def next_part(self) -> Self:
+        """Begin the next part, which adds the same results in the same order, and return the sums."""
+        self._next = 0
+        return self
+
+    def add(self, *values: torch.Tensor, how: str = "sum") -> None:
+        """
+        Add the next results of a part to the results of the parts before it, in place.
+
+        Args:
+            how: whether the parts are reduced (``sum``, ``max`` or ``min``) or collected (``list``).
+        """
+        for value in values:
+            if self._next == len(self._totals):
+                self._totals.append([value] if how == "list" else value)
+            elif how == "list":
+                self._totals[self._next].append(value)
+            else:
+                _IN_PLACE[how](self._totals[self._next], value)
+            self._next += 1
+
+    def totals(self) -> list[Any]:
+        """Return the sums over all parts so far; collected results are lists."""
+        return self._totals

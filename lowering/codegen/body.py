@@ -8,8 +8,9 @@ yields. `Where` holds the parts that the ops of a function run for; otherwise `B
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -27,13 +28,11 @@ from .collectives import Collectives
 from .equal_layers import LayerCall
 from .errors import FORWARD, EmitError, place
 from .layer_calls import call_of_layer, let_go, parameters_of, return_of
-from .layer_functions import SHORTEST_LIST, Caller, Items, LayerFunction
-from .layout import INDENT, WIDTH, Doc, Group, assignment, call, lines, literal
+from .layer_functions import SHORTEST_LIST, Addition, Caller, Items, LayerFunction
+from .layout import INDENT, SUMS, WIDTH, Doc, Group, assignment, call, keyword, lines, literal
 from .names import UNUSED, Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
 from .sizes import PART, RANK, Sizes, Table
-
-TOTAL = "total"
 
 _JOINED = {
     CollectiveKind.ALL_REDUCE: "reduced",
@@ -95,11 +94,13 @@ class Body:
         ops = self.uses.ops if layer is None else layer.ops
         loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
         self.is_layer = layer is not None
-        self.names = Names((PART, TOTAL) if loops else (), without_number if self.is_layer else str)
+        self.names = Names((PART, SUMS) if loops else (), without_number if self.is_layer else str)
         self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
         self.first, self.place = ops[0], ""
+        self.added = caller.added if layer is None else self.added_by(layer)
+        """The values that the text of this function adds to the sums over the parts."""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
         """Write `def name(comm, ...):`; the statements must have been written before."""
@@ -109,8 +110,41 @@ class Body:
 
     def statements(self, items: Items) -> Iterator[str]:
         """Write the lines of ops, and of calls of the functions of layers."""
+        added: list[SSAValue] = []
         for item in items:
+            if isinstance(item, FreeOp):
+                yield from self.free([*added, *item.args])
+                added = []
+                continue
+            yield from self.free(added)
             yield from self._layer(item) if isinstance(item, LayerCall) else self.statement(item)
+            added = self._to_add(item)
+            yield from self.additions([(value, self.added[value]) for value in added])
+            added = [value for value in added if self._is_alone(value, added)]
+        yield from self.free(added)
+
+    def _to_add(self, item: Operation | LayerCall) -> list[SSAValue]:
+        """Return the results of an op or a layer that are to be added to the sums over the parts."""
+        results, within = (item.left, self.added_by(item)) if isinstance(item, LayerCall) else (item.results, {})
+        return [value for value in results if value in self.added and value not in within]
+
+    def added_by(self, each: LayerCall) -> Mapping[SSAValue, Addition]:
+        """Return the results of a layer that its function adds to the sums over the parts."""
+        results = [each.left[index] for index in self.caller.functions[each].added]
+        return {value: self.caller.added[value] for value in results}
+
+    def additions(self, added: Iterable[tuple[SSAValue, Addition]]) -> Iterator[str]:
+        """Write statements that add values to the sums over the parts."""
+        for addition, group in groupby(added, lambda pair: pair[1]):
+            values = [value for value, _ in group]
+            texts = [f"{self.names[it]}.clone()" for it in values] if addition.is_copied else self.names.listed(values)
+            how = [] if addition.how == Reduction.SUM.value else [keyword("how", literal(addition.how))]
+            yield from lines(call(f"{SUMS}.add", [*texts, *how]), INDENT)
+
+    def _is_alone(self, value: SSAValue, others: Sequence[SSAValue]) -> bool:
+        """Return whether the variable of a value holds no values but `others`."""
+        named = self.names.list_of(value)
+        return named is None or all(element in others for element in named.values)
 
     def _layer(self, each: LayerCall) -> Iterator[str]:
         """Write a call of the function of a layer; the first call also writes the function."""
@@ -128,8 +162,8 @@ class Body:
         body = Body(replace(self.program, groups=function.groups), self.caller, first)
         parameters, streams, unpacked = parameters_of(function, first, body.names, self.names)
         body.calls.streams = dict(zip(first.streams, streams, strict=True))
-        statements = [line for op in first.ops for line in body.statement(op)]
-        parameters = [PART, *parameters] if self.where.loop else parameters
+        statements = list(body.statements(first.ops))
+        parameters = [PART, *([SUMS] if function.added else []), *parameters] if self.where.loop else parameters
         self.program.functions[function.name] = [
             *body.head(function.name, parameters),
             *unpacked,
@@ -140,8 +174,6 @@ class Body:
     def statement(self, op: Operation) -> Iterator[str]:
         """Write the lines of one op."""
         match op:
-            case FreeOp():
-                yield from self.free(op.args)
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
                 self._check(op)
                 try:

@@ -32,8 +32,8 @@ _STEP = re.compile(r"step\d*")
 
 _ROOTS = frozenset({"aten", "torch", "rt", "comm"})
 
-_METHODS = frozenset({"add_", "clear", "clone", "contiguous", "over", "reshape"})
-"""Allowed methods of tensors, lists of tensors, and a mesh."""
+_METHODS = frozenset({"add", "add_", "clear", "clone", "contiguous", "next_part", "over", "reshape", "totals"})
+"""Allowed methods of tensors, lists of tensors, sums over parts, and a mesh."""
 
 _FUNCTIONS = frozenset({"float", "range"})
 

@@ -1,8 +1,8 @@
 """
 Write the fragments of a step as functions, and the loop that calls one for every part of the batch.
 
-A fragment is `def micro(comm, part, ...)`. Its parameters are values that it captures, by name or in bundles, its
-results the values that it yields.
+A fragment is `def micro(comm, part, sums, ...)`. Its parameters are values that it captures, by name or in bundles. It
+adds the values that it yields to the sums over the parts, as soon as they are computed, and returns the others.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from ...dialects.pipe import FragmentOp
 from ...dialects.reuse import reused_by_result
 from ...dialects.spmd import FreeOp
 from ...dialects.step import sharding_of
-from ...ir.sharding import Reduction
-from .body import TOTAL, Body, Program
+from .body import Body, Program
 from .bundles import Bundle, find_bundles, index_of
 from .equal_layers import ValueUses, find_calls
 from .errors import EmitError
 from .layer_calls import let_go
-from .layer_functions import Caller, call_functions
+from .layer_functions import Addition, Caller, call_functions
 from .layered_arguments import StepArguments
-from .layout import INDENT, Doc, Group, assignment, call, keyword, list_of, literal, returned
+from .layout import INDENT, SUMS, Doc, Group, assignment, call, lines, list_of, returned
 from .names import Named, NamedList, Names
 from .sizes import PART
 from .stages import LoweredStage
@@ -39,11 +38,13 @@ class FragmentBody(Body):
     """
     A writer of the function of a fragment.
 
-    The parameters are `comm`, `part`, values by name, and bundles. The results are values in `kept`, bundles, and
-    values in `summed`.
+    The parameters are `comm`, `part`, `sums`, values by name, and bundles. The results are values in `kept`, and
+    bundles.
 
     Attributes:
         captured: values from outside that the fragment reads.
+        kept: indices of results that the function returns.
+        summed: indices of results whose parts are joined in `sums`.
         taken: bundles that it takes.
         yielded: bundles that it yields.
         name: name of the function, empty until it is written.
@@ -52,6 +53,8 @@ class FragmentBody(Body):
     def __init__(self, program: Program, op: FragmentOp) -> None:
         super().__init__(program, Caller(ValueUses.of(list(op.body.block.ops), Where(program.mesh, op.axis.data))))
         self.op, self.captured = op, op.captured
+        self.kept: Sequence[int] = ()
+        self.summed: Sequence[int] = ()
         self.taken: list[Bundle] = []
         self.yielded: list[Bundle] = []
         self.name = ""
@@ -83,40 +86,39 @@ class FragmentBody(Body):
             raise EmitError(self.op, f'{problem} "{axis}"')
         return kind.value
 
-    def write(self, kept: Sequence[int], summed: Sequence[int]) -> None:
-        """
-        Write the function.
+    def set_results(self, kept: Sequence[int], summed: Sequence[int]) -> None:
+        """Choose the results that the function returns, and the results that it adds to the sums, in its order."""
+        yielded = self.op.terminator.args
+        at_once = {yielded[index]: index for index in summed if self.op.is_added_at_once(index)}
+        in_order = [at_once[value] for op in self.uses.ops for value in op.results if value in at_once]
+        self.kept, self.summed = kept, [*in_order, *(index for index in summed if yielded[index] not in at_once)]
+        self.caller.added = self.added = {yielded[index]: self._addition(index) for index in in_order}
 
-        Args:
-            summed: indices of results whose parts are joined. Sums are in separate memory that the caller overwrites.
-        """
-        parameters = [self.names.new(value) for value in self.named]
+    def _addition(self, index: int) -> Addition:
+        """Return how a result is added. The first part copies a value whose memory others need."""
+        how, yielded = self.how(index), self.op.terminator.args
+        reused = reused_by_result(self.op) or ()
+        is_shared = reused[index] < 0 or [*yielded].count(yielded[index]) > 1
+        return Addition(how, is_copied=is_shared and how != LISTED)
+
+    def write(self) -> None:
+        """Write the function."""
+        parameters = [*([SUMS] if self.summed else []), *(self.names.new(value) for value in self.named)]
         for bundle in self.taken:
             parameters.append(self.names.beside(bundle.label))
             for number, layer in enumerate(bundle.layers):
                 self.names.enter_list(NamedList(f"{parameters[-1]}[{number}]", list(layer), bundle.label))
         self.name = self.program.new_function(self.op.label.data)
-        statements = list(self.statements(self.caller.items[:-1]))
         yielded = self.op.terminator.args
-        results: list[Doc] = [self.names[yielded[index]] for index in kept]
+        statements = list(self.statements(self.caller.items[:-1]))
+        at_end = [index for index in self.summed if yielded[index] not in self.added]
+        statements += self.additions([(yielded[index], self._addition(index)) for index in at_end])
+        results: list[Doc] = [self.names[yielded[index]] for index in self.kept]
         for bundle in self.yielded:
             layers = [[yielded[index_of(value)] for value in layer] for layer in bundle.layers]
             results.append(nested(self.names, layers))
-        repeated = [*kept, *(index_of(value) for bundle in self.yielded for value in bundle.values), *summed]
-        reused = reused_by_result(self.op) or ()
-        shared = [index for index in summed if reused[index] < 0 or repeated.count(index) > 1]
-        if copied := [index for index in shared if self.how(index) != LISTED]:
-            results += [self.names[yielded[index]] + ".clone()" * (index in copied) for index in summed]
-        else:
-            results += self.names.listed([yielded[index] for index in summed])
-        end = [*self.program.tick(), "", *returned(results)]
+        end = [*self.program.tick(), *(("", *returned(results)) if results else ())]
         self.program.functions[self.name] = [*self.head(self.name, [PART, *parameters]), *statements, *end]
-
-    def accumulated(self, total: str, parts: Doc, summed: Iterable[int]) -> Group:
-        """Return the call that adds the results of one part, which are in `summed`, to the sums of earlier parts."""
-        kinds = tuple(map(self.how, summed))
-        options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
-        return call("rt.accumulate", [total, parts, *options])
 
 
 class StepBody(Body):
@@ -135,10 +137,16 @@ class StepBody(Body):
         self.arguments = StepArguments(stage.func, stage.arguments)
         super().__init__(program, Caller(uses, self.arguments.lists))
         self.stage, self.fragments = stage, {each.op: each for each in fragments}
-        self.caller.summed = {op: list(op.outs) for op in self.fragments}
+        self._set_results()
         self.ends = self._ends()
         self.bundles: Sequence[Bundle] = ()
         self.given: dict[Bundle, str] = {}
+
+    def _set_results(self) -> None:
+        """Choose the results that each fragment returns, and the results that it adds to sums."""
+        for op, fragment in self.fragments.items():
+            fragment.set_results((), range(len(op.outs)))
+            self.caller.summed[op] = [op.outs[index] for index in fragment.summed]
 
     def _ends(self) -> dict[SSAValue, Hashable]:
         readers = Counter(value for each in self.fragments.values() for value in each.captured)
@@ -165,40 +173,44 @@ class StepBody(Body):
 
     def _loop(self, op: FragmentOp) -> Iterator[str]:
         """Write a loop that calls the fragment for every part and accumulates the results as they are produced."""
-        fragment, results = self.fragments[op], range(len(op.outs))
-        fragment.write((), results)
+        fragment = self.fragments[op]
+        fragment.write()
         yield from self.bundle(fragment.taken)
-        parts = call(fragment.name, ["comm", PART, *self.passed(fragment, lambda value: value)])
+        run = call(fragment.name, ["comm", PART, *self.passed(fragment, SUMS, lambda value: value)])
         count = self.program.mesh.axis(op.axis.data).size
         self.place = ""
         yield ""
         yield f"{INDENT}# {count} parts of the batch, one after the other"
-        yield f"{INDENT}{TOTAL} = []"
+        if fragment.summed:
+            yield f"{INDENT}{SUMS} = rt.Sums()"
         yield f"{INDENT}for {PART} in range({count}):"
-        yield from assignment([TOTAL], fragment.accumulated(TOTAL, parts, results), INDENT * 2)
+        yield from lines(run, INDENT * 2)
         yield from self.end_of_bundles(self.given)
-        yield from self.totals(op, TOTAL)
+        if fragment.summed:
+            yield from self.totals(op, SUMS)
 
-    def totals(self, op: FragmentOp, total: str) -> Iterator[str]:
-        """Assign the sums of a loop, which are in the list `total`, to their names."""
-        results: Doc = Group(total, (), "")
+    def totals(self, op: FragmentOp, sums: str) -> Iterator[str]:
+        """Assign the sums of a loop, which are in the variable `sums`, to their names."""
+        results: Doc = call(f"{sums}.totals", [])
         values = self.caller.summed[op]
         if (groups := self.caller.splits.get(op)) is not None:
-            results = self.grouped(values, groups, total)
+            results = self.grouped(values, groups, results)
         targets = self.targets(op) if groups is not None else [self.target(op, index_of(value)) for value in values]
         if targets:
             yield from assignment(targets, results, INDENT, unpacked=True)
-        yield f"{INDENT}del {total}"
+        yield f"{INDENT}del {sums}"
 
-    def passed(self, fragment: FragmentBody, at: Callable[[SSAValue], Named]) -> list[str]:
+    def passed(self, fragment: FragmentBody, sums: str, at: Callable[[SSAValue], Named]) -> list[str]:
         """
         Return the arguments of a call of a fragment, after the communicator and the part.
 
         Args:
+            sums: variable that holds the sums over the parts.
             at: function that returns the part of a value that the call takes.
         """
         lists = [self.given.get(each) or self.names.variable(at(each.values[0])) for each in fragment.taken]
-        return [*(self.names[at(value)] for value in fragment.named), *lists]
+        begun = [f"{sums}.next_part()"] if fragment.summed else []
+        return [*begun, *(self.names[at(value)] for value in fragment.named), *lists]
 
     def bundle(self, bundles: Iterable[Bundle]) -> Iterator[str]:
         """Write bundles of values from before a loop, and delete the variables that they replace."""

@@ -18,7 +18,7 @@ from xdsl.ir import SSAValue
 from ...dialects.compute import python_value
 from .equal_layers import STREAM, LayerCall
 from .layer_functions import LayerFunction
-from .layout import INDENT, Group, assignment, call, filled, list_of, returned
+from .layout import INDENT, SUMS, Group, assignment, call, filled, list_of, returned
 from .names import UNUSED, Named, Names
 
 _MOVED = "moved"
@@ -34,7 +34,7 @@ def call_of_layer(function: LayerFunction, each: LayerCall, names: Names, first:
         names: names in the caller.
         first: arguments common to all functions.
     """
-    args = [*first, *(names[each.given[index]] for index in function.named)]
+    args = [*first, *([SUMS] if function.added else []), *(names[each.given[index]] for index in function.named)]
     args += [str(python_value(op.attributes[STREAM])) for op in each.streams]
     args += [names.variable(each.given[next(iter(indices))]) for indices in function.lists]
     moved: list[SSAValue] = []

@@ -43,6 +43,8 @@ class LayerFunction:
         taken: groups of arguments passed in lists that the function clears.
         returned: groups of results; a group of several values is a list. Results in `replaced` are not returned.
         replaced: result -> argument that it overwrites.
+        added: results that the function adds to the sums over the parts, instead of returning them. If the calls add
+            results in different ways, the function returns them, and the callers add them.
     """
 
     calls: Sequence[LayerCall]
@@ -51,8 +53,22 @@ class LayerFunction:
     taken: Sequence[Sequence[int]] = ()
     returned: Sequence[Sequence[int]] = ()
     replaced: Mapping[int, int] = field(default_factory=dict[int, int])
+    added: Sequence[int] = ()
     name: str = ""
     groups: dict[tuple[str, ...], None] = field(default_factory=dict[tuple[str, ...], None])
+
+
+class Addition(NamedTuple):
+    """
+    The addition of a value to the sum over the parts.
+
+    Args:
+        how: the reduction, or "list" if the values of all parts are kept.
+        is_copied: whether the first part copies the value, since others need its memory.
+    """
+
+    how: str
+    is_copied: bool
 
 
 Items = Sequence["Operation | LayerCall"]
@@ -68,6 +84,7 @@ class Caller:
         uses: ops of the function.
         lists: lists of its arguments.
         summed: fragment -> its results that are sums over all parts.
+        added: values that are added to such sums as soon as they are computed -> how.
         items: ops and calls, in order.
         functions: call -> function.
         splits: op with many results -> lists of its results.
@@ -75,7 +92,8 @@ class Caller:
 
     uses: ValueUses
     lists: Sequence[Sequence[SSAValue]] = ()
-    summed: Mapping[Operation, Sequence[SSAValue]] = field(default_factory=dict[Operation, Sequence[SSAValue]])
+    summed: dict[Operation, Sequence[SSAValue]] = field(default_factory=dict[Operation, Sequence[SSAValue]])
+    added: Mapping[SSAValue, Addition] = field(default_factory=dict[SSAValue, Addition])
     items: Items = field(init=False)
     functions: Mapping[LayerCall, LayerFunction] = field(default_factory=dict[LayerCall, LayerFunction])
     splits: dict[Operation, Sequence[Sequence[SSAValue]]] = field(
@@ -114,8 +132,10 @@ class _Interfaces:
                 self._enter(caller.uses, values)
             for item in caller.items:
                 self._freed_at |= dict.fromkeys(_freed_by(item), item)
+            self._freed_at |= dict.fromkeys(caller.added, Addition)
         for caller in callers:
             self._split(caller)
+        self._added = {caller.uses: caller.added for caller in callers}
         self.functions = [LayerFunction(calls) for calls in functions]
         for function in self.functions:
             self._set_results(function)
@@ -144,7 +164,10 @@ class _Interfaces:
     def _set_results(self, function: LayerFunction) -> None:
         first = function.calls[0]
         function.replaced = _replaced(first)
-        plain = [index for index in range(len(first.left)) if index not in function.replaced]
+        additions = [[self._added[call.uses].get(value) for value in call.left] for call in function.calls]
+        if all(each == additions[0] for each in additions):
+            function.added = [index for index, addition in enumerate(additions[0]) if addition is not None]
+        plain = [index for index in range(len(first.left)) if index not in {*function.replaced, *function.added}]
         groups = _most_frequent(
             [_partition([self._fate(call.left[index]) for index in plain]) for call in function.calls]
         )

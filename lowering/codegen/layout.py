@@ -15,6 +15,9 @@ WIDTH = 110
 
 INDENT = "    "
 
+SUMS = "sums"
+"""The parameter of a fragment, and of its layers, that the sums over the parts of the batch are passed in."""
+
 
 @dataclass(frozen=True)
 class Group:

@@ -23,7 +23,7 @@ from .bundles import index_of
 from .equal_layers import ValueUses, read_by
 from .errors import EmitError
 from .fragments import LISTED, FragmentBody, StepBody
-from .layout import INDENT, Doc, assignment, call, lines, literal
+from .layout import INDENT, SUMS, assignment, call, lines, literal
 from .names import UNUSED, Named, PartOf
 from .stages import LoweredStage
 from .where import Where
@@ -115,14 +115,19 @@ class StageBody(StepBody):
         ops = list(self.last_uses.ops())
         program.added_frees += (op for op in ops if isinstance(op, FreeOp))
         super().__init__(program, stage, replace(ValueUses.of(ops, Where(program.mesh)), frees=True), fragments)
-        self.caller.summed = {
-            op: [out for out in op.outs if self.last_uses.is_read_whole(out)] for op in self.fragments
-        }
         self.axis = next((op.axis.data for op in self.fragments), None)
         self.is_loop_written = False
-        self.kept: dict[FragmentBody, Sequence[int]] = {}
         self.sums: dict[FragmentBody, str] = {}
-        self.begun = set[FragmentBody]()
+
+    def _set_results(self) -> None:
+        for op, fragment in self.fragments.items():
+            summed = [index for index, out in enumerate(op.outs) if self.last_uses.is_read_whole(out)]
+            # A value that only the loop reads may be equal for all parts (statistics of a batch-norm in eval mode).
+            if (stray := next((index for index in summed if fragment.how(index) == LISTED), None)) is not None:
+                name = op.outs[stray].name_hint
+                raise EmitError(op, f"yields parts of %{name}, which an op outside of the loop reads")
+            fragment.set_results([index for index, out in enumerate(op.outs) if out in self.last_uses.by_part], summed)
+            self.caller.summed[op] = [op.outs[index] for index in fragment.summed]
 
     def _ends(self) -> dict[SSAValue, Hashable]:
         return self.last_uses.ends_of_bundles()
@@ -197,38 +202,20 @@ class StageBody(StepBody):
     def _run(self, fragment: FragmentBody, part: int) -> Iterator[str]:
         """Write the call of a fragment for one part, and add its results to the sums of earlier parts."""
         if not fragment.name:
-            self._write(fragment)
-        arguments = self.passed(fragment, lambda value: self.last_uses.at(value, part))
+            bundled = {index_of(value) for bundle in fragment.yielded for value in bundle.values}
+            fragment.kept = [index for index in fragment.kept if index not in bundled]
+            fragment.write()
+            if fragment.summed:
+                self.sums[fragment] = self.names.beside(f"{fragment.name}_{SUMS}")
+                yield f"{INDENT}{self.sums[fragment]} = rt.Sums()"
+        arguments = self.passed(fragment, self.sums.get(fragment, ""), lambda value: self.last_uses.at(value, part))
         results = call(fragment.name, ["comm", literal(part), *arguments])
-        kept = [PartOf(fragment.op.outs[index], part) for index in self.kept[fragment]]
+        kept = [PartOf(fragment.op.outs[index], part) for index in fragment.kept]
         targets = [self.names.new(value) if value in self.last_uses.last_read else UNUSED for value in kept]
         for bundle in fragment.yielded:
             values = [PartOf(value, part) for value in bundle.values]
             targets.append(self.names.new_list(values, f"{bundle.label}.{part}", fragment.op.label.data))
-        if (sums := self.sums.get(fragment)) is None:
+        if targets:
             yield from assignment(targets, results, INDENT, unpacked=True)
-            return
-        parts: Doc = results
-        if targets:
-            yield from assignment([*targets, "*parts"], results, INDENT)
-            parts = "parts"
-        total = sums if fragment in self.begun else "[]"
-        summed = map(index_of, self.caller.summed[fragment.op])
-        yield from assignment([sums], fragment.accumulated(total, parts, summed), INDENT)
-        if targets:
-            yield f"{INDENT}del parts"
-        self.begun.add(fragment)
-
-    def _write(self, fragment: FragmentBody) -> None:
-        """Write the function of a fragment."""
-        bundled = {value for bundle in fragment.yielded for value in bundle.values}
-        kept = [index for index, out in enumerate(fragment.op.outs) if out in self.last_uses.by_part - bundled]
-        summed = [index_of(out) for out in self.caller.summed[fragment.op]]
-        # A value that only the loop reads may be equal for all parts (statistics of a batch-norm in eval mode).
-        if (stray := next((index for index in summed if fragment.how(index) == LISTED), None)) is not None:
-            name = fragment.op.outs[stray].name_hint
-            raise EmitError(fragment.op, f"yields parts of %{name}, which an op outside of the loop reads")
-        fragment.write(kept, summed)
-        self.kept[fragment] = kept
-        if summed:
-            self.sums[fragment] = self.names.beside(f"{fragment.name}_sums")
+        else:
+            yield from lines(results, INDENT)

@@ -2,7 +2,8 @@
 Build the events of `liveness`: the use of memory by each op of a step function, in the order that a rank runs them.
 
 A function without stages runs in program order. Each of its fragments runs once, as for the last part: it adds its
-yielded values to its results, which are running sums. A stage of a pipeline runs its program entry by entry
+yielded values to its results, which are running sums, each as soon as it is computed if the fragment does not need it
+any more (`FragmentOp.is_added_at_once`). A stage of a pipeline runs its program entry by entry
 (`dialects.stage_program`); a value of the loop exists once for every part in flight.
 """
 
@@ -105,7 +106,7 @@ def event_of(
         order: the index of the event of each op.
         decide: whether to leave the reuse of memory open, even if the program decides it.
     """
-    operands, results = list[SSAValue](op.operands), list(results_of(op))
+    operands, results = list(_read_by(op)), list(results_of(op))
     if stage is not None:
         operands = [value for value in operands if stages.of_value(value) == stage]
         results = [value for value in results if stages.of_value(value) == stage]
@@ -118,6 +119,14 @@ def event_of(
         return Event(reads, tuple(_collective(op, begin, end, reused)))
     makes = (_made(op, position, result, begin, end, reused) for position, result in enumerate(results))
     return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))
+
+
+def _read_by(op: Operation) -> Iterator[SSAValue]:
+    """Yield the operands that are alive until an op; most values that a fragment sums up have been freed by then."""
+    fragment = op.parent_op() if isinstance(op, YieldOp) else None
+    for index, value in enumerate(op.operands):
+        if not (isinstance(fragment, FragmentOp) and fragment.is_added_at_once(index)):
+            yield value
 
 
 def _made(
@@ -355,6 +364,9 @@ class _StageRun:
         reads: list[tuple[Hashable, int | None]] = []
         makes: list[Definition] = []
         for position, (value, out) in enumerate(zip(op.terminator.args, op.outs, strict=True)):
+            if out in self.begun and op.is_added_at_once(position):
+                reads.append((out, None))
+                continue
             yielded = mine.get(value, value)
             reads.append((yielded, None))
             makes.append(Definition(ValueInPart(out, part), view_of=yielded))

@@ -20,8 +20,9 @@ Consecutive statements that compute become a separate function, which is compile
                                                          a, b = step_compute_1(comm, given)
                                                          sent = comm.start("all_reduce", (b,))
 
-Values that such a run deletes or overwrites are passed in a list that the function empties, so that no caller keeps
-them alive.
+Results for the sums over the parts of a batch (`sums.add(grad)`) are added after the run that computes them. Values
+that such a run deletes or overwrites are passed in a list that the function empties, so that no caller keeps them
+alive.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 
-from .statements import Read, computes, deleted, is_deletion, needed, reads, written
+from .statements import Read, added, computes, deleted, is_deletion, needed, reads, written
 
 DECORATOR = "compiled"
 """The name of the compiling decorator in the text; the namespace that runs the text must define it."""
@@ -58,7 +59,7 @@ def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
     """Yield a function for each run of a function's body, and replace the runs by calls."""
     body: list[ast.stmt] = []
     number = 0
-    for run, rest in _runs(function.body):
+    for run, rest in _runs(list(_additions_last(function.body))):
         if sum(map(computes, run)) < _LEAST:
             body += run
             continue
@@ -67,6 +68,27 @@ def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
         yield compute_run.function()
         body += compute_run.call()
     function.body = body
+
+
+def _additions_last(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements, with those that add values to sums, and delete these values, after the run they are in."""
+    additions: list[ast.stmt] = []
+    names: dict[str, None] = {}
+    for statement in body:
+        if given := added(statement):
+            additions.append(statement)
+            names |= dict.fromkeys(given)
+        elif is_deletion(statement):
+            if others := [name for name in deleted(statement) if name not in names]:
+                yield ast.Delete([ast.Name(name, ast.Del()) for name in others])
+            ended = [ast.Name(name, ast.Del()) for name in deleted(statement) if name in names]
+            additions += [ast.Delete(list[ast.expr](ended))] if ended else []
+        else:
+            if not computes(statement) or not names.keys().isdisjoint(written(statement)):
+                yield from additions
+                additions, names = [], {}
+            yield statement
+    yield from additions
 
 
 def _runs(body: Sequence[ast.stmt]) -> Iterator[tuple[Sequence[ast.stmt], Sequence[ast.stmt]]]:

@@ -55,6 +55,14 @@ def computes(statement: ast.stmt) -> bool:
     return bool(calls) and is_plain and all(map(_is_compute, calls))
 
 
+def added(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement adds to the sums over parts (`sums.add(a, b)`); none for other statements."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add"):
+        return []
+    return [node.id for value in call.args for node in ast.walk(value) if isinstance(node, ast.Name)]
+
+
 def written(statement: ast.stmt) -> list[str]:
     """Return the names that a statement assigns."""
     return [node.id for node in _names(statement) if isinstance(node.ctx, ast.Store)]

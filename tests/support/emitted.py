@@ -30,7 +30,7 @@ class PlainRuntime(SimpleNamespace):
     attention = staticmethod(attention_ops.attention)
     attention_backward = staticmethod(attention_ops.attention_backward)
     increment = staticmethod(update_ops.increment)
-    accumulate = staticmethod(pieces.accumulate)
+    Sums = pieces.Sums
     part_of = staticmethod(pieces.part_of)
     by_layer = staticmethod(layers.by_layer)
     in_order = staticmethod(layers.in_order)

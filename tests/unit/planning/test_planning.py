@@ -248,10 +248,10 @@ def test_zero3_gathers_in_each_part_if_copies_for_all_parts_do_not_fit():
     layouts = [Layout(compiler.own_mesh, "accumulate", 2, per_part=per_part) for per_part in (False, True)]
     kept, gathered = (compiler.finish(compiler.solve(Candidate(it, searched(0.25, 1.0)))) for it in layouts)
     most = kept.tightest.held
-    assert gathered.tightest.held < 0.55 * most
+    assert gathered.tightest.held < 0.65 * most
     assert kept.seconds < gathered.seconds
-    memory = 0.42 * most
-    for limit, per_part in ((memory, True), (2.5 * memory, False)):
+    memory = 0.55 * most
+    for limit, per_part in ((memory, True), (1.9 * memory, False)):
         cluster = replace(plain, devices=tuple(replace(each, memory=limit) for each in plain.devices))
         found = Explorer(CandidateCompiler(module, cluster), fixed, Allowance(20_000)).run()
         assert found is not None

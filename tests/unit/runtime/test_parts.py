@@ -1,11 +1,9 @@
 """Parts of the batch on one rank."""
 
-from typing import Any
-
 import pytest
 import torch
 
-from shardwright.runtime.pieces import accumulate, part_of
+from shardwright.runtime.pieces import Sums, part_of
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, (2, 0, 5), (4, 3)])
@@ -19,10 +17,13 @@ def test_parts_make_up_the_whole(parts: int | tuple[int, ...], dim: int):
 
 
 def test_parts_are_reduced_in_place_or_kept():
-    totals: list[Any] = []
+    sums = Sums()
     first = [torch.tensor([1.0, 5.0]) for _ in range(4)]
     for values in (first, [torch.tensor([3.0, 2.0]) for _ in range(4)]):
-        totals = accumulate(totals, values, how=("sum", "max", "min", "list"))
+        sums.next_part()
+        for value, how in zip(values, ("sum", "max", "min", "list"), strict=True):
+            sums.add(value, how=how)
+    totals = sums.totals()
     for total, own, expected in zip(totals[:3], first, ([4.0, 7.0], [3.0, 5.0], [1.0, 2.0]), strict=False):
         assert total is own
         assert own.tolist() == expected

@@ -8,8 +8,8 @@ func.func @step(
   %e = aten.exp %w {spmd.signature = #spmd.sig<@mesh, ([{}, {"dp"}]) -> ([{}, {"dp"}])>} : (tensor<1x3xf32>) -> tensor<1x3xf32>
   %f:6 = pipe.fragment "micro" over "t" -> tensor<f32>, tensor<3xf32>, tensor<3x1xf32>, tensor<2x3xf32>, tensor<3xf32>, tensor<5x3xf32> {
     %part = spmd.slice [{"t"}, {}] %x out_sharding = <@mesh, [{"t"}, {"dp"}], offsets={0: [0, 5, 5]}> : tensor<5x3xf32>
-    %total = aten.expand %e {size = [5, 3], spmd.signature = #spmd.sig<@mesh, ([{}, {"dp"}]) -> ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]})>} : (tensor<1x3xf32>) -> tensor<5x3xf32>
-    %h = aten.mul.Tensor %part, %total {spmd.signature = #spmd.sig<@mesh, ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]}, [{"t"}, {"dp"}], offsets={0: [0, 5, 5]}) -> ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]})>} : (tensor<5x3xf32>, tensor<5x3xf32>) -> tensor<5x3xf32>
+    %sums = aten.expand %e {size = [5, 3], spmd.signature = #spmd.sig<@mesh, ([{}, {"dp"}]) -> ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]})>} : (tensor<1x3xf32>) -> tensor<5x3xf32>
+    %h = aten.mul.Tensor %part, %sums {spmd.signature = #spmd.sig<@mesh, ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]}, [{"t"}, {"dp"}], offsets={0: [0, 5, 5]}) -> ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]})>} : (tensor<5x3xf32>, tensor<5x3xf32>) -> tensor<5x3xf32>
     %s = aten.sum %h {spmd.signature = #spmd.sig<@mesh, ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]}) -> ([], unreduced={"t", "dp"})>} : (tensor<5x3xf32>) -> tensor<f32>
     %g = aten.sum.dim_IntList %h {dim = [0], spmd.signature = #spmd.sig<@mesh, ([{"t"}, {"dp"}], offsets={0: [0, 5, 5]}) -> ([{"dp"}], unreduced={"t"})>} : (tensor<5x3xf32>) -> tensor<3xf32>
     %g.1 = aten.view %g {size = [3, 1], spmd.signature = #spmd.sig<@mesh, ([{"dp"}], unreduced={"t"}) -> ([{"dp"}, {}], unreduced={"t"})>} : (tensor<3xf32>) -> tensor<3x1xf32>

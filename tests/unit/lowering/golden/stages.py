@@ -88,29 +88,33 @@ def forward0(comm, part, x, v):
     return x, h_in
 
 
-def weights0(comm, part, x_part, g_at0):
+def weights0(comm, part, sums, x_part, g_at0):
     xt = aten.t.default(x_part)
     gv = aten.mm.default(xt, g_at0)
+    sums.add(gv)
+    del gv
 
-    return gv,
 
-
-def forward1(comm, part, h_at1, e, w):
+def forward1(comm, part, sums, h_at1, e, w):
     m = aten.mm.default(h_at1, e)
     z = aten.mm.default(m, w)
     s = aten.sum.default(z)
+    sums.add(s)
+    del s
 
-    return z, s
+    return z,
 
 
-def backward1(comm, part, h_at1, y, w):
+def backward1(comm, part, sums, h_at1, y, w):
     t = aten.t.default(h_at1)
     gw = aten.mm.default(t, y)
+    sums.add(gw)
+    del gw
     wt = aten.t.default(w)
     gh = aten.mm.default(y, wt)
     gr = comm.reduce_scatter(gh, dim=0, axes=("gpu",))
 
-    return gr, gw
+    return gr,
 
 
 def step0(comm, v, x):
@@ -125,13 +129,14 @@ def step0(comm, v, x):
     comm.send("h", 1, h_1)
     del h_1
     g_at0_0 = comm.arrived(g_at0_0)
-    weights0_sums = rt.accumulate([], weights0(comm, 0, x_part_0, g_at0_0))
+    weights0_sums = rt.Sums()
+    weights0(comm, 0, weights0_sums.next_part(), x_part_0, g_at0_0)
     del g_at0_0, x_part_0
     g_at0_1 = comm.receive("g", 1)
     g_at0_1 = comm.arrived(g_at0_1)
-    weights0_sums = rt.accumulate(weights0_sums, weights0(comm, 1, x_part_1, g_at0_1))
+    weights0(comm, 1, weights0_sums.next_part(), x_part_1, g_at0_1)
     del g_at0_1, x_part_1
-    (g_v,) = weights0_sums
+    (g_v,) = weights0_sums.totals()
     del weights0_sums
     loss_at0 = comm.arrived(comm.receive("loss", 0))
 
@@ -147,29 +152,23 @@ def step1(comm, w):
     h_at1_0 = comm.receive("h", 0)
     h_at1_1 = comm.receive("h", 1)
     h_at1_0 = comm.arrived(h_at1_0)
-    y_0, *parts = forward1(comm, 0, h_at1_0, e, w)
-    forward1_sums = rt.accumulate([], parts)
-    del parts
-    g_0, *parts = backward1(comm, 0, h_at1_0, y_0, w)
-    backward1_sums = rt.accumulate([], parts)
-    del parts
+    forward1_sums = rt.Sums()
+    (y_0,) = forward1(comm, 0, forward1_sums.next_part(), h_at1_0, e, w)
+    backward1_sums = rt.Sums()
+    (g_0,) = backward1(comm, 0, backward1_sums.next_part(), h_at1_0, y_0, w)
     del h_at1_0, y_0
     comm.send("g", 0, g_0)
     del g_0
     h_at1_1 = comm.arrived(h_at1_1)
-    y_1, *parts = forward1(comm, 1, h_at1_1, e, w)
-    forward1_sums = rt.accumulate(forward1_sums, parts)
-    del parts
+    (y_1,) = forward1(comm, 1, forward1_sums.next_part(), h_at1_1, e, w)
     del e
-    g_1, *parts = backward1(comm, 1, h_at1_1, y_1, w)
-    backward1_sums = rt.accumulate(backward1_sums, parts)
-    del parts
+    (g_1,) = backward1(comm, 1, backward1_sums.next_part(), h_at1_1, y_1, w)
     del h_at1_1, y_1
     comm.send("g", 1, g_1)
     del g_1
-    (loss,) = forward1_sums
+    (loss,) = forward1_sums.totals()
     del forward1_sums
-    (g_w,) = backward1_sums
+    (g_w,) = backward1_sums.totals()
     del backward1_sums
     loss_all = comm.all_reduce(loss, axes=("gpu",), donate=True)
     del loss
