@@ -20,7 +20,7 @@ from .search.pins import resolve_pins
 from .stages.chunk_bounds import best_chunks, rounds, seconds_of_chunks
 from .stages.divide import divide, places_of_layers
 from .stages.partition import Partition, partition
-from .stages.stage_costs import AmpCosts, StageCosts, read_forward_seconds
+from .stages.stage_costs import AmpCosts, LayerWork, StageCosts, read_forward_seconds
 from .step.layers import Layers, find_layers
 from .step.requirements import require_no_resharding
 from .step.step_view import StepView, cluster_of_module, step_functions
@@ -195,7 +195,7 @@ class PartitionStagesPass(ModulePass):
         if self.cost == "roofline":
             if self.costs is not None:
                 fail(view.func, "costs=FILE requires cost=amp")
-            return StageCosts(view, layers, cluster, counts, self.micro_batches, self.chunks)
+            return StageCosts(LayerWork(view, layers), cluster, counts, self.micro_batches, self.chunks)
         try:
             forward = read_forward_seconds(self.costs) if self.costs is not None else None
         except ValueError as error:
@@ -205,7 +205,7 @@ class PartitionStagesPass(ModulePass):
                 view.func,
                 f"{self.costs} has {len(forward)} layers, the step {len(layers.names)}: {', '.join(layers.names)}",
             )
-        return AmpCosts(view, layers, cluster, counts, self.micro_batches, forward=forward)
+        return AmpCosts(LayerWork(view, layers), cluster, counts, self.micro_batches, forward=forward)
 
 
 def _numbers(func: FuncOp, option: str, text: str) -> tuple[int, ...]:

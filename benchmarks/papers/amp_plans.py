@@ -39,7 +39,7 @@ from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.memory_roles import MemoryRole
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.stages.partition import partition
-from shardwright.passes.stages.stage_costs import StageCosts
+from shardwright.passes.stages.stage_costs import LayerWork, StageCosts
 from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import step_functions, step_views
 
@@ -301,7 +301,7 @@ def cut(setup: Setup, on: Callable[[Mesh], Cluster]) -> Setup:
     add_cluster(module, cluster)
     ((view, _),) = step_views(module)
     layers = find_layers(view)
-    costs = StageCosts(view, layers, cluster, (RANKS // pipe,) * pipe, setup.parts)
+    costs = StageCosts(LayerWork(view, layers), cluster, (RANKS // pipe,) * pipe, setup.parts)
     best = partition(len(layers.names), pipe, setup.parts, costs.compute, costs.communicate)
     return replace(setup, begins=best.bounds[:-1])
 

@@ -22,8 +22,8 @@ from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..partition_stages import stage_clusters
 from ..stages.chunk_bounds import best_bounds, seconds_of_chunks
-from ..stages.stage_costs import StageCosts, whole_signature
-from ..step.layers import Layers, find_layers
+from ..stages.stage_costs import LayerWork, StageCosts, whole_signature
+from ..step.layers import find_layers
 from ..step.step_view import StepView, batch_rows
 from .candidates import Layout
 from .solutions import BUBBLE_AT_BEST
@@ -107,10 +107,10 @@ class LayoutTimes:
         stages = stage_clusters(cluster, counts)
         reduced = max(map(self._reducing, stages)) / layout.stages
         total = 0.0
-        for view, layers in zip(self.views, self._layers, strict=True):
-            costs = StageCosts(view, layers, cluster, counts, layout.parts, layout.chunks)
+        for work in self._layers:
+            costs = StageCosts(work, cluster, counts, layout.parts, layout.chunks)
             # The best begins of stages hardly depend on the number of parts.
-            key = view.func, cluster.mesh, counts, layout.chunks
+            key = work.view.func, cluster.mesh, counts, layout.chunks
             try:
                 if key not in self._bounds:
                     self._bounds[key] = best_bounds(costs)
@@ -123,11 +123,11 @@ class LayoutTimes:
     def _splitting(self, costs: StageCosts, stages: Sequence[Cluster]) -> float:
         """Return the seconds that the slowest stage spends on activations of layers that its devices split."""
         rows = batch_rows(value for view in self.views for value in view.inputs) or 1
-        passed = sorted(crossing.bytes for crossing in costs.crossings if not crossing.backward)
+        passed = sorted(crossing.bytes for crossing in costs.work.crossings if not crossing.backward)
         if not passed or min(costs.counts) <= rows // costs.micro_batches:
             return 0.0
         size = passed[len(passed) // 2] / rows
-        times = _REDUCED * costs.micro_batches * len(costs.layers.names) / len(stages)
+        times = _REDUCED * costs.micro_batches * len(costs.work.layers.names) / len(stages)
         return times * max(each.collective_seconds(CollectiveKind.ALL_REDUCE, each.mesh.names, size) for each in stages)
 
     def _reducing(self, cluster: Cluster) -> float:
@@ -137,8 +137,8 @@ class LayoutTimes:
         return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)
 
     @cached_property
-    def _layers(self) -> list[Layers]:
-        return [find_layers(view) for view in self.views]
+    def _layers(self) -> list[LayerWork]:
+        return [LayerWork(view, find_layers(view)) for view in self.views]
 
     @property
     def by_kind(self) -> Mapping[Device, float]:

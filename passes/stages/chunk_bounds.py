@@ -45,7 +45,7 @@ def best_bounds(costs: StageCosts) -> tuple[int, ...]:
     """
     if costs.chunks > 1:
         return best_chunks(costs).bounds
-    stages, layers = len(costs.counts), len(costs.layers.names)
+    stages, layers = len(costs.counts), len(costs.work.layers.names)
     return partition(layers, stages, costs.micro_batches, costs.compute, costs.communicate).bounds
 
 
@@ -59,7 +59,7 @@ def best_chunks(costs: StageCosts) -> Partition:
     Raises:
         ValueError: if there are more chunks than layers.
     """
-    stages, layers = len(costs.counts), len(costs.layers.names)
+    stages, layers = len(costs.counts), len(costs.work.layers.names)
     tried: dict[tuple[int, ...], float] = {}
 
     def seconds(bounds: tuple[int, ...]) -> float:
@@ -90,7 +90,7 @@ def seconds_of_chunks(costs: StageCosts, bounds: Sequence[int]) -> float:
     before = list(itertools.accumulate(chunks, initial=0.0))
     busy = [costs.micro_batches * sum(chunks[at::stages]) + before[at] for at in range(len(chunks))]
     links = defaultdict[tuple[int, int], float](float)
-    for crossing in costs.crossings:
+    for crossing in costs.work.crossings:
         source = places[crossing.made]
         for target in {places[layer] for layer in crossing.used} - {source}:
             links[source, target] += costs.crossing(crossing, source, target)

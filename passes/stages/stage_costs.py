@@ -25,7 +25,7 @@ from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.step import BACKWARD
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import KernelPart, OpWork, op_seconds
+from ...ir.op_cost import OpWork, op_seconds
 from ...ir.plain import Plain
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
@@ -51,20 +51,62 @@ class Crossing:
         return not first <= self.made < end and any(first <= layer < end for layer in self.used)
 
 
+@dataclass(frozen=True, eq=False)
+class LayerWork:
+    """The work of the layers of a step and the values that cross between them, computed once for all divisions."""
+
+    view: StepView
+    layers: Layers
+
+    @cached_property
+    def crossings(self) -> tuple[Crossing, ...]:
+        """The values that are used in other layers than the layer that produces or stores them."""
+        return tuple(_crossings(self.view, self.layers))
+
+    def seconds(self, device: Device, parts: int) -> Sequence[float]:
+        """Return by layer the seconds that one of `parts` even parts of the batch's work takes on a device."""
+        if (key := (device, parts)) not in self._known:
+            seconds = [0.0] * len(self.layers.names)
+            for work, layers in self._works:
+                time = op_seconds(device, replace(work, flops=work.flops / parts, bytes=work.bytes / parts))
+                for layer, count in layers.items():
+                    seconds[layer] += count * time
+            self._known[key] = seconds
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Device, int], Sequence[float]]:
+        return {}
+
+    @cached_property
+    def _works(self) -> Sequence[tuple[OpWork, Counter[int]]]:
+        """The work of each kind of op on the whole batch, with the number of such ops by layer."""
+        kinds: dict[object, tuple[OpWork, Counter[int]]] = {}
+        parts = least_parts(self.view.func)
+        for op in self.view.ops:
+            if op in self.layers.of and not train.is_update(op):
+                key = op.use_key(), parts.get(op)
+                if key not in kinds:
+                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
+                    kinds[key] = work, Counter[int]()
+                kinds[key][1][self.layers.of[op]] += 1
+        return list(kinds.values())
+
+
 @dataclass(frozen=True)
 class StageCosts:
     """
     Costs of stages with given numbers of consecutive ranks.
 
     Args:
+        work: the layers of the step.
         counts: number of ranks, by stage.
         micro_batches: number of micro-batches of a batch.
         chunks: number of chunks of layers of each stage; consecutive chunks belong to consecutive stages, in rounds.
         launches: whether every device of a stage launches every op; by default the devices share one launch.
     """
 
-    view: StepView
-    layers: Layers
+    work: LayerWork
     cluster: Cluster
     counts: tuple[int, ...]
     micro_batches: int
@@ -85,7 +127,7 @@ class StageCosts:
         if not 0 <= boundary < len(self.counts) * self.chunks - 1:
             return 0.0
         alpha, beta = link_between(self.cluster, sum(self.counts[: boundary % len(self.counts) + 1]))
-        sizes = [c.bytes for c in self.crossings if c.backward == backward and c.reaches(first, end)]
+        sizes = [c.bytes for c in self.work.crossings if c.backward == backward and c.reaches(first, end)]
         return sum(alpha + beta * size / self.micro_batches for size in sizes)
 
     def crossing(self, value: Crossing, source: int, target: int) -> float:
@@ -102,11 +144,6 @@ class StageCosts:
         return {}
 
     @cached_property
-    def crossings(self) -> tuple[Crossing, ...]:
-        """The values that are used in other layers than the layer that produces or stores them."""
-        return tuple(_crossings(self.view, self.layers))
-
-    @cached_property
     def _sums(self) -> tuple[tuple[float, ...], ...]:
         """The seconds of the first 0, 1, ... layers on each stage's devices."""
         sums: list[tuple[float, ...]] = []
@@ -117,7 +154,7 @@ class StageCosts:
             times = [(self.layer_seconds(self.cluster.devices[kind], parts), n) for kind, n in kinds.items()]
             by_layer = [
                 parts / sum(n / max(seconds[layer], 1e-12) for seconds, n in times)
-                for layer in range(len(self.layers.names))
+                for layer in range(len(self.work.layers.names))
             ]
             sums.append(tuple(itertools.accumulate(by_layer, initial=0.0)))
             begin += count
@@ -125,31 +162,7 @@ class StageCosts:
 
     def layer_seconds(self, device: Device, count: int) -> Sequence[float]:
         """Return by layer the seconds of a device for its part of a micro-batch, if `count` devices share it evenly."""
-        key = self.cluster.kinds_used.index(device), count
-        if key not in self._roofline:
-            self._roofline[key] = self._on(device, count)
-        return self._roofline[key]
-
-    @cached_property
-    def _roofline(self) -> dict[tuple[int, int], list[float]]:
-        """Seconds by layer, cached."""
-        return {}
-
-    def _on(self, device: Device, count: int) -> list[float]:
-        seconds = [0.0] * len(self.layers.names)
-        cache: dict[object, float] = {}
-        parts = least_parts(self.view.func)
-        for op in self.view.ops:
-            if op in self.layers.of and not train.is_update(op):
-                key = op.use_key(), parts.get(op)
-                if key not in cache:
-                    cache[key] = op_seconds(device, self._part_of(op, count, parts.get(op)))
-                seconds[self.layers.of[op]] += cache[key]
-        return seconds
-
-    def _part_of(self, op: ComputeOp, count: int, part: KernelPart | None) -> OpWork:
-        work, parts = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part), self.micro_batches * count
-        return replace(work, flops=work.flops / parts, bytes=work.bytes / parts)
+        return self.work.seconds(device, self.micro_batches * count)
 
 
 @dataclass(frozen=True)
@@ -166,7 +179,7 @@ class AmpCosts(StageCosts):
     def layer_seconds(self, device: Device, count: int) -> Sequence[float]:
         """Return the seconds of the mean device, whatever the device."""
         if self.forward is not None:
-            samples = (batch_rows(self.view.inputs) or 1) / self.micro_batches
+            samples = (batch_rows(self.work.view.inputs) or 1) / self.micro_batches
             return [3.0 * samples * seconds / count for seconds in self.forward]
         ranks = range(self.cluster.mesh.device_count)
         by_rank = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank), 1) for rank in ranks]
@@ -177,7 +190,7 @@ class AmpCosts(StageCosts):
         if chunk == len(self.counts) - 1:
             return 0.0
         _, beta = link_between(self.cluster, sum(self.counts[: chunk + 1]))
-        left = (c for c in self.crossings if not c.backward and c.made < end and max(c.used) >= end)
+        left = (c for c in self.work.crossings if not c.backward and c.made < end and max(c.used) >= end)
         return sum(beta * c.bytes / self.micro_batches for c in left)
 
 

@@ -4,4 +4,4 @@ import gc
 
 gc.collect()
 gc.freeze()
-gc.set_threshold(50_000, 10, 10)
+gc.set_threshold(200_000, 20, 100)

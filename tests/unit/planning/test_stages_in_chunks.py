@@ -31,7 +31,7 @@ from shardwright.passes.stages import chunk_bounds
 from shardwright.passes.stages.chunk_bounds import best_chunks, rounds, seconds_of_chunks
 from shardwright.passes.stages.estimate import in_flight
 from shardwright.passes.stages.schedules import FragmentKind, Work
-from shardwright.passes.stages.stage_costs import StageCosts
+from shardwright.passes.stages.stage_costs import LayerWork, StageCosts
 from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import StepView, step_functions
 
@@ -60,7 +60,7 @@ def unet(where: Cluster) -> ModuleOp:
 def costs(where: Cluster, chunks: int) -> StageCosts:
     (func,) = step_functions(unet(where))
     view = StepView(func, where.mesh)
-    return StageCosts(view, find_layers(view), where, (1,) * where.mesh.device_count, 8, chunks)
+    return StageCosts(LayerWork(view, find_layers(view)), where, (1,) * where.mesh.device_count, 8, chunks)
 
 
 def test_both_ends_of_skip_connections_are_on_one_stage():
@@ -77,7 +77,7 @@ def test_moving_begins_finds_what_trying_all_does(
     ranks: int, chunks: int, beta: float, monkeypatch: pytest.MonkeyPatch
 ):
     given = costs(cluster(beta, ranks), chunks)
-    layers = len(given.layers.names)
+    layers = len(given.work.layers.names)
     every = min(
         seconds_of_chunks(given, (0, *begins, layers))
         for count in rounds(ranks, chunks)
@@ -91,7 +91,7 @@ def test_moving_begins_finds_what_trying_all_does(
 def test_a_chunk_that_costs_nothing_hides_no_wait():
     """With an empty chunk first, a stage still waits for the chunk before its next."""
     given = costs(cluster(FAST), 2)
-    layers = len(given.layers.names)
+    layers = len(given.work.layers.names)
     total = given.compute(0, 0, layers)
     for begins in itertools.combinations(range(1, layers), 2):
         bounds = (0, *begins, layers)
