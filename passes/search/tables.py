@@ -24,6 +24,12 @@ Handle = NewType("Handle", int)
 Array = NDArray[Any]
 Operation = Callable[..., Array]
 
+_SMALL = 1 << 16
+"""Number of differences that are computed at once; larger tables are compared column by column, without repeats."""
+
+_FORBIDDEN = 1e300
+"""A cost that stands for infinity in differences."""
+
 
 class Store:
     """Immutable arrays by handle, and a cache of the results computed from them."""
@@ -102,10 +108,33 @@ def regret(table: Costs) -> Costs:
 
     Columns that row s forbids do not count. The value is inf if a column allows s but not r, -inf if s allows none.
     """
-    columns = np.ascontiguousarray(table.T)
-    with np.errstate(invalid="ignore"):
-        worst = np.fmax.reduce(columns[:, :, None] - columns[:, None, :], axis=0)
-    return np.where(np.isnan(worst), -np.inf, worst)
+    if table.shape[0] * table.size <= _SMALL:
+        worst = _most_above(np.ascontiguousarray(table.T))
+    else:
+        (rows, row_of), (columns, _) = _distinct(table), _distinct(table.T)
+        worst = _most_above(np.ascontiguousarray(table[np.ix_(rows, columns)].T))[np.ix_(row_of, row_of)]
+    worst[worst > _FORBIDDEN / 2] = np.inf
+    return worst
+
+
+def _most_above(columns: Costs) -> Costs:
+    """Return `regret` of the transposed table, with values of about `_FORBIDDEN` for inf."""
+    # A finite number for the inf of row r avoids inf - inf where row s is forbidden, too: r - s is -inf then.
+    above, count = np.where(columns == np.inf, _FORBIDDEN, columns), columns.shape[1]
+    if count * columns.size <= _SMALL:
+        return np.max(above[:, :, None] - columns[:, None, :], axis=0, initial=-np.inf)
+    worst, difference = np.full((count, count), -np.inf), np.empty((count, count))
+    for high, low in zip(above, columns, strict=True):
+        np.subtract(high[:, None], low, out=difference)
+        np.maximum(worst, difference, out=worst)
+    return worst
+
+
+def _distinct(rows: Costs) -> tuple[list[int], States]:
+    """Return the index of the first of each group of equal rows, and the group of each row."""
+    groups: dict[bytes, int] = {}
+    group_of = np.array([groups.setdefault(row.tobytes(), len(groups)) for row in rows], np.intp)
+    return np.unique(group_of, return_index=True)[1].tolist(), group_of
 
 
 def undominated(unary: Costs, *regrets: Costs) -> States:
