@@ -177,7 +177,7 @@ def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.T
 
 class Sums:
     """
-    The results of the parts of a batch, in the order in which each part adds them.
+    The results of the parts of a batch. Each part adds the same results in the same order.
 
     The tensors of the first part become the sums, so they must be in memory that nothing else uses.
     """
@@ -187,7 +187,7 @@ class Sums:
         self._next = 0
 
     def next_part(self) -> Self:
-        """Begin the next part, which adds the same results in the same order, and return the sums."""
+        """Begin the next part, and return the sums."""
         self._next = 0
         return self
 

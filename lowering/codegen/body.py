@@ -142,7 +142,7 @@ class Body:
             yield from lines(call(f"{SUMS}.add", [*texts, *how]), INDENT)
 
     def _is_alone(self, value: SSAValue, others: Sequence[SSAValue]) -> bool:
-        """Return whether the variable of a value holds no values but `others`."""
+        """Return whether the variable of a value holds only values in `others`."""
         named = self.names.list_of(value)
         return named is None or all(element in others for element in named.values)
 

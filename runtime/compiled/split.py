@@ -71,7 +71,7 @@ def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
 
 
 def _additions_last(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, with those that add values to sums, and delete these values, after the run they are in."""
+    """Yield statements; move the additions to sums, and the deletions of the added values, to the end of each run."""
     additions: list[ast.stmt] = []
     names: dict[str, None] = {}
     for statement in body:

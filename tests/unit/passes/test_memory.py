@@ -184,6 +184,34 @@ def test_a_fragment_holds_the_sums_of_its_parts_and_one_part_at_a_time():
     assert found.by_rank == (max(x + w + total + a + b + c, x + w + total + b + c + y),) * 2
 
 
+PRODUCT = '''aten.mul.Tensor %w, %u {
+            spmd.signature = #spmd.sig<@mesh, ([{}], [], unreduced={"t"}) -> ([{}], unreduced={"t"})>
+          } : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>'''
+NEGATIVE = '''aten.neg %y {
+            spmd.signature = #spmd.sig<@mesh, ([{}], unreduced={"t"}) -> ([{}], unreduced={"t"})>
+          } : (tensor<8xf32>) -> tensor<8xf32>'''
+
+
+@pytest.mark.parametrize(("second", "terms"), [(PRODUCT, 1), (NEGATIVE, 2)], ids=["of its own", "of the first term"])
+def test_a_part_frees_a_term_of_a_sum_that_it_does_not_need(second: str, terms: int):
+    found = peak_of(f"""
+      spmd.mesh @mesh = <["t"=2 temporal, "x"=2]>
+      func.func @f(%w: tensor<8xf32>, %c: tensor<f32>) -> (tensor<8xf32>, tensor<8xf32>) {{
+        %s, %r = pipe.fragment "t" over "t" -> tensor<8xf32>, tensor<8xf32> {{
+          %u = spmd.partial [{{"t"}}] %c out_sharding = <@mesh, [], unreduced={{"t"}}> : tensor<f32>
+          %y = {PRODUCT}
+          %z = {second}
+          pipe.yield %y, %z : tensor<8xf32>, tensor<8xf32>
+        }}
+        %y.sum = spmd.all_reduce [{{"t"}}] %s out_sharding = <@mesh, [{{}}]> : tensor<8xf32>
+        %z.sum = spmd.all_reduce [{{"t"}}] %r out_sharding = <@mesh, [{{}}]> : tensor<8xf32>
+        func.return %y.sum, %z.sum : tensor<8xf32>, tensor<8xf32>
+      }}""")
+    w, c, u, total, term = 32, 4, 4, 32, 32
+    held = w + c + 2 * total + terms * term
+    assert found.bytes == (held + u if terms == 1 else held)
+
+
 def test_a_reduce_scatter_holds_its_operand_and_the_received_parts():
     scatter = '%b = spmd.reduce_scatter [{"gpu"}] %a out_sharding = <@mesh, #half> : !t'
     found = peak("\n".join([partial("a"), scatter, returned("b")]))
