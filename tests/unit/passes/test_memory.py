@@ -184,12 +184,12 @@ def test_a_fragment_holds_the_sums_of_its_parts_and_one_part_at_a_time():
     assert found.by_rank == (max(x + w + total + a + b + c, x + w + total + b + c + y),) * 2
 
 
-PRODUCT = '''aten.mul.Tensor %w, %u {
+PRODUCT = """aten.mul.Tensor %w, %u {
             spmd.signature = #spmd.sig<@mesh, ([{}], [], unreduced={"t"}) -> ([{}], unreduced={"t"})>
-          } : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>'''
-NEGATIVE = '''aten.neg %y {
+          } : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>"""
+NEGATIVE = """aten.neg %y {
             spmd.signature = #spmd.sig<@mesh, ([{}], unreduced={"t"}) -> ([{}], unreduced={"t"})>
-          } : (tensor<8xf32>) -> tensor<8xf32>'''
+          } : (tensor<8xf32>) -> tensor<8xf32>"""
 
 
 @pytest.mark.parametrize(("second", "terms"), [(PRODUCT, 1), (NEGATIVE, 2)], ids=["of its own", "of the first term"])
