@@ -8,8 +8,9 @@ yields. `Where` holds the parts that the ops of a function run for; otherwise `B
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 from xdsl.ir import Operation, SSAValue
@@ -93,14 +94,17 @@ class Body:
         self.overwritten, self.last_use, where = self.uses.overwritten, self.uses.last_use, self.where
         ops = self.uses.ops if layer is None else layer.ops
         loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
-        self.is_layer = layer is not None
+        self.layer, self.is_layer = layer, layer is not None
         self.names = Names((PART, SUMS) if loops else (), without_number if self.is_layer else str)
         self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
         self.first, self.place = ops[0], ""
-        self.added = caller.added if layer is None else self.added_by(layer)
+
+    @cached_property
+    def added(self) -> Mapping[SSAValue, Addition]:
         """The values that the text of this function adds to the sums over the parts."""
+        return self.caller.added if self.layer is None else self._added_by(self.layer)
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
         """Write `def name(comm, ...):`; the statements must have been written before."""
@@ -120,15 +124,15 @@ class Body:
             yield from self._layer(item) if isinstance(item, LayerCall) else self.statement(item)
             added = self._to_add(item)
             yield from self.additions([(value, self.added[value]) for value in added])
-            added = [value for value in added if self._is_alone(value, added)]
+            added = [value for value in added if self.is_alone(value, added)]
         yield from self.free(added)
 
     def _to_add(self, item: Operation | LayerCall) -> list[SSAValue]:
         """Return the results of an op or a layer that are to be added to the sums over the parts."""
-        results, within = (item.left, self.added_by(item)) if isinstance(item, LayerCall) else (item.results, {})
+        results, within = (item.left, self._added_by(item)) if isinstance(item, LayerCall) else (item.results, {})
         return [value for value in results if value in self.added and value not in within]
 
-    def added_by(self, each: LayerCall) -> Mapping[SSAValue, Addition]:
+    def _added_by(self, each: LayerCall) -> Mapping[SSAValue, Addition]:
         """Return the results of a layer that its function adds to the sums over the parts."""
         results = [each.left[index] for index in self.caller.functions[each].added]
         return {value: self.caller.added[value] for value in results}
@@ -141,7 +145,7 @@ class Body:
             how = [] if addition.how == Reduction.SUM.value else [keyword("how", literal(addition.how))]
             yield from lines(call(f"{SUMS}.add", [*texts, *how]), INDENT)
 
-    def _is_alone(self, value: SSAValue, others: Sequence[SSAValue]) -> bool:
+    def is_alone(self, value: SSAValue, others: Collection[SSAValue]) -> bool:
         """Return whether the variable of a value holds only values in `others`."""
         named = self.names.list_of(value)
         return named is None or all(element in others for element in named.values)

@@ -92,7 +92,7 @@ class FragmentBody(Body):
         at_once = {yielded[index]: index for index in summed if self.op.is_added_at_once(index)}
         in_order = [at_once[value] for op in self.uses.ops for value in op.results if value in at_once]
         self.kept, self.summed = kept, [*in_order, *(index for index in summed if yielded[index] not in at_once)]
-        self.caller.added = self.added = {yielded[index]: self._addition(index) for index in in_order}
+        self.caller.added = {yielded[index]: self._addition(index) for index in in_order}
 
     def _addition(self, index: int) -> Addition:
         """Return how a result is added. The first part copies a value whose memory others need."""
@@ -219,8 +219,7 @@ class StepBody(Body):
             self.given[bundle] = self.names.beside(bundle.label)
             yield from assignment([self.given[bundle]], nested(self.names, bundle.layers), INDENT)
         replaced = dict.fromkeys(value for bundle in bundles if bundle.end is not None for value in bundle.values)
-        lists_of = {value: self.names.list_of(value) for value in replaced}
-        replaced = [value for value, named in lists_of.items() if named is None or replaced.keys() >= {*named.values}]
+        replaced = [value for value in replaced if self.is_alone(value, replaced)]
         yield from let_go(self.names, replaced)
         for value in replaced:
             self.names.release(value)

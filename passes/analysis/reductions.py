@@ -80,7 +80,7 @@ def gradient_values(updates: Iterable[Operation]) -> set[SSAValue]:
 
 
 def gradients_of_parameters(view: StepView, is_meant: Callable[[SSAValue], bool]) -> set[SSAValue]:
-    """Return the gradients of the parameters for which a predicate holds, or holds for a cast of the parameter."""
+    """Return the gradients of the parameters that satisfy a predicate themselves or through a cast."""
     names: set[str] = set()
     for item in view.inputs:
         casts = (use.operation for use in item.argument.uses if isinstance(use.operation, ComputeOp))

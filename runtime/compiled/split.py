@@ -73,20 +73,22 @@ def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
 def _additions_last(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield statements; move the additions to sums, and the deletions of the added values, to the end of each run."""
     additions: list[ast.stmt] = []
-    names: dict[str, None] = {}
+    names: set[str] = set()
     for statement in body:
         if given := added(statement):
             additions.append(statement)
-            names |= dict.fromkeys(given)
+            names.update(given)
         elif is_deletion(statement):
-            if others := [name for name in deleted(statement) if name not in names]:
-                yield ast.Delete([ast.Name(name, ast.Del()) for name in others])
-            ended = [ast.Name(name, ast.Del()) for name in deleted(statement) if name in names]
-            additions += [ast.Delete(list[ast.expr](ended))] if ended else []
+            for name in deleted(statement):
+                deletion = ast.Delete([ast.Name(name, ast.Del())])
+                if name in names:
+                    additions.append(deletion)
+                else:
+                    yield deletion
         else:
-            if not computes(statement) or not names.keys().isdisjoint(written(statement)):
+            if not computes(statement) or not names.isdisjoint(written(statement)):
                 yield from additions
-                additions, names = [], {}
+                additions, names = [], set()
             yield statement
     yield from additions
 
