@@ -94,8 +94,8 @@ class Body:
         self.overwritten, self.last_use, where = self.uses.overwritten, self.uses.last_use, self.where
         ops = self.uses.ops if layer is None else layer.ops
         loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
-        self.layer, self.is_layer = layer, layer is not None
-        self.names = Names((PART, SUMS) if loops else (), without_number if self.is_layer else str)
+        self.layer = layer
+        self.names = Names((PART, SUMS) if loops else (), without_number if self.layer is not None else str)
         self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
@@ -211,7 +211,7 @@ class Body:
     def comment(self, op: Operation) -> Iterator[str]:
         """Write a comment with the layer and line in the model if they differ from the previous op's."""
         here = place(op, WIDTH - len(f"{INDENT}# "))
-        yield from self._announced(any_number(here) if self.is_layer else here, op)
+        yield from self._announced(any_number(here) if self.layer is not None else here, op)
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
             yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]
