@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -50,7 +51,7 @@ from .fold import folding as folding_of
 from .layout_times import LayoutTimes
 from .notes import Refused
 from .shrink import short_steps
-from .solutions import Finished, LaidOut, PackedSolved, Solved
+from .solutions import MOST_HIDDEN, Finished, LaidOut, PackedSolved, Solved
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
 
@@ -215,13 +216,19 @@ class CandidateCompiler:
         """Return the number of alternatives of all decisions in all problems built so far."""
         return self._states + (self._short.states if self._short is not None else 0)
 
-    def solve(self, candidate: Candidate, narrow: Narrow | None = None) -> Solved:
-        """Find the strategy of a candidate; raise Refused if it has none."""
+    def solve(self, candidate: Candidate, narrow: Narrow | None = None, worth: float = inf) -> Solved:
+        """
+        Find the strategy of a candidate; raise Refused if it has none.
+
+        Args:
+            worth: seconds of a step that is known; if no strategy that fits can be faster, it may be refused.
+        """
         try:
             if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate)) is not None:
                 return solved
             step = self._lay_out(candidate.layout.without_time)
-            strategies = self._strategies(candidate, step, narrow)
+            # Shares by speed may make a strategy far faster than it is with even shares.
+            strategies = self._strategies(candidate, step, narrow, inf if candidate.choice.balanced else worth)
             if candidate.choice.balanced:
                 # Strategy and shares are found in turn (HAP, 3.1); `written` finds the last shares.
                 module = step.written([strategy for strategy, _ in strategies])
@@ -229,7 +236,7 @@ class CandidateCompiler:
                 with suppress(PassFailedException, Infeasible, LimitReached):
                     # With uneven shares, no other strategy may fit.
                     uneven = LaidOut.of(module)
-                    step, strategies = uneven, self._strategies(candidate, uneven, narrow)
+                    step, strategies = uneven, self._strategies(candidate, uneven, narrow, worth)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
         return Solved(candidate, step, tuple(strategies))
@@ -358,13 +365,16 @@ class CandidateCompiler:
         return self._laid_out[layout]
 
     def _strategies(
-        self, candidate: Candidate, step: LaidOut, narrow: Narrow | None
+        self, candidate: Candidate, step: LaidOut, narrow: Narrow | None, worth: float
     ) -> list[tuple[Strategy, StrategySums]]:
         loop = self._loop(candidate.layout, step)
         builders = [self._builder(candidate, *stage, loop, narrow) for stage in step.stages]
         stages = zip(step.stages, builders, strict=True)
         fits = candidate.choice.fits
-        return [_strategy(view, cluster, build, loop, fits=fits) for (view, cluster, _), build in stages]
+        if not fits:
+            return [_strategy(build()) for _, build in stages]
+        most = MOST_HIDDEN * worth
+        return [_strategy_that_fits(view, cluster, build, loop, most) for (view, cluster, _), build in stages]
 
     def _builder(
         self,
@@ -415,13 +425,14 @@ class CandidateCompiler:
         return step.loop(batch, in_flight, per_part=layout.per_part)
 
 
-def _strategy(
-    view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], loop: BatchLoop | None, *, fits: bool
+def _strategy_that_fits(
+    view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], loop: BatchLoop | None, worth: float
 ) -> tuple[Strategy, StrategySums]:
-    if fits:
-        within = solve_within(view, cluster, build, _found, (1.0 - HEADROOM) * cluster.memory, loop)
-        return within.strategy, within.problem.sums(within.solution.assignment)
-    problem = build()
+    within = solve_within(view, cluster, build, _found, (1.0 - HEADROOM) * cluster.memory, loop, worth)
+    return within.strategy, within.problem.sums(within.solution.assignment)
+
+
+def _strategy(problem: StrategyProblem) -> tuple[Strategy, StrategySums]:
     solution = good_solution(problem.problem)
     return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 

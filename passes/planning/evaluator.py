@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from .candidate_compiler import CandidateCompiler, Finished, PackedSolved, Solved
 from .candidates import Candidate
@@ -117,7 +118,7 @@ class Evaluator:
     """
     Evaluates candidates of one step, several at a time.
 
-    Results depend only on the candidate. An infeasible candidate yields its reason as a string.
+    Results depend only on the candidate and a known step. An infeasible candidate yields its reason as a string.
     """
 
     def __init__(self, bench: CandidateCompiler, processes: int = 1) -> None:
@@ -125,13 +126,18 @@ class Evaluator:
         self._benches: dict[float, _Benches] = {}
         self._bench = bench
 
-    def solve(self, candidates: list[Candidate]) -> list[SolvedCandidate | str]:
-        """Find the strategies of candidates."""
+    def solve(self, candidates: list[Candidate], worth: float = inf) -> list[SolvedCandidate | str]:
+        """
+        Find the strategies of candidates.
+
+        Args:
+            worth: seconds of a step that is known; a candidate that must fit and cannot be faster may be infeasible.
+        """
         for candidate in candidates:
             self._of(candidate)  # Create the compilers before processes are forked, so that all of them have these.
         # Candidates with the same layout and pins share most of their problem.
         return side_by_side(
-            self._solved,
+            partial(self._solved, worth=worth),
             candidates,
             self.processes,
             pack=_packed,
@@ -156,7 +162,7 @@ class Evaluator:
         (first, *_) = attempt.solved
         if first.is_folded:
             return replace(attempt, solved=(first,), by_short_steps=False)
-        return self._tried(attempt.candidate)
+        return self._tried(attempt.candidate, inf)
 
     def program(self, attempt: SolvedCandidate, judged: CandidateEvaluation) -> Finished:
         """Return the program of an evaluated candidate; compile it if the evaluation has none."""
@@ -170,7 +176,7 @@ class Evaluator:
             self._benches[keep] = _Benches(bench, None if bench.is_pinned else _short_benches(bench))
         return self._benches[keep]
 
-    def _solved(self, candidate: Candidate) -> SolvedCandidate | str:
+    def _solved(self, candidate: Candidate, worth: float) -> SolvedCandidate | str:
         benches = self._of(candidate)
         # Short steps hold fewer activations, so a strategy that must fit is found for the whole step.
         is_short = candidate.layout.mode != "pipeline" and not candidate.choice.fits
@@ -178,7 +184,7 @@ class Evaluator:
         if short is None or benches.whole.is_folded(candidate):
             # A strategy of the folded step can be judged by short steps only if both of these are folded, too.
             serves = short is not None and all(bench.is_folded(candidate) for bench in short.both)
-            return self._tried(candidate, by_short_steps=serves)
+            return self._tried(candidate, worth, by_short_steps=serves)
         before = sum(bench.states for bench in short.both)
         try:
             with dropped_if_faulty(candidate):
@@ -191,12 +197,12 @@ class Evaluator:
         )
         return SolvedCandidate(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
 
-    def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> SolvedCandidate | str:
+    def _tried(self, candidate: Candidate, worth: float, *, by_short_steps: bool = False) -> SolvedCandidate | str:
         bench = self._of(candidate).whole
         before = bench.states
         try:
             with dropped_if_faulty(candidate):
-                solved = bench.solve(candidate)
+                solved = bench.solve(candidate, worth=worth)
         except Refused as error:
             return str(error)
         work = STATE * (bench.states - before)

@@ -176,7 +176,7 @@ class Race:
             if self._is_over and not to_the_end:
                 break
             self.tried.update(chunk)
-            for candidate, result in zip(chunk, self.trials.solve(list(chunk)), strict=True):
+            for candidate, result in zip(chunk, self.trials.solve(list(chunk), self._known_seconds), strict=True):
                 if isinstance(result, str):
                     self._log(Note(candidate, None, result))
                 else:
@@ -269,8 +269,13 @@ class Race:
         """Return the seconds that a program must beat."""
         return min(self.best_seconds, self.worth)
 
+    @property
+    def _known_seconds(self) -> float:
+        """Return the seconds of the fastest step that is known, simulated or estimated, also on other devices."""
+        return min(self.worth, self.expected_seconds)
+
     def _is_worse(self, least: float) -> bool:
-        return least >= min(self.worth, self.expected_seconds)
+        return least >= self._known_seconds
 
     def _log(self, note: Note) -> None:
         self.notes.append(note)

@@ -152,6 +152,9 @@ class PackedSolved:
 AT_BEST = 0.85
 """Fraction of an estimate that a step takes at least, since some of its terms may be hidden."""
 
+MOST_HIDDEN = 2.0
+"""The weighted seconds of a strategy are at most this multiple of its step."""
+
 EXPOSED = 0.25
 """Exposed fraction of the collectives that may overlap compute, or of compute if that is shorter: gradients are sent
 during the backward pass only."""

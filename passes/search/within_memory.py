@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -16,7 +17,7 @@ from ..step.step_view import StepView
 from .decided import strategy_of
 from .memory import Lifetimes, Prices, Strategy, StrategyMemory
 from .objective import BatchLoop
-from .problem import Solution
+from .problem import Problem, Solution
 from .strategy_problem import StrategyProblem
 
 HEADROOM = 0.1
@@ -59,7 +60,13 @@ class ConstrainedSolution:
 
 
 def solve_within(
-    view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float, loop: BatchLoop | None = None
+    view: StepView,
+    cluster: Cluster,
+    build: Build,
+    solve: Solve,
+    limit: float,
+    loop: BatchLoop | None = None,
+    worth: float = inf,
 ) -> ConstrainedSolution:
     """
     Return the cheapest strategy found that needs at most `limit` bytes on every device.
@@ -69,6 +76,7 @@ def solve_within(
 
     Args:
         loop: parts into which the batch will be cut, if it will be.
+        worth: seconds from which on a strategy is of no interest; the search fails if all that fit cost more.
     """
     free = build(Prices())
     require_arguments_fit(view, free, limit)
@@ -76,7 +84,7 @@ def solve_within(
     first = measured(memory, free, free, solve(free, 0.0), bound=None)
     if first.peak_bytes <= limit:
         return first
-    return _PriceSearch(view, memory, build, solve, limit, free, first).run()
+    return _PriceSearch(view, memory, build, solve, limit, free, first, worth).run()
 
 
 def require_arguments_fit(view: StepView, free: StrategyProblem, limit: float) -> None:
@@ -97,6 +105,14 @@ def nothing_fits(least: float, limit: float) -> PassFailedException:
     )
 
 
+@dataclass(frozen=True)
+class _AtPrice:
+    """A price (seconds per byte) and the strategy found there, or None for the free optimum."""
+
+    price: float
+    found: ConstrainedSolution | None
+
+
 class _PriceSearch:
     """Searches for the lowest prices whose strategy fits; one use."""
 
@@ -109,56 +125,82 @@ class _PriceSearch:
         limit: float,
         free: StrategyProblem,
         first: ConstrainedSolution,
+        worth: float,
     ) -> None:
         self.memory, self.build, self.solve = memory, build, solve
-        self.limit, self.free, self.first = limit, free, first
+        self.limit, self.free, self.first, self.worth = limit, free, first, worth
         self.position = {op: i for i, op in enumerate(view.func.body.block.ops)}
         self.points: list[int] = [self.position[first.peak_op]]
         self.best: ConstrainedSolution | None = None
         self.bound = first.lower_bound
         self.least = first.peak_bytes
+        self.allowance = _ALLOWANCE * first.cost
 
     def run(self) -> ConstrainedSolution:
-        low, high, stalled = 0.0, None, 0
+        """Return the best strategy; raise PassFailedException if no price has one that fits."""
+        low, high, stalled = _AtPrice(0.0, None), None, 0
         price = max(self.first.cost, 1e-9) / self.limit
         for _ in range(_ROUNDS):
             least = self.least
-            tried = self._try(price)
+            problem, tried = self._try(price)
+            if self.bound >= self.worth:
+                raise PassFailedException(
+                    f"strategies that fit cost at least {self.bound * 1e3:.4g} ms, more than the"
+                    f" {self.worth * 1e3:.4g} ms that are of interest"
+                )
             stalled = stalled + 1 if self.least > _STALL * least else 0
             if self.best is None and stalled > _PATIENCE + 1:
                 break
             has_stalled = stalled > _PATIENCE
             if tried.peak_bytes <= self.limit:
-                high = price
+                high = _AtPrice(price, tried)
             elif self._new_point(tried) and not has_stalled:
                 continue
             else:
-                low = price
-            price = price * (_LEAP if has_stalled else _STEP) if high is None else _between(low, high)
+                low = _AtPrice(price, tried)
             if self.best is not None and self.best.cost - self.bound <= _CLOSE * self.best.cost:
                 break
+            if high is None:
+                price *= _LEAP if has_stalled else _STEP
+            elif (between := self._between(low, high, problem, price)) is None:
+                break
+            else:
+                price = between
         if self.best is None:
             raise nothing_fits(self.least, self.limit)
-        return ConstrainedSolution(
-            self.best.problem,
-            self.best.solution,
-            self.best.cost,
-            min(self.bound, self.best.cost),
-            self.best.peak_bytes,
-            self.best.peak_op,
-            self.best.strategy,
-        )
+        return replace(self.best, lower_bound=min(self.bound, self.best.cost))
 
-    def _try(self, price: float) -> ConstrainedSolution:
+    def _try(self, price: float) -> tuple[Problem, ConstrainedSolution]:
+        """Return the problem with `price` at all points, and its solution."""
         prices = Prices({point: price / len(self.points) for point in self.points})
         problem = self.build(prices)
-        solution = self.solve(problem, _ALLOWANCE * self.first.cost)
+        solution = self.solve(problem, self.allowance)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
         candidate = measured(self.memory, problem, self.free, solution, bound=self.bound)
         self.least = min(self.least, candidate.peak_bytes)
         if candidate.peak_bytes <= self.limit and (self.best is None or candidate.cost < self.best.cost):
             self.best = candidate
-        return candidate
+        return problem.problem, candidate
+
+    def _between(self, low: _AtPrice, high: _AtPrice, problem: Problem, price: float) -> float | None:
+        """
+        Return the price at which the strategies of two prices cost the same, or None if no other strategy is cheaper
+        there (Handler and Zang, "A dual algorithm for the constrained shortest path problem", 1980).
+
+        Args:
+            problem: the problem at the present points, with `price` there.
+        """
+        if low.found is None or high.found is None:
+            return high.price / _STEP
+        # The points may have changed since the strategies were found, so their bytes are counted anew.
+        few, many = (
+            (problem.cost(it.found.solution.assignment) - it.found.cost) / price for it in (high, low) if it.found
+        )
+        if many <= few or high.found.cost <= low.found.cost:
+            return None
+        between = (high.found.cost - low.found.cost) / (many - few)
+        least, most = low.price * (1.0 + _CLOSE), high.price / (1.0 + _CLOSE)
+        return between if least < between < most else None
 
     def _new_point(self, found: ConstrainedSolution) -> bool:
         """Price also the point where `found` has its peak; return False if it has a price or enough points do."""
@@ -167,11 +209,6 @@ class _PriceSearch:
             return False
         self.points.append(point)
         return True
-
-
-def _between(low: float, high: float) -> float:
-    """Return a price between two: their mean, or if they are far apart their geometric mean."""
-    return (low * high) ** 0.5 if high > 2 * _STEP * low > 0.0 else (low + high) / 2
 
 
 def _least_kept(view: StepView, problem: StrategyProblem) -> float:

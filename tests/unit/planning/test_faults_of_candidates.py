@@ -71,10 +71,10 @@ def test_a_candidate_on_which_a_pass_crashes_is_dropped(small: ModuleOp, monkeyp
     best, _ = searched(small, stages=1, micro_batches=1)
     solve = CandidateCompiler.solve
 
-    def crashing(bench: CandidateCompiler, candidate: Candidate, *more: object) -> object:
+    def crashing(bench: CandidateCompiler, candidate: Candidate, **more: float) -> object:
         if candidate.name == best:
             raise KeyError(16)
-        return solve(bench, candidate, *more)  # pyright: ignore[reportArgumentType]
+        return solve(bench, candidate, worth=more["worth"])
 
     monkeypatch.setattr(CandidateCompiler, "solve", crashing)
     chosen, faults = searched(small, stages=1, micro_batches=1)
