@@ -18,7 +18,9 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search.constraints import constraints_of
 from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.memory import Prices, StrategyMemory
+from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.problem import Solution
+from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem
 from shardwright.passes.search.within_memory import ConstrainedSolution, measured, solve_within
@@ -33,23 +35,23 @@ class Search:
         run_pipeline(context(), module, "prepare")
         add_cluster(module, on_mesh(find_cluster("h100-8x8"), parse_mesh("x=2,y=2")))
         ((self.view, self.cluster),) = step_views(module)
-        self.build = partial(self._problem, constraints_of(self.view))
-        self.solved = 0
+        constraints, self.tables, self.solved = constraints_of(self.view), Tables(self.cluster), 0
+        self.build = partial(build_problem, self.view, self.cluster, constraints, Weights(), tables=self.tables)
 
-    def _problem(self, constraints: object, prices: Prices) -> StrategyProblem:
-        return build_problem(self.view, self.cluster, constraints, prices=prices)  # pyright: ignore[reportArgumentType]
+    def _priced(self, prices: Prices) -> StrategyProblem:
+        return self.build(prices=prices)
 
     def solve(self, problem: StrategyProblem, allowance: float = 0.0) -> Solution:
         self.solved += 1
         return solve(problem.problem)
 
     def within(self, limit: float, worth: float = float("inf")) -> ConstrainedSolution:
-        return solve_within(self.view, self.cluster, self.build, self.solve, limit, worth=worth)
+        return solve_within(self.view, self.cluster, self._priced, self.solve, limit, worth=worth)
 
     def at(self, prices: Prices) -> ConstrainedSolution:
         """Return the cheapest strategy at given prices."""
-        memory, problem = StrategyMemory(self.view, self.cluster), self.build(prices)
-        return measured(memory, problem, self.build(Prices()), self.solve(problem), bound=None)
+        memory, problem = StrategyMemory(self.view, self.cluster), self.build(prices=prices)
+        return measured(memory, problem, self.build(), self.solve(problem), bound=None)
 
 
 @pytest.mark.parametrize(("name", "share"), [("mlp-tiny", 0.8), ("mlp-tiny", 0.5), ("gpt2-tiny", 0.5)])
