@@ -17,6 +17,8 @@ STAMP := $(VENV)/.shardwright-installed
 # Ranks are processes: without this each of them starts a thread for every core.
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many processes, which should not compile the package to bytecode again, whatever the shell asks for.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

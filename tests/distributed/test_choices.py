@@ -20,7 +20,7 @@ def losses(model: str, cluster: Cluster) -> list[list[float]]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("model", ["mixtral-tiny", "vit-switch-tiny"])
+@pytest.mark.parametrize("model", ["mixtral-tiny", pytest.param("vit-switch-tiny", marks=pytest.mark.thorough)])
 def test_other_choices_of_the_slower_device_change_nothing(model: str):
     (alone,) = losses(model, split_cluster(parse_mesh("tp=1")))
     for mine in losses(model, unequal_cluster(parse_mesh("tp=2"))):

@@ -26,6 +26,8 @@ THOROUGH = {
     "classifier on 2 of 3",
     "language on 2 of 3, accumulated",
     "language on 2, in stages",
+    "language on 2, tp",
+    "language on 4, in stages",
     "language on 2, uneven zero3",
     "language on 2x2, searched",
 }

@@ -60,12 +60,14 @@ THOROUGH = {
     "gpt2 on 2, zero1",
     "gpt2 on 4, zero3",
     "gpt2 on 2x2, hybrid",
+    "gpt2 on 2x2, searched",
+    "gpt2 on 2, accumulated",
     "vgg on 2, searched",
     "vit on 2, searched",
     "moe on 2, searched",
     "lora on 2, zero3",
 }
-"""Cases that run only with `--thorough`: another model covers the plan, and another plan covers the model."""
+"""Cases that run only with `--thorough`: others cover the plan, partly in the interpreter, and others the model."""
 
 results = results_of(CASES)
 

@@ -16,7 +16,7 @@ import dropout_steps
 import pytest
 import recipe_steps
 import torch
-from launches import results_of
+from launches import names_of, results_of
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
@@ -66,15 +66,19 @@ CASES = dict(cases())
 results = results_of(CASES)
 
 
+INTERPRETED = ("dropout, accumulated", "marked, in stages")
+"""Cases of the interpreter, which run on ranks only with `--thorough`."""
+
+
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", names_of(CASES, lambda name: name not in INTERPRETED))
 def test_a_recomputed_program_trains_as_one_device(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("name", ["dropout, accumulated", "marked, in stages"])
+@pytest.mark.parametrize("name", INTERPRETED)
 def test_recomputation_is_right_before_lowering(name: str):
     result = check_interpreted(replace(CASES[name], steps=2))
     assert result.passed, str(result)

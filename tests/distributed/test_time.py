@@ -83,7 +83,7 @@ CASES["mixtral-tiny, duplex"] = time_cuts.FORMS["duplex"].case("mixtral-tiny")
 
 THOROUGH = {
     *(f"gpt2, {form}, 2x2, float64" for form in FORMS),
-    *(f"bert, {form}, 4 uneven, float64" for form in FORMS),
+    *(f"{model}, {form}, 4 uneven, float64" for form in FORMS for model in ("bert", "gpt2")),
     "gpt2, accumulation, 2x2 uneven, float32",
     "gpt2, duplex, 2x2 uneven, float64",
     "vit, duplex, 2, float64",

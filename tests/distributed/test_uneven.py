@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from launches import names_of, results_of
+from launches import covering, names_of, results_of
 from split_cluster import mixed_cluster, split_cluster
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
@@ -96,7 +96,7 @@ def test_uneven_shards_train_as_one_device_does(name: str, results: Callable[[st
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("name", INTERPRETED)
+@pytest.mark.parametrize("name", covering(INTERPRETED))
 def test_uneven_shards_are_right_before_lowering(name: str):
     result = check_interpreted(replace(INTERPRETED[name], steps=2))
     assert result.passed, str(result)

@@ -76,7 +76,7 @@ def test_a_split_vocabulary_trains_as_a_whole_one_does(name: str, results: Calla
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("name", ["gpt2 on 2x2, float64", "bert on 4, one without words", "gpt2 in two stages"])
+@pytest.mark.parametrize("name", ["bert on 4, one without words", "gpt2 in two stages"])
 def test_the_interpreter_agrees(name: str):
     result = check_interpreted(CASES[name])
     assert result.passed, str(result)

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from multiprocessing import forkserver
+from pathlib import Path
+
+PASSES = sorted(path.stem for path in (Path(__file__).parents[2] / "passes").glob("[a-z]*.py"))
 
 LOADED = [
+    *(f"shardwright.passes.{name}" for name in PASSES),
+    "shardwright.dialects.known_attributes",
+    "shardwright.models.registry",
+    "torch._inductor.fx_passes.dedupe_symint_uses",
+    "torch._inductor.pattern_matcher",
+    "torch._subclasses.schema_check_mode",
     "shardwright.api.checking.ranks",
     "shardwright.api.parallelize",
     "shardwright.runtime.checkpoint_tensors",

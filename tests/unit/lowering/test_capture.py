@@ -53,9 +53,14 @@ def calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
     return [(n, n.meta[ORIGIN]) for n in step.graph.nodes if n.op not in ("placeholder", "output")]
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_a_graph_has_ops_of_known_form_and_all_results_are_used(name: str) -> None:
-    step = captured(name)
+@pytest.fixture(scope="module", params=TINY)
+def shipped(request: pytest.FixtureRequest) -> tuple[str, CapturedStep]:
+    """Return the name of a shipped model and its step, captured once for all tests of the model."""
+    return request.param, captured(request.param)
+
+
+def test_a_graph_has_ops_of_known_form_and_all_results_are_used(shipped: tuple[str, CapturedStep]) -> None:
+    _, step = shipped
     allowed = (operator.getitem, *BY_DEFINITION)
     for node, _ in calls(step):
         assert node.op == "call_function"
@@ -70,9 +75,8 @@ def test_a_graph_has_ops_of_known_form_and_all_results_are_used(name: str) -> No
     assert len(step.graph.output_node().args[0]) == len(step.outputs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_every_node_has_a_line_and_backward_the_layer_of_its_forward(name: str) -> None:
-    step = captured(name)
+def test_every_node_has_a_line_and_backward_the_layer_of_its_forward(shipped: tuple[str, CapturedStep]) -> None:
+    name, step = shipped
     model = training_step(name).build_model()
     layers = {path for path, _ in model.named_modules()}
     forward = {origin.layer for _, origin in calls(step) if origin.phase == "forward"}

@@ -65,7 +65,7 @@ def staged(stages: int, schedule: str, layers: int = 8) -> ModuleOp:
     return compile_step(step, cluster, PlanOptions(pipeline=passes)).module
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", pytest.param("gpipe", marks=pytest.mark.thorough)])
 def test_layers_of_stages_give_the_numbers_of_the_ir(schedule: str) -> None:
     module = staged(2, schedule)
     text = emitted(module)

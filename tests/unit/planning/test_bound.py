@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ir_files import context, parse
+from launches import covering
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
@@ -195,7 +196,7 @@ def some_link(chance: random.Random, name: str) -> Link:
     return Link(name, alpha, beta, points=tuple(points))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", covering(range(8)))
 def test_no_program_is_faster_on_clusters_of_any_sort(seed: int) -> None:
     """Whatever was measured, and however devices differ, twenty strategies and more are not below the bound."""
     cluster = some_cluster(random.Random(seed))
@@ -222,7 +223,7 @@ def some_hosts(chance: random.Random) -> Cluster:
     return Cluster("hosts", mesh, (device,), (0,) * mesh.device_count, (), around, topology)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", covering(range(6)))
 def test_no_program_is_faster_on_hosts(seed: int) -> None:
     """The bound of the traffic of several groups of axes through one port is at most the simulated time."""
     module = module_of(STEP, "even")

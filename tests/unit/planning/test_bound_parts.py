@@ -107,8 +107,10 @@ def bound_of(bench: CandidateCompiler, made: Finished) -> float:
     return parts_bound(bench, layout, rounds=3)
 
 
-@pytest.mark.parametrize("name", ["gpt2-tiny", "mlp-tiny", "unet"])
-@pytest.mark.parametrize("seed", covering(range(3), every=3))
+CONVOLUTIONS = [pytest.param("unet", seed, marks=pytest.mark.thorough) for seed in range(3)]
+
+
+@pytest.mark.parametrize(("name", "seed"), [*covering(["gpt2-tiny", "mlp-tiny"], range(3), every=3), *CONVOLUTIONS])
 def test_no_program_in_parts_is_faster(name: str, seed: int) -> None:
     """The bound of each plan and the bound of all plans are at most its step, for every layout and strategy."""
     chance = random.Random(f"{name} {seed}")

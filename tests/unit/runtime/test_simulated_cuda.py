@@ -60,7 +60,7 @@ def _guard() -> None:
     device.add_device_guard()
 
 
-RARELY = {"dp", "searched", "in phases", "vgg", "two stages, gpipe", "stages with skips"}
+RARELY = {"dp", "searched", "in phases", "vgg", "unet", "switch", "two stages, gpipe", "stages with skips"}
 """Plans that run only with `--thorough`: the tests of planted faults use them, or other plans have the same ops."""
 
 
@@ -282,7 +282,7 @@ def test_a_planted_fault_of_the_runtime_is_detected(name: str):
         assert fault.noticed in check_program(program(fault.plan), fault.steps).found
 
 
-@pytest.mark.parametrize("name", ["zero3", "searched"])
+@pytest.mark.parametrize("name", ["zero3", pytest.param("searched", marks=pytest.mark.thorough)])
 def test_large_tensors_of_a_bucket_are_one_launch(name: str, monkeypatch: pytest.MonkeyPatch):
     for module in (collectives, rows):
         monkeypatch.setattr(module, "ALONE_FROM_BYTES", 64)
