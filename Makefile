@@ -8,8 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 #   make setup PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu TORCH=torch==2.13.0+cpu
 TORCH ?= torch==2.13.0
 JOBS ?= 2
-# Tests wait for the processes that they start about half of the time, so two workers share a core.
-WORKERS ?= $(shell echo $$((2 * $(JOBS))))
+# Tests wait for the processes that they start about half of the time, so five workers share two cores.
+WORKERS ?= $(shell echo $$((5 * $(JOBS) / 2)))
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.shardwright-installed
@@ -59,9 +59,9 @@ filecheck: setup ## The IR tests: one small file per behaviour, run by lit
 	$(BIN)/lit --succinct -v -j $(JOBS) tests/filecheck
 
 # One run, so that one closing line counts everything; a file stays on one worker, so that what its tests share
-# (a launch of several processes, above all) is made once.
+# (a launch of several processes, above all) is made once. The order of files is that of tests/conftest.py.
 unit: setup ## The Python tests, those on several processes included
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 15 tests
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 tests
 
 gpu-check: setup ## The check on the GPUs of this machine, on CPUs where it has none; options in GPU_CHECK_ARGS
 	PYTHONPATH=benchmarks $(BIN)/python -m gpu_check $(GPU_CHECK_ARGS)

@@ -86,8 +86,10 @@ class MeasuredRank:
     @property
     def overlaps(self) -> Overlaps:
         """The overlap of the rank's communication with its computation, in an aligned step."""
+        # The last transfers may arrive on other ranks when this rank has ended its step.
         sent = (
-            (traffic.phase, traffic.channel, (traffic.start, traffic.end or traffic.start)) for traffic in self.traffic
+            (traffic.phase, traffic.channel, (traffic.start, min(traffic.end or traffic.start, self.end)))
+            for traffic in self.traffic
         )
         return overlap_of(self.computed, sent)
 

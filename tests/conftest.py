@@ -2,6 +2,9 @@
 
 import os
 import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -45,9 +48,33 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests with an optional marker whose option is not set."""
+    """Deselect the tests with an optional marker whose option is not set, and put the others in an even order."""
     for marker in OPTIONAL:
         if not config.getoption(f"--{marker}"):
             left_out = [item for item in items if item.get_closest_marker(marker)]
             items[:] = [item for item in items if item not in left_out]
             config.hook.pytest_deselected(items=left_out)
+    places = _places(items)
+    items.sort(key=lambda item: places[item.path])
+
+
+def _places(items: Iterable[pytest.Item]) -> dict[Path, tuple[float, Path]]:
+    """
+    Return the sort key of each file.
+
+    Files that start processes, and so wait much of their time, are spread evenly among files that only compute. In both
+    groups the files with the most tests come first.
+    """
+    files: defaultdict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    places: dict[Path, tuple[float, Path]] = {}
+    for waits in (False, True):
+        group = [path for path, tests in files.items() if _starts_processes(path, tests) == waits]
+        for index, path in enumerate(sorted(group, key=lambda path: (-len(files[path]), path))):
+            places[path] = index / len(group), path
+    return places
+
+
+def _starts_processes(path: Path, tests: Iterable[pytest.Item]) -> bool:
+    return "end_to_end" in path.parts or any(test.get_closest_marker("distributed") for test in tests)

@@ -76,7 +76,8 @@ def solve_within(
 
     Args:
         loop: parts into which the batch will be cut, if it will be.
-        worth: seconds from which on a strategy is of no interest; the search fails if all that fit cost more.
+        worth: cost above which strategies are of no interest, in seconds; if every strategy that fits costs more, the
+            search fails.
     """
     free = build(Prices())
     require_arguments_fit(view, free, limit)
@@ -151,21 +152,19 @@ class _PriceSearch:
             stalled = stalled + 1 if self.least > _STALL * least else 0
             if self.best is None and stalled > _PATIENCE + 1:
                 break
-            has_stalled = stalled > _PATIENCE
+            has_stalled, is_new = stalled > _PATIENCE, False
             if tried.peak_bytes <= self.limit:
                 high = _AtPrice(price, tried)
-            elif self._new_point(tried) and not has_stalled:
-                continue
             else:
-                low = _AtPrice(price, tried)
+                low, is_new = _AtPrice(price, tried), self._new_point(tried)
             if self.best is not None and self.best.cost - self.bound <= _CLOSE * self.best.cost:
                 break
             if high is None:
                 price *= _LEAP if has_stalled else _STEP
-            elif (between := self._between(low, high, problem, price)) is None:
-                break
-            else:
+            elif (between := self._between(low, high, problem, price)) is not None:
                 price = between
+            elif not is_new:
+                break
         if self.best is None:
             raise nothing_fits(self.least, self.limit)
         return replace(self.best, lower_bound=min(self.bound, self.best.cost))
@@ -184,7 +183,7 @@ class _PriceSearch:
 
     def _between(self, low: _AtPrice, high: _AtPrice, problem: Problem, price: float) -> float | None:
         """
-        Return the price at which the strategies of two prices cost the same, or None if no other strategy is cheaper
+        Return the price that makes the strategies of two prices cost the same, or None if no other strategy is cheaper
         there (Handler and Zang, "A dual algorithm for the constrained shortest path problem", 1980).
 
         Args:

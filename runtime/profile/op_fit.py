@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ...ir.cluster_fields import SECONDS
 from ...ir.op_cost import MULTIPLYING, VIEWS, OpWork
 from ...ir.op_rate import OpRate
 from .fit import Numbers, robust_fit
@@ -238,4 +239,6 @@ def _rate(family: str, dtype: str, model: _Model, samples: Numbers) -> OpRate:
         for pair in zip(model.knots, model.heights, strict=True)
     )
     # Samples with only FLOPs or only bytes do not tell the other rate: FLOPs and bytes then have the same rate.
+    # A shorter time would be refused in a cluster file.
+    launch = max(launch, SECONDS.least)
     return OpRate(family, dtype, flops or bandwidth, bandwidth or flops, launch, computing, moving)

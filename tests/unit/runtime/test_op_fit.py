@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.ir.cluster_fields import SECONDS
 from shardwright.ir.op_cost import OpWork
 from shardwright.ir.op_rate import OpRate
 from shardwright.runtime.profile.op_fit import Sample, fit_rate, fit_rates
@@ -103,7 +104,8 @@ def test_a_rate_without_effect_is_the_highest_observed(work: Callable[[float], W
 )
 def test_fitted_rates_are_positive_and_finite(samples: list[Sample]):
     rate, errors = fit_rate("x", "", samples)
-    assert all(0 < value < math.inf for value in (rate.flops, rate.bandwidth, rate.launch))
+    assert all(0 < value < math.inf for value in (rate.flops, rate.bandwidth))
+    assert SECONDS.least <= rate.launch < math.inf
     assert all(math.isfinite(error) for error in errors)
 
 

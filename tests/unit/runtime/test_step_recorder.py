@@ -65,6 +65,14 @@ def test_a_transfer_ends_where_it_arrives():
     assert step[1].overlaps["all", "all"] == Overlap(7.0, 3.0, 0.0)
 
 
+def test_a_transfer_that_arrives_after_the_step_counts_until_its_end():
+    sent = traffic("h 0", 8.0, None, "transfer", "backward")
+    step = aligned([rank(0, sent), rank(1, replace(sent, end=14.0), end=15.0)])
+    assert step[0].traffic[0].end == 14.0
+    assert step[0].overlaps["all", "all"].communication == 2.0
+    assert step[1].overlaps["all", "all"].communication == 6.0
+
+
 def test_a_file_reads_back():
     sent = traffic("a", 1.0, 2.0)
     steps = tuple(aligned([rank(0, sent, end=end), rank(1, end=end - 1)]) for end in (9.0, 12.0, 10.0))
