@@ -8,8 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 #   make setup PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu TORCH=torch==2.13.0+cpu
 TORCH ?= torch==2.13.0
 JOBS ?= 2
-# Tests wait for the processes that they start about half of the time, so five workers share two cores.
-WORKERS ?= $(shell echo $$((5 * $(JOBS) / 2)))
+# Tests wait for the processes that they start about half of the time, so two workers share a core.
+WORKERS ?= $(shell echo $$((2 * $(JOBS))))
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.shardwright-installed
