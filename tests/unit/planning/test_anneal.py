@@ -25,7 +25,9 @@ from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.anneal import Degrees, hosts_of, tiling
+from shardwright.passes.planning.anneal import Annealing, Degrees, hosts_of, tiling
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler
+from shardwright.passes.planning.layouts import LayoutConstraints
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.search_strategy import SearchStrategyPass
@@ -90,6 +92,16 @@ def test_it_does_the_same_for_a_seed_and_in_search_strategy():
     assert first.is_structurally_equivalent(again)
     other = planned(cluster, SearchStrategyPass("anneal", seed=3, budget=8))
     assert first.is_structurally_equivalent(other)
+
+
+def test_a_pipeline_has_several_micro_batches():
+    module = import_training_step(STEP)
+    run_pipeline(Context(), module, "prepare")
+    add_cluster(module, split_cluster(Mesh.of(gpu=4)))
+    walk = Annealing(CandidateCompiler(module, split_cluster(Mesh.of(gpu=4))), LayoutConstraints())
+    layouts = [degrees.candidate(4, walk.bench.rows, None).layout for degrees in walk.all]
+    assert min(layout.parts for layout in layouts if layout.mode == "pipeline") == 2
+    assert min(layout.parts for layout in layouts if layout.mode != "pipeline") == 1
 
 
 def test_it_keeps_to_what_is_asked():
