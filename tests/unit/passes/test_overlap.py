@@ -157,11 +157,15 @@ def test_less_is_in_flight_if_memory_is_short():
     def peak(options: str) -> int:
         return peak_memory(step_of(overlapped(before, options)), cluster.mesh).bytes
 
+    def in_flight(memory: int) -> int:
+        return reductions_in_flight(overlapped(before, f"{{bucket_mb=0.02 memory={memory}}}"))
+
     ample = peak("{bucket_mb=0.02}")
     least = peak("{bucket_mb=0.02 memory=1}")
     assert least < ample
     between = (least + ample) // 2
     assert peak(f"{{bucket_mb=0.02 memory={between}}}") <= between
+    assert in_flight(1) < in_flight(between) < in_flight(ample)
 
 
 def test_a_second_run_changes_nothing():
