@@ -152,8 +152,9 @@ class PackedSolved:
 AT_BEST = 0.85
 """Fraction of an estimate that a step takes at least, since some of its terms may be hidden."""
 
-MOST_HIDDEN = 2.0
-"""The weighted seconds of a strategy are at most this multiple of its step."""
+MOST_HIDDEN = 4.0
+"""The assumed largest ratio of a strategy's weighted seconds to its step: without weights, with traffic on three axes
+hidden as far as `_optimistic` assumes, it is 3.8. Many short messages that share buckets may exceed it."""
 
 EXPOSED = 0.25
 """Exposed fraction of the collectives that may overlap compute, or of compute if that is shorter: gradients are sent

@@ -62,8 +62,7 @@ def cases(world_size: int) -> Iterator[CheckCase]:
     for model in MODELS:
         for mesh, (dtype, optimizer) in product(MESHES[world_size], PRECISIONS):
             yield case(model, mesh, None, dtype, optimizer)
-        # These are the precisions and optimizers of the searched plans that always run, so that they share captures.
-        for dtype, optimizer in ((torch.float32, "sgd"), (torch.float64, "adamw")):
+        for dtype, optimizer in PRECISIONS:
             for pins in ("dp", "tp", "zero3"):
                 yield case(model, one_axis, pins, dtype, optimizer)
             yield case(model, two_axes, HYBRID, dtype, optimizer)
@@ -83,21 +82,24 @@ ON_MANY[4]["vgg19-tiny"] = {("2x2", None), ("2x2", HYBRID)}
 four ranks convolutions. Other presets run on two ranks, and with uneven shards on three and four ranks."""
 
 
+EXACT = (torch.float64, "adamw")
+"""Presets and searched plans that always run have the same precision and optimizer, so that they share captures."""
+
+
 def is_quick(name: str) -> bool:
     """Return whether a case always runs: AdamW in float64, and searched plans in float32 on two ranks."""
     each = CASES[name]
     mesh = "x".join(str(axis.size) for axis in each.mesh.axes)
     if each.mesh.device_count > 2:
         plans = ON_MANY[each.mesh.device_count].get(str(each.step), set[tuple[str, str | None]]())
-        searched_as_sgd = each.pins is None and each.optimizer == "sgd"
         return each in (HIERARCHICAL, IN_PHASES, IN_PARTS) or (
-            each.dtype == torch.float64 and not searched_as_sgd and (mesh, each.pins) in plans
+            (each.dtype, each.optimizer) == EXACT and (mesh, each.pins) in plans
         )
     if each.pins is None:
         return (mesh, each.dtype, each.optimizer) in (("2", torch.float32, "sgd"), ("2x1", torch.float64, "adamw"))
     # On 2x1 the hybrid is data parallelism. Each model runs with two of the three presets.
     left_out = ("dp", "tp", "zero3")[MODELS.index(str(each.step)) % 3]
-    return each.dtype == torch.float64 and each.pins not in (HYBRID, left_out)
+    return (each.dtype, each.optimizer) == EXACT and each.pins not in (HYBRID, left_out)
 
 
 results = results_of(CASES)

@@ -46,7 +46,7 @@ PARTS = (2, 4, 8)
 def case(name: str, pins: str | None, reduce_dtype: ReduceDtype | None = None) -> CheckCase:
     mesh = parse_mesh("2")
     make = partial(recipe_steps.reducing_in, STEPS[name], reduce_dtype)
-    return CheckCase(make, mesh, pins, torch.float32, "sgd", steps=3, cluster=split_cluster(mesh))
+    return CheckCase(make, mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh))
 
 
 def in_parts(make: Callable[[], nn.Module], parts: int) -> nn.Module:

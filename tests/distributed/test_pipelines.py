@@ -121,9 +121,12 @@ def test_a_pipeline_trains_as_one_device_does(name: str, results: Callable[[str]
 
 
 INTERPRETED = [name for name in CASES if name.endswith("eager-1f1b float64") and not name.startswith("together")]
-# Ranks run shares and halves together.
-APART = [f"together {inside} eager-1f1b float64" for inside in ("ratios", "duplex")]
-INTERPRETED_TOO = ["unet-tiny 2,2 auto of two chunks float64", *APART]
+# Ranks always run shares and halves together.
+TOGETHER_CASES = [name for name in CASES if name.startswith("together")]
+INTERPRETED_TOO = [
+    "unet-tiny 2,2 auto of two chunks float64",
+    *names_of(TOGETHER_CASES, lambda name: "ratios and duplex" not in name),
+]
 
 
 @pytest.mark.parametrize("name", [*covering(INTERPRETED), *INTERPRETED_TOO])

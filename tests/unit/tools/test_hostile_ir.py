@@ -248,11 +248,10 @@ def test_a_module_without_a_step_is_not_changed(text: str, passes: str):
     assert not step_functions(module)
 
 
-@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.thorough)])
-def test_mutants_are_used_or_refused(seed: int):
+def test_mutants_are_used_or_refused():
     used = 0
-    for mutant in mutants((*file_seeds(), *step_seeds()), seed=seed, count=100):
+    for mutant in mutants((*file_seeds(), *step_seeds()), seed=7, count=200):
         found = become_of_here(mutant)
         assert found.is_clean, f"{found}\n{mutant.pipeline}\n{mutant.text[:3000]}"
         used += found.status == "used"
-    assert used
+    assert used > 3
