@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from html import escape
-from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
@@ -18,6 +17,7 @@ from ..dialects.staged import Stages
 from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..ir.cluster import Cluster
 from ..ir.units import bytes_text, seconds_text
+from ..ir.versions import version_of
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
 from ..passes.planning.legend import legend
@@ -135,7 +135,7 @@ def plan_html(report: PlanReport) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of the packages that make a program."""
     names = ("shardwright", "torch", "xdsl")
-    return {**{name: version(name) for name in names}, "python": platform.python_version()}
+    return {**{name: version_of(name) for name in names}, "python": platform.python_version()}
 
 
 def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:

@@ -6,10 +6,10 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterable
-from importlib.metadata import version
 
 from xdsl.universe import XDSL_UNIVERSE
 
+from ..ir.versions import version_of
 from ..passes.pipeline import Pipeline
 from ..passes.pipeline_spec import PassOption
 from ..passes.pipelines import PIPELINES
@@ -48,7 +48,7 @@ def dialects_text() -> str:
 def version_text() -> str:
     """Return the text of --version, for bug reports."""
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"opt-tool (shardwright {version('shardwright')}), xDSL {version('xdsl')}, Python {python}\n"
+    return f"opt-tool (shardwright {version_of('shardwright')}), xDSL {version_of('xdsl')}, Python {python}\n"
 
 
 def _help(name: str, summary: str, options: Iterable[tuple[PassOption, str]]) -> str:

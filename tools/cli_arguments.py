@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 from ..ir.cluster_file import shipped_clusters
@@ -16,6 +15,7 @@ from ..ir.mesh import Mesh, parse_mesh
 from ..ir.pins import PRESETS
 from ..ir.plain import did_you_mean
 from ..ir.plan_options import differing, refusal, seconds_of, taken_by
+from ..ir.versions import version_of
 from ..models.names import NAMES
 from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
@@ -132,7 +132,7 @@ def _parsers() -> tuple[ToolParser, dict[str, ToolParser]]:
         description="Turn a single-device PyTorch training step into the program that trains it on a cluster.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{TOOL} {version(TOOL)}")
+    parser.add_argument("--version", action="version", version=f"{TOOL} {version_of(TOOL)}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands: dict[str, ToolParser] = {}
     for name, (handler, summary, add_options) in _COMMANDS.items():

@@ -76,6 +76,14 @@ def test_a_model_learns_its_batch(name: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+def test_gpt2_starts_with_narrow_weights_and_zero_biases():
+    torch.manual_seed(0)
+    parameters = dict(training_step("gpt2-tiny").build_model().named_parameters())
+    assert {float(value.detach().abs().max()) for name, value in parameters.items() if name.endswith("bias")} == {0.0}
+    for name in ("wte.weight", "h.0.mlp.up.weight"):
+        assert 0.015 < float(parameters[name].detach().std()) < 0.025
+
+
 @pytest.mark.parametrize("name", sorted(LARGE_PARAMETERS))
 def test_large_models_have_the_published_size_and_allocate_nothing(name: str) -> None:
     with FakeTensorMode():
