@@ -15,9 +15,14 @@ from shardwright.api.checking.check import check_on_ranks
 from shardwright.runtime.spawn import RankError
 
 
-def names_of(cases: Iterable[str], is_quick: Callable[[str], bool]) -> list[Any]:
-    """Return the cases as parameters of a test; slow cases run only with `--thorough`."""
-    return [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in cases]
+def names_of(cases: Iterable[Any], is_quick: Callable[[Any], bool]) -> list[Any]:
+    """
+    Return the cases as parameters of a test; slow cases run only with `--thorough`.
+
+    A tuple has the values of several parameters.
+    """
+    given = ((case, case if isinstance(case, tuple) else (case,)) for case in cases)
+    return [pytest.param(*values, marks=[] if is_quick(case) else [pytest.mark.thorough]) for case, values in given]
 
 
 def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
