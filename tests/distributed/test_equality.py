@@ -74,10 +74,9 @@ CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
 
 
 ON_MANY = {
-    4: {"gpt2-tiny": {("4", None), ("2x2", None), ("4", "zero3"), ("2x2", HYBRID)}},
+    4: {"gpt2-tiny": {("2x2", None), ("4", "zero3")}, "vgg19-tiny": {("2x2", None)}},
     8: {"gpt2-tiny": {("2x4", None), ("2x4", HYBRID)}},
 }
-ON_MANY[4]["vgg19-tiny"] = {("2x2", None), ("2x2", HYBRID)}
 """Cases that always run on four and eight ranks, where a case takes longest: mainly attention on two axes, and on
 four ranks convolutions. Other presets run on two ranks, and with uneven shards on three and four ranks."""
 
@@ -85,21 +84,26 @@ four ranks convolutions. Other presets run on two ranks, and with uneven shards 
 EXACT = (torch.float64, "adamw")
 """Presets and searched plans that always run have the same precision and optimizer, so that they share captures."""
 
+PRESETS = {"mlp-tiny": "tp", "gpt2-tiny": "zero3", "bert-tiny": "tp", "vit-tiny": "dp", "vgg19-tiny": "zero3"}
+"""The preset under which each model always runs; other files run models under the other ones, on uneven shards too."""
+
+IN_FLOAT32 = ("mlp-tiny", "gpt2-tiny")
+"""The models whose searched plan always runs in float32 with SGD; those of the others run exactly."""
+
 
 def is_quick(name: str) -> bool:
-    """Return whether a case always runs: AdamW in float64, and searched plans in float32 on two ranks."""
-    each = CASES[name]
+    """Return whether a case always runs: AdamW in float64, and two searched plans in float32 on two ranks."""
+    each, model = CASES[name], str(CASES[name].step)
     mesh = "x".join(str(axis.size) for axis in each.mesh.axes)
     if each.mesh.device_count > 2:
-        plans = ON_MANY[each.mesh.device_count].get(str(each.step), set[tuple[str, str | None]]())
+        plans = ON_MANY[each.mesh.device_count].get(model, set[tuple[str, str | None]]())
         return each in (HIERARCHICAL, IN_PHASES, IN_PARTS) or (
             (each.dtype, each.optimizer) == EXACT and (mesh, each.pins) in plans
         )
     if each.pins is None:
-        return (mesh, each.dtype, each.optimizer) in (("2", torch.float32, "sgd"), ("2x1", torch.float64, "adamw"))
-    # On 2x1 the hybrid is data parallelism. Each model runs with two of the three presets.
-    left_out = ("dp", "tp", "zero3")[MODELS.index(str(each.step)) % 3]
-    return (each.dtype, each.optimizer) == EXACT and each.pins not in (HYBRID, left_out)
+        way = ("2", torch.float32, "sgd") if model in IN_FLOAT32 else ("2x1", *EXACT)
+        return (mesh, each.dtype, each.optimizer) == way
+    return (each.dtype, each.optimizer) == EXACT and each.pins == PRESETS[model]
 
 
 results = results_of(CASES)
@@ -113,10 +117,11 @@ def test_a_program_trains_as_one_device_does(name: str, results: Callable[[str],
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("model", MODELS)
+# These always run on two axes.
+@pytest.mark.parametrize("model", names_of(MODELS, lambda model: model in ON_MANY[4]))
 def test_searched_plans_communicate(model: str):
     """A searched plan has communication; otherwise the cases above would compare one device with itself."""
-    searched = case(model, "2x2", None, torch.float32, "sgd")
+    searched = case(model, "2x2", None, *EXACT)
     assert "comm." in compile_case(searched, imported(searched)).program
 
 

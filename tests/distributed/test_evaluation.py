@@ -21,10 +21,13 @@ from shardwright.runtime.spawn import RankError, run_ranks
 THOROUGH = {
     "classifier on 2, dp",
     "classifier on 2, tp",
+    "classifier on 2, zero3",
+    "classifier on 2, searched",
     "classifier on 2, uneven",
     "classifier on 2x2, hybrid",
     "classifier on 2 of 3",
     "language on 2 of 3, accumulated",
+    "language on 2 of 3, in stages",
     "language on 2, in stages",
     "language on 2, tp",
     "language on 4, in stages",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import dropout_steps
@@ -84,12 +85,19 @@ CASES["mixtral-tiny, duplex"] = time_cuts.FORMS["duplex"].case("mixtral-tiny")
 THOROUGH = {
     *(f"gpt2, {form}, 2x2, float64" for form in FORMS),
     *(f"{model}, {form}, 4 uneven, float64" for form in FORMS for model in ("bert", "gpt2")),
-    "gpt2, accumulation, 2x2 uneven, float32",
+    *(f"gpt2, {form}, 2x2 uneven, float32" for form in FORMS),
+    "gpt2, accumulation, 2, float64",
     "gpt2, duplex, 2x2 uneven, float64",
+    "bert, accumulation, 2x2, float64",
     "vit, duplex, 2, float64",
-    "vit, accumulation, 2x2 uneven, float64",
+    *(f"vit, {form}, 2x2 uneven, float64" for form in FORMS),
+    "bert-sgmoe-tiny, accumulate",
+    "mixtral-tiny, duplex",
 }
-"""Cases that run only with `--thorough`: other models, dropout, or the interpreter cover them."""
+"""
+Cases that run only with `--thorough`: other models, dropout, or the interpreter, which always runs other experts in
+`test_cut_in_time.py`, cover them.
+"""
 
 results = results_of(CASES)
 
@@ -102,9 +110,10 @@ def test_parts_train_as_the_whole_batch_does(name: str, results: Callable[[str],
     assert result.passed, str(result)
 
 
-# The other models run on processes in the test above.
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("model", names_of(("gpt2", "bert", "vit"), lambda model: model == "gpt2"))
+# The other models, and accumulation, run on processes in the test above.
+@pytest.mark.parametrize(
+    ("model", "form"), names_of(product(("gpt2", "bert", "vit"), FORMS), lambda each: each == ("gpt2", "duplex"))
+)
 def test_parts_train_as_the_whole_batch_does_when_interpreted(model: str, form: str):
     result = check_interpreted(replace(case(model, form, "4 uneven", "float64"), steps=2))
     assert result.passed, str(result)

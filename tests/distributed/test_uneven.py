@@ -76,10 +76,11 @@ ALWAYS = {4: ("gpt2-tiny", "vgg19-tiny"), 3: ("mlp-tiny", "vit-tiny")}
 
 def is_quick(name: str) -> bool:
     """Return whether a case runs without `--thorough`."""
-    world, fixed = CASES[name].mesh.device_count, FIXED[CASES[name].mesh.device_count]
-    if CASES[name].ratios not in fixed:
-        return True
-    return CASES[name].step == ALWAYS[world][fixed.index(CASES[name].ratios) % 2]
+    each, fixed = CASES[name], FIXED[CASES[name].mesh.device_count]
+    if each.ratios in fixed:
+        return each.step == ALWAYS[each.mesh.device_count][fixed.index(each.ratios) % 2]
+    # No fixed shares run under ZeRO-3, and random shares under another preset differ from fixed ones in numbers only.
+    return each.pins == "zero3" or each.ratios == CheckCase.ratios
 
 
 INTERPRETED = {str(each): each for each in interpreted()}
@@ -96,13 +97,14 @@ def test_uneven_shards_train_as_one_device_does(name: str, results: Callable[[st
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("name", covering(INTERPRETED))
+@pytest.mark.parametrize("name", covering(INTERPRETED, every=5))
 def test_uneven_shards_are_right_before_lowering(name: str):
     result = check_interpreted(replace(INTERPRETED[name], steps=2))
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("model", MODELS)
+# Those of these models always run on ranks.
+@pytest.mark.parametrize("model", names_of(MODELS, lambda model: model in ("mlp-tiny", "gpt2-tiny")))
 def test_searched_plans_are_uneven(model: str):
     """A searched plan has uneven shards; otherwise the cases above would compare even shards."""
     program = compile_case(case := uneven(model, "0.4,0.3,0.2,0.1", None), imported(case)).program
