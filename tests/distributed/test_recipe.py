@@ -62,10 +62,14 @@ THOROUGH = {
     "gpt2 on 2x2, hybrid",
     "gpt2 on 2x2, searched",
     "gpt2 on 2, accumulated",
+    "gpt2 on 2, searched",
     "vgg on 2, searched",
+    "vgg on 2, zero3",
     "vit on 2, searched",
     "moe on 2, searched",
+    "moe on 2, zero3",
     "lora on 2, zero3",
+    "lora on 4, zero3",
 }
 """Cases that run only with `--thorough`: others cover the plan, partly in the interpreter, and others the model."""
 
@@ -81,7 +85,11 @@ def test_a_recipe_trains_as_on_one_device(name: str, results: Callable[[str], Ch
     assert {"metric", "gradient"} <= {worst.kind for worst in result.errors}
 
 
-@pytest.mark.parametrize("name", ["gpt2 on 2x2, searched", "gpt2 on 2, accumulated", "vgg on 2, zero3"])
+INTERPRETED = ("gpt2 on 2x2, searched", "gpt2 on 2, accumulated", "vgg on 2, zero3")
+
+
+# A searched plan on two axes always runs on ranks.
+@pytest.mark.parametrize("name", names_of(INTERPRETED, lambda name: "searched" not in name))
 def test_a_recipe_is_right_before_lowering(name: str):
     result = check_interpreted(replace(CASES[name], steps=2))
     assert result.passed, str(result)

@@ -65,29 +65,36 @@ CASES = {
 }
 
 
+THOROUGH = {"bert on 2, float64", "bert on 4, float32", "gpt2 on 4, uneven"}
+"""Cases that run only with `--thorough`: the others have each model, mesh, precision and form of time."""
+
+
+def is_quick(name: str) -> bool:
+    """Return whether a case runs without `--thorough`."""
+    return name not in THOROUGH
+
+
 results = results_of(CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", names_of(CASES, is_quick))
 def test_a_split_vocabulary_trains_as_a_whole_one_does(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize(
-    "name",
-    names_of(
-        ("gpt2 on 2x2, float64", "bert on 4, one without words", "gpt2 in two stages"), lambda name: "2x2" not in name
-    ),
-)
+INTERPRETED = ("gpt2 on 2x2, float64", "bert on 4, one without words", "gpt2 in two stages")
+
+
+@pytest.mark.parametrize("name", names_of(INTERPRETED, lambda name: "stages" in name))
 def test_the_interpreter_agrees(name: str):
     result = check_interpreted(CASES[name])
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", names_of(CASES, is_quick))
 def test_programs_split_the_vocabulary(name: str):
     """Programs split the vocabulary; otherwise the cases above would not test a split vocabulary."""
     program = compile_case(CASES[name], imported(CASES[name])).program
