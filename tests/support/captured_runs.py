@@ -14,6 +14,7 @@ from shardwright.api.checking.counter_random import counter_random
 from shardwright.ir.counter import step_seed
 from shardwright.lowering.capture.calling import Batch, batch_items, compute_loss
 from shardwright.lowering.capture.capture import CapturedStep
+from shardwright.lowering.capture.captured import ORIGIN, Origin
 from shardwright.lowering.fused import attention_ops
 from shardwright.runtime import fused_attention as kernels
 
@@ -55,6 +56,28 @@ def tensor_named(model: nn.Module, name: str) -> torch.Tensor:
     """A parameter, buffer or plain attribute by its dotted name."""
     owner, _, attribute = name.rpartition(".")
     return getattr(model.get_submodule(owner), attribute)
+
+
+def op_name(node: torch.fx.Node) -> str:
+    """The name of the op that a node calls, without its overload."""
+    assert callable(node.target)
+    return node.target.__name__.split(".")[0]
+
+
+def graph_calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
+    """The calls of a graph, each with its place in the source."""
+    return [(n, n.meta[ORIGIN]) for n in step.graph.nodes if n.op not in ("placeholder", "output")]
+
+
+def doubled(batch: Any) -> Any:
+    """A batch with its floating tensors in float64."""
+
+    def double(item: Any) -> Any:
+        return item.double() if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+
+    if isinstance(batch, dict):
+        return {key: double(item) for key, item in batch.items()}
+    return tuple(double(item) for item in batch)
 
 
 def run_captured(step: CapturedStep, model: nn.Module, batch: Batch, dtype: torch.dtype | None = None) -> Results:

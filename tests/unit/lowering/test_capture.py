@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import operator
 import random
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
+from captured_runs import graph_calls, op_name
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -29,10 +29,8 @@ from shardwright.lowering.capture.capture import (
     capture_step,
 )
 from shardwright.lowering.capture.captured import ORIGIN, Origin
-from shardwright.lowering.fused.table import BY_DEFINITION
-from shardwright.models import MODELS, training_step
+from shardwright.models import training_step
 
-TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
 SGD = partial(torch.optim.SGD, lr=0.1)
 X, Y = torch.ones(4, 6), torch.zeros(4, dtype=torch.int64)
 OUTSIDE = torch.ones(3, requires_grad=True)
@@ -44,54 +42,10 @@ def captured(name: str) -> CapturedStep:
     return capture_step(step.model, step.loss, step.optimizer, step.batch)
 
 
-def op_name(node: torch.fx.Node) -> str:
-    assert callable(node.target)
-    return node.target.__name__.split(".")[0]
-
-
-def calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
-    return [(n, n.meta[ORIGIN]) for n in step.graph.nodes if n.op not in ("placeholder", "output")]
-
-
-@pytest.fixture(scope="module", params=TINY)
-def shipped(request: pytest.FixtureRequest) -> tuple[str, CapturedStep]:
-    """Return the name of a shipped model and its step, captured once for all tests of the model."""
-    return request.param, captured(request.param)
-
-
-def test_a_graph_has_ops_of_known_form_and_all_results_are_used(shipped: tuple[str, CapturedStep]) -> None:
-    _, step = shipped
-    allowed = (operator.getitem, *BY_DEFINITION)
-    for node, _ in calls(step):
-        assert node.op == "call_function"
-        assert isinstance(node.target, torch._ops.OpOverload) or node.target in allowed
-        assert "meta" not in str(node.target)
-        assert node.users
-        assert "val" in node.meta
-    banned = {"detach", "alias", "lift_fresh_copy", "_unsafe_view"}
-    assert not banned & {op_name(node) for node, _ in calls(step)}
-    placeholders = step.graph.find_nodes(op="placeholder")
-    assert [tuple(p.meta["val"].shape) for p in placeholders] == [given.shape for given in step.inputs]
-    assert len(step.graph.output_node().args[0]) == len(step.outputs)  # type: ignore[arg-type]
-
-
-def test_every_node_has_a_line_and_backward_the_layer_of_its_forward(shipped: tuple[str, CapturedStep]) -> None:
-    name, step = shipped
-    model = training_step(name).build_model()
-    layers = {path for path, _ in model.named_modules()}
-    forward = {origin.layer for _, origin in calls(step) if origin.phase == "forward"}
-    for node, origin in calls(step):
-        assert origin.layer in layers
-        assert origin.line > 0, node
-        assert Path(origin.file).is_file()
-        if origin.phase == "backward":
-            assert origin.layer in forward
-
-
 def test_places_in_gpt2() -> None:
     step = captured("gpt2-tiny")
     by_op: dict[tuple[str, str], list[Origin]] = {}
-    for node, origin in calls(step):
+    for node, origin in graph_calls(step):
         by_op.setdefault((origin.layer, op_name(node)), []).append(origin)
     attend = by_op["h.1.attn", "attention"] + by_op["h.1.attn", "attention_backward"]
     assert [origin.phase for origin in attend] == ["forward", "backward"]
@@ -106,7 +60,7 @@ def test_places_in_gpt2() -> None:
 
 def test_places_without_a_line_of_the_users_fall_back_on_torch() -> None:
     step = capture_step(nn.Sequential(nn.Linear(6, 3), nn.ReLU()), F.cross_entropy, SGD, (X, Y))
-    by_layer = {origin.layer: Path(origin.file).name for _, origin in calls(step)}
+    by_layer = {origin.layer: Path(origin.file).name for _, origin in graph_calls(step)}
     assert by_layer == {"0": "linear.py", "1": "functional.py", "": "functional.py"}
 
 

@@ -10,59 +10,24 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from captured_runs import compare, run_captured, run_eager
+from captured_runs import compare, doubled, run_captured, run_eager
 from torch import nn
 
 from shardwright.lowering.capture.calling import compute_loss
 from shardwright.lowering.capture.capture import CapturedStep, capture_step
 from shardwright.lowering.capture.captured import ORIGIN
-from shardwright.models import MODELS, training_step
-from shardwright.models.bert import BertConfig, bert_step
-from shardwright.models.gpt2 import GPT2Config, gpt2_step
-from shardwright.models.vgg import VGGConfig, vgg_step
 
-LATER = ("resnet50", "transgan", "mixtral", "utransformer", "vit-switch", "bert-sgmoe")
-"""Shipped models whose programs test_zoo.py or test_random_strategies.py compares with eager PyTorch."""
-TINY = sorted({name for name in MODELS if name.endswith("-tiny")} - {f"{name}-tiny" for name in LATER})
-GPT2 = GPT2Config(layers=1, width=16, heads=2, vocabulary=23, positions=8, attention="decomposed")
-BERT = BertConfig(layers=1, width=16, heads=2, vocabulary=23, positions=8, attention="fused")
-FORMS = {
-    "gpt2-decomposed": lambda: gpt2_step(GPT2, batch=3, length=8),
-    "bert-fused": lambda: bert_step(BERT, batch=3, length=8),
-    "vgg-batch-norm": lambda: vgg_step(
-        VGGConfig(widths=(2, 2, 2, 2, 2), hidden=8, image=32, classes=3, batch_norm=True), batch=4
-    ),
-}
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 def check(model: nn.Module, loss: Callable[..., Any] | None, batch: Any) -> CapturedStep:
     """Capture a model, run it with its weights in float64, and compare with eager PyTorch."""
     model = model.double()
-    batch = _doubled(batch)
+    batch = doubled(batch)
     expected = run_eager(model, loss, batch)
     step = capture_step(model, loss, SGD, batch)
     compare(run_captured(step, model, batch), expected, tol=1e-10)
     return step
-
-
-def _doubled(batch: Any) -> Any:
-    def double(item: Any) -> Any:
-        return item.double() if isinstance(item, torch.Tensor) and item.is_floating_point() else item
-
-    if isinstance(batch, dict):
-        return {key: double(item) for key, item in batch.items()}
-    return tuple(double(item) for item in batch)
-
-
-@pytest.mark.parametrize("name", [*TINY, *FORMS])
-def test_shipped_models_equal_eager_pytorch(name: str) -> None:
-    step = FORMS[name]() if name in FORMS else training_step(name)
-    torch.manual_seed(0)
-    model = step.build_model().double()
-    batch = _doubled(step.batch)
-    captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=torch.float64)
-    compare(run_captured(captured, model, batch), run_eager(model, step.loss, batch), tol=1e-10)
 
 
 Wrap = Callable[[torch.Tensor], Any]
