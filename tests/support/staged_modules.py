@@ -102,6 +102,9 @@ MODELS: dict[str, Callable[[], Blocks]] = {
     "batch norm in eval mode": partial(Blocks, make=frozen_norm),
 }
 
+ON_RANKS = ("used and written again", "batch norm in front", "batch norm in eval mode")
+"""Models that always train on ranks; the others always run in the interpreter."""
+
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(number)

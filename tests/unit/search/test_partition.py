@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from launches import covering
 
 from shardwright.passes.stages.partition import Partition, StageCost, partition
 
@@ -82,11 +83,14 @@ def least_of_all_cuts(layers: int, stages: int, batches: int, compute: StageCost
     return float((total + (batches - 1) * largest).min())
 
 
-@pytest.mark.parametrize("stages", [2, 4, 8])
-@pytest.mark.parametrize(("profile", "tensor"), [("gpt2_G4", "1"), ("gpt2_P3", "4"), ("transgan_P3", "2")])
-def test_equals_brute_force_on_amps_profiles(stages: int, profile: str, tensor: str):
+TENSORS = {"gpt2_G4": "1", "gpt2_P3": "4", "transgan_P3": "2"}
+"""The degree of tensor parallelism of each profile."""
+
+
+@pytest.mark.parametrize(("stages", "profile"), covering([2, 4, 8], TENSORS, every=3))
+def test_equals_brute_force_on_amps_profiles(stages: int, profile: str):
     for micro_batch in (1, 8):
-        layers, compute, communicate = amp_costs(profile, tensor, micro_batch)
+        layers, compute, communicate = amp_costs(profile, TENSORS[profile], micro_batch)
         found = partition(layers, stages, BATCH // micro_batch, compute, communicate)
         least = least_of_all_cuts(layers, stages, BATCH // micro_batch, compute, communicate)
         assert found.seconds == pytest.approx(least, rel=1e-9)
