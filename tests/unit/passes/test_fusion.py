@@ -2,6 +2,7 @@
 
 import pytest
 from ir_files import context, parse
+from launches import names_of
 from split_cluster import split_cluster
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation
@@ -109,7 +110,11 @@ def test_a_kernel_costs_its_bytes_and_one_launch():
     assert predict(step_functions(module)[0], cluster).compute_seconds == pytest.approx(seconds, rel=0.1)
 
 
-@pytest.mark.parametrize(("model", "pins"), [("gpt2-tiny", "dp"), ("gpt2-tiny", "tp"), ("unet-tiny", "zero3")])
+CASES = [("gpt2-tiny", "dp"), ("gpt2-tiny", "tp"), ("unet-tiny", "zero3")]
+
+
+# Data parallelism has the fewest forms of ops, all of which the other plans have as well.
+@pytest.mark.parametrize(("model", "pins"), names_of(CASES, lambda case: case != ("gpt2-tiny", "dp")))
 def test_the_least_parts_are_a_lower_bound_for_every_op(model: str, pins: str):
     cluster = split_cluster(parse_mesh("dp=2,tp=2"))
     step = training_step(model)

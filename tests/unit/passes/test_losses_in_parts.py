@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from launches import covering
 from time_cuts import FORMS
 from torch import nn
 
@@ -99,15 +100,13 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["accumulate", "2 stages"])
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("name", "way"), covering(STEPS, ["accumulate", "2 stages"]))
 def test_a_micro_batched_loss_equals_one_device(name: str, way: str):
     result = check_interpreted(FORMS[way].case(STEPS[name], steps=1))
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("way", ["accumulate", "2 stages"])
-@pytest.mark.parametrize("precision", ["fp16-mixed", "bf16-mixed"])
+@pytest.mark.parametrize(("precision", "way"), covering(["fp16-mixed", "bf16-mixed"], ["accumulate", "2 stages"]))
 def test_a_micro_batched_mean_in_mixed_precision_equals_one_device(precision: Precision, way: str):
     def step() -> TrainingStep:
         given = cross_entropy()

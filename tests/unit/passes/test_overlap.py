@@ -3,8 +3,10 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import pytest
+from launches import covering, names_of
 from split_cluster import split_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -43,9 +45,14 @@ OPTIONS = [
 ]
 
 
+@cache
+def shipped(model: str) -> ModuleOp:
+    return import_training_step(training_step(model))
+
+
 def imported(model: str, cluster: Cluster) -> ModuleOp:
     """Return a shipped model's step on a cluster."""
-    module = import_training_step(training_step(model))
+    module = shipped(model).clone()
     block = module.body.block
     assert block.first_op is not None
     block.insert_ops_before([MeshOp(cluster.mesh), ClusterOp(cluster)], block.first_op)
@@ -82,14 +89,13 @@ def communications(module: ModuleOp) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
+@pytest.mark.parametrize(("preset", "options"), covering(["dp", "tp", "zero3"], OPTIONS))
 def test_results_stay_equal(preset: str, options: str):
     before = planned("mlp-tiny", split_cluster(parse_mesh("dp=2,tp=2")), preset)
     check_pass(before, overlapped(before, options), "overlap")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", names_of(range(8), lambda seed: seed < 4))
 def test_results_stay_equal_under_any_strategy(seed: int):
     mesh = parse_mesh("dp=2,tp=2")
     before = imported("mlp-tiny", split_cluster(mesh))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, combinations
 from math import inf
 
@@ -84,7 +85,12 @@ def test_no_choice_is_better_in_both_seconds_and_bytes(graph: Graph, part: float
 
 
 def deep() -> ModuleOp:
-    """Return a step of six equal layers on four devices."""
+    """Return a copy of a step of six equal layers on four devices."""
+    return _deep().clone()
+
+
+@cache
+def _deep() -> ModuleOp:
     config = GPT2Config(layers=6, width=32, heads=4, vocabulary=101, positions=24)
     module = import_training_step(gpt2_step(config, batch=8, length=16))
     add_cluster(module, find_cluster("local-4"))

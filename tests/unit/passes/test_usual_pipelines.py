@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ir_files import context, parse
+from launches import names_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
@@ -41,7 +42,8 @@ def ops_of(module: ModuleOp) -> Counter[str]:
     return Counter(op.name for op in module.walk() if isinstance(op, ComputeOp) and not is_update(op))
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+# The pipeline of stages that take turns has the passes of the other two.
+@pytest.mark.parametrize("name", names_of(PIPELINES, lambda name: name not in ("flat", "duplex")))
 def test_texts_are_equal_after_every_pass_and_a_plan_can_be_searched_again(name: str):
     def on_before(each: ModulePass, module: ModuleOp) -> None:
         ctx = context()
