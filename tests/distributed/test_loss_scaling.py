@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import recipe_steps
@@ -16,6 +16,7 @@ from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import SEED, CheckCase, CheckResult
 from shardwright.api.checking.reference import EagerRun
+from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.scale_loss import SCALE
 
@@ -30,12 +31,17 @@ ADAMW = partial(torch.optim.AdamW, lr=1e-3)
 ASGD = partial(torch.optim.ASGD, lr=1e-2)
 
 
+@cache
+def step_of(optimizer: Callable[..., torch.optim.Optimizer]) -> Callable[[], TrainingStep]:
+    """Return the same function for the same step, so that the step is captured once."""
+    return partial(recipe_steps.scaled_gpt2, optimizer)
+
+
 def case(
     optimizer: Callable[..., torch.optim.Optimizer], pins: str | None = None, pipeline: str | None = None
 ) -> CheckCase:
     mesh = parse_mesh("2")
-    make = partial(recipe_steps.scaled_gpt2, optimizer)
-    return CheckCase(make, mesh, pins, steps=STEPS, cluster=split_cluster(mesh), pipeline=pipeline)
+    return CheckCase(step_of(optimizer), mesh, pins, steps=STEPS, cluster=split_cluster(mesh), pipeline=pipeline)
 
 
 CASES = {

@@ -65,7 +65,7 @@ def test_the_program_is_equal_to_one_device(name: str, form: str, dtype: torch.d
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("number", [4, 14])
+@pytest.mark.parametrize("number", covering([4, 14]))
 def test_a_random_model_can_be_accumulated(number: int):
     found = outcome_of(number, check=True)
     assert found.refusal == ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ir_files import context
+from launches import covering
 from split_cluster import split_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -63,8 +64,7 @@ def after(module: ModuleOp, pipeline: str) -> ModuleOp:
     return made
 
 
-@pytest.mark.parametrize("name", PINS_OF)
-@pytest.mark.parametrize("stages", ["", 'partition-stages{stages=2 ranks="4,4"}'])
+@pytest.mark.parametrize(("stages", "name"), covering(["", 'partition-stages{stages=2 ranks="4,4"}'], PINS_OF))
 def test_constraints_read_from_the_ir_equal_the_pins(name: str, stages: str):
     pins = load_pins(PINS_OF[name])
     module = after(imported(), stages)

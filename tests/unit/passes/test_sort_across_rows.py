@@ -37,7 +37,8 @@ def lists_of(module: ModuleOp) -> set[int]:
     return {shape_of(op.args[0])[0] for op in module.walk() if isinstance(op, AtenOp) and "grouped" in op.name}
 
 
-@pytest.mark.parametrize("name", names_of(LISTS, lambda name: name in ("tp", "zero3, recomputed", "uneven")))
+# One list for each device, and as many as rows; the other cases have numbers between these.
+@pytest.mark.parametrize("name", names_of(LISTS, lambda name: name in ("zero3, recomputed", "uneven")))
 def test_a_device_has_one_list_if_rows_are_split_evenly(name: str):
     axes, given, lists = LISTS[name]
     mesh = Mesh.of(**axes)

@@ -13,7 +13,7 @@ PIPELINE = "prepare,search-strategy,split-batch{{parts={parts}}},communicate,fin
 
 
 @pytest.mark.parametrize(
-    ("model", "mesh", "parts"), covering(["gpt2-tiny", "bert-tiny", "vit-tiny"], ["2", "2x1"], [2, 4])
+    ("model", "mesh", "parts"), covering(["gpt2-tiny", "bert-tiny", "vit-tiny"], ["2", "2x1"], [2, 4], every=3)
 )
 def test_the_parts_sum_to_the_whole(model: str, mesh: str, parts: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shardwright.api.compile.emit_python", lambda *args, **named: "")

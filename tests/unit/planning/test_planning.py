@@ -2,9 +2,11 @@
 
 import pickle
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+from launches import covering
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -268,12 +270,16 @@ def test_zero3_gathers_in_each_part_if_copies_for_all_parts_do_not_fit():
         assert again.candidate.layout.per_part == per_part
 
 
-@pytest.mark.parametrize("parts", [2, 8])
-@pytest.mark.parametrize("name", ["dp", "tp", "zero3"])
+@cache
+def two_layers() -> ModuleOp:
+    config = GPT2Config(layers=2, width=32, heads=4, vocabulary=101, positions=24)
+    return prepared(import_training_step(gpt2_step(config, batch=32, length=16)))
+
+
+@pytest.mark.parametrize(("name", "parts"), covering(["dp", "tp", "zero3"], [2, 8]))
 def test_the_search_knows_the_memory_of_a_batch_in_parts(name: str, parts: int):
     """The search does not model each buffer of the loop, so its peak may be a little off."""
-    config = GPT2Config(layers=2, width=32, heads=4, vocabulary=101, positions=24)
-    module, cluster = prepared(import_training_step(gpt2_step(config, batch=32, length=16))), find_cluster("local-4")
+    module, cluster = two_layers().clone(), find_cluster("local-4")
     add_cluster(module, cluster)
     compiler = CandidateCompiler(module, cluster)
     solved = compiler.solve(Candidate(Layout(compiler.own_mesh, "accumulate", parts), preset((name, ("gpu",)))))
