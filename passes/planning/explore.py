@@ -156,7 +156,7 @@ class Explorer(Race):
 
     def _enter(self, batch: Iterable[Candidate], *, to_the_end: bool = False) -> None:
         """Consider the candidates of a batch that the user's decisions allow."""
-        self._consider([asked for asked in map(self._as_asked, batch) if self._is_open(asked)], to_the_end=to_the_end)
+        self.consider([asked for asked in map(self._as_asked, batch) if self._is_open(asked)], to_the_end=to_the_end)
 
     def _first_batches(self) -> Iterator[list[Candidate]]:
         """Yield plain candidates on the cluster's own mesh."""

@@ -78,6 +78,8 @@ class Race:
         self.fingerprints: dict[Candidate, object] = {}
         self.least_ratios: dict[Layout, float] = {}
         """Maps stages to the least ratio of a simulated step to its estimate."""
+        self.ideal: dict[Candidate, float] = {}
+        """Maps presets with shares by speed to an estimate of their step, from the preset with even shares."""
 
     @property
     def best(self) -> CandidateEvaluation | None:
@@ -164,7 +166,7 @@ class Race:
                 whole.append(solved)
         self._judge(whole)
 
-    def _consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
+    def consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
         """
         Solve the candidates of a batch, and finish them in the order of their optimistic estimates.
 
@@ -176,12 +178,14 @@ class Race:
             if self._is_over and not to_the_end:
                 break
             self.tried.update(chunk)
-            for candidate, result in zip(chunk, self.trials.solve(list(chunk), self._known_seconds), strict=True):
+            hopeful = [candidate for candidate in chunk if not self._is_hopeless(candidate)]
+            for candidate, result in zip(hopeful, self.trials.solve(hopeful, self._known_seconds), strict=True):
                 if isinstance(result, str):
                     self._log(Note(candidate, None, result))
                 else:
                     solved.append(result)
                     self.allowance.spent += result.work
+                    self._estimate_by_speed(result)
         solved.sort(key=lambda attempt: attempt.optimistic)
         for at in range(0, len(solved), AT_ONCE):
             # Solving has already been paid for, so the most promising candidates are always finished.
@@ -220,6 +224,22 @@ class Race:
             self.estimates[attempt.candidate] = judged.seconds
             self.attempts[attempt.candidate] = attempt
         self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
+
+    def _estimate_by_speed(self, attempt: SolvedCandidate) -> None:
+        """Estimate a preset with shares by speed, whose collectives take no less time than those of even shares."""
+        layout, choice = attempt.candidate.layout, attempt.candidate.choice
+        is_even_preset = bool(choice.presets) and not choice.balanced and layout.stages == len(attempt.solved) == 1
+        if is_even_preset and len(self.cluster.kinds_used) > 1:
+            (solved,), least = attempt.solved, self.bench.times.least(layout)
+            compute = sum(sums.compute for sums in solved.sums)
+            balanced = replace(attempt.candidate, choice=replace(choice, balanced=True))
+            self.ideal[balanced] = solved.optimistic_seconds(least / compute if compute else 1.0)
+
+    def _is_hopeless(self, candidate: Candidate) -> bool:
+        """Return whether a candidate leaves the race before it is solved: with ideal shares it is still too slow."""
+        if is_worse := self._is_worse(estimate := self.ideal.get(candidate, 0.0)):
+            self._log(Note(candidate, estimate, "by an estimate"))
+        return is_worse
 
     def _is_settled(self, attempt: SolvedCandidate) -> bool:
         """Return whether a candidate leaves the race, since its estimate is too slow or it repeats another one."""

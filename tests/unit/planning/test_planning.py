@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from launches import covering
+from split_cluster import unequal_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -198,6 +199,32 @@ def test_an_estimate_does_not_count_what_is_slow_on_different_devices_as_slow_on
     solved = bench.solve(Candidate(Layout(bench.own_mesh), preset(("dp", ("gpu",)))))
     made = bench.finish(solved)
     assert bench.optimistic_seconds(solved) <= made.seconds < solved.optimistic_seconds()
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 100.0])
+def test_a_preset_is_not_solved_for_shares_by_speed_if_even_ideal_shares_leave_it_too_slow(
+    slowdown: float, monkeypatch: pytest.MonkeyPatch
+):
+    """The estimate for ideal shares is no higher than that for shares by speed, whatever communication takes."""
+    module = cleaned("mlp-tiny")
+    given = unequal_cluster(Mesh.of(node=2, gpu=2))
+    links = tuple(replace(link, alpha=link.alpha * slowdown, beta=link.beta * slowdown) for link in given.links)
+    add_cluster(module, cluster := replace(given, links=links))
+    bench = CandidateCompiler(module, cluster)
+    estimates: dict[Candidate, float] = {}
+    for choice in presets(bench.own_mesh):
+        race = Explorer(bench, LayoutConstraints(), Allowance(1e9))
+        even = Candidate(Layout(bench.own_mesh), choice)
+        balanced = replace(even, choice=replace(choice, balanced=True))
+        race.consider([even])
+        estimates[balanced] = race.ideal[balanced]
+        assert 0.0 < estimates[balanced] <= bench.optimistic_seconds(bench.solve(balanced)) * (1.0 + 1e-9)
+    monkeypatch.setattr(bench, "solve", None)
+    for balanced, estimate in estimates.items():
+        race = Explorer(bench, LayoutConstraints(), Allowance(1e9))
+        race.ideal, race.worth = {balanced: estimate}, estimate
+        race.consider([balanced])
+        assert [(note.seconds, note.why) for note in race.notes] == [(estimate, "by an estimate")]
 
 
 def test_where_nothing_fits_the_batch_is_cut_into_more_parts():
