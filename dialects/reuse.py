@@ -55,27 +55,28 @@ def memory_of(value: SSAValue) -> SSAValue:
     return value
 
 
-def reusable_operand(op: Operation, position: int) -> int | None:
+def reusable_operands(op: Operation) -> Mapping[int, int]:
     """
-    Return the operand that the result at `position` may overwrite, or None if the result needs new memory.
+    Map each result that may overwrite an operand to this operand, by their positions.
 
-    Positions and operands of a fragment, or of a start, are counted as in `REUSES`.
+    Positions of a fragment, or of a start, are counted as in `REUSES`.
     """
     match op:
         case _ if written := overwritten_by_update(op):
-            return next(operand for operand, result in written if result == position)
+            return {result: operand for operand, result in written}
         case AllReduceOp() | AccumulateOp():
-            return 0
-        case FragmentOp():
-            return position
-        case StartOp():
-            return position if op.collective is CollectiveKind.ALL_REDUCE else None
+            return {0: 0}
         case AtenOp() if op.overload == "add.Tensor" and _is_alike(op):
-            return 0
-        case ForeachOp() if position < op.count:
-            return position
+            return {0: 0}
+        case FragmentOp():
+            count = len(op.outs)
+        case StartOp():
+            count = len(op.args) if op.collective is CollectiveKind.ALL_REDUCE else 0
+        case ForeachOp():
+            count = op.count
         case _:
-            return None
+            count = 0
+    return {position: position for position in range(count)}
 
 
 def _is_alike(op: AtenOp) -> bool:
@@ -102,14 +103,15 @@ def verify_reuses(op: Operation) -> None:
     if len(reused) != results:
         plural = "operands" if isinstance(op, StartOp) else "results"
         raise VerifyException(f"{REUSES} has {len(reused)} entries, expected one for each of {results} {plural}")
+    reusable = reusable_operands(op)
     for position, operand in enumerate(reused):
         if operand == -1:
             continue
-        if operand != (allowed := reusable_operand(op, position)):
+        if operand != (allowed := reusable.get(position)):
             expected = "-1" if allowed is None else f"-1 or {allowed}"
             raise VerifyException(f"{REUSES} has operand {operand} for entry {position}, expected {expected}")
         if any(isinstance(use.operation, TransferOp) for use in operands[operand].uses):
             raise VerifyException(f"{REUSES} has operand {operand}, which a 'pipe.transfer' sends")
-    able = [operand for position, operand in enumerate(reused) if reusable_operand(op, position) is not None]
+    able = [operand for position, operand in enumerate(reused) if position in reusable]
     if reuses_all_or_none(op) and 0 < able.count(-1) < len(able):
         raise VerifyException(f"{REUSES} is {list(reused)}, expected memory of an operand for all results or for none")

@@ -149,7 +149,9 @@ def merge_result_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attri
 def _merged(
     listed: ArrayAttr[DictionaryAttr] | None, count: int, added: Mapping[int, Mapping[str, Attribute | None]]
 ) -> ArrayAttr[DictionaryAttr] | None:
-    merged = ({**entry, **added.get(i, {})} for i, entry in enumerate(_listed(listed, count)))
-    left = [DictionaryAttr({k: v for k, v in entry.items() if v is not None}) for entry in merged]
+    left = list(listed) if listed is not None else [DictionaryAttr({})] * count
+    for index, entries in added.items():
+        merged = {**left[index].data, **entries}
+        left[index] = DictionaryAttr({name: value for name, value in merged.items() if value is not None})
     # Like a parsed function, it has no list if all entries are empty.
     return ArrayAttr(left) if any(entry.data for entry in left) else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from .mesh import Mesh
 from .ratios import Splits
@@ -60,6 +61,7 @@ class Step:
     reduction: Reduction = Reduction.SUM
 
 
+@lru_cache(maxsize=65536)
 def find_step(kind: CollectiveKind, source: Sharding, target: Sharding, mesh: Mesh) -> Step | None:
     """Return the step of `kind` from `source` to `target`, or None if there is none."""
     return next((s for s in _candidates(source, target, mesh) if s.kind is kind), None)

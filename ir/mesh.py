@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
+from .interned import Interned
+
 
 class AxisKind(StrEnum):
     """Whether the parts of an axis are different devices or different times on one device."""
@@ -45,8 +47,8 @@ def _shown(number: int) -> str:
     return str(number) if number < 10**30 else "more than 10**30"
 
 
-@dataclass(frozen=True)
-class Axis:
+@dataclass(frozen=True, eq=False)
+class Axis(metaclass=Interned):
     """One named axis of `size` parts."""
 
     name: str
@@ -60,8 +62,8 @@ class Axis:
             raise ValueError(f'mesh axis "{self.name}" has size {self.size}, expected at least 1')
 
 
-@dataclass(frozen=True)
-class Mesh:
+@dataclass(frozen=True, eq=False)
+class Mesh(metaclass=Interned):
     """An ordered set of axes, major to minor."""
 
     axes: tuple[Axis, ...]

@@ -175,7 +175,8 @@ def rank_extents(size: int, dim: DimSharding, mesh: Mesh) -> tuple[int, ...]:
     return tuple(extents[part] for part in mesh.rank_parts(dim.axes))
 
 
-def largest_local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
+@lru_cache(maxsize=65536)
+def largest_local_shape(shape: tuple[int, ...], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
     """Return the size of the largest part of each dim, as for padded collectives or the slowest device."""
     return tuple(
         largest_part(size, dim, mesh) if dim.axes else size for size, dim in zip(shape, sharding.dims, strict=True)

@@ -138,12 +138,16 @@ def peak_memory(
     limits: Sequence[float] | None = None,
     stage: int | None = None,
     blocks: Sequence[float] = (),
+    roles: Roles | None = None,
 ) -> MemoryPeak:
     """
     Return the peak of every rank of `mesh`, in bytes; `stage` and `blocks` are as in `memory_use`.
 
     The details describe the rank with the largest peak or, if `limits` of the ranks are passed, the rank that exceeds
     its limit by most or comes closest to it.
+
+    Args:
+        roles: the roles of the function's values, if they are known.
     """
     use = memory_use(func, mesh, stage, blocks)
     peaks = use.held.max(axis=0)[use.columns]
@@ -151,7 +155,7 @@ def peak_memory(
     index = int(np.argmax(use.over_time(rank)))
     alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
     listed = tuple(AliveValue(_label(held), size) for held, size in alive[:_LISTED])
-    roles, by_role = Roles(func), dict.fromkeys(MemoryRole, 0)
+    roles, by_role = roles if roles is not None else Roles(func), dict.fromkeys(MemoryRole, 0)
     for held, size in alive:
         by_role[role_of(held, roles)] += size
     return MemoryPeak(tuple(peaks.tolist()), rank, use.run.ops[index], listed, by_role)

@@ -20,7 +20,7 @@ from ...dialects.aten import AtenOp, OpaqueOp
 from ...dialects.compute import element_bytes, shape_of
 from ...dialects.mesh_ops import find_mesh
 from ...dialects.pipe import SCHEDULE, Action, FragmentOp, TransferOp, YieldOp
-from ...dialects.reuse import reusable_operand, reused_by_result, reuses_all_or_none
+from ...dialects.reuse import reusable_operands, reused_by_result, reuses_all_or_none
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ...dialects.stage_program import ScheduledOp, StageProgram, stage_programs
 from ...dialects.staged import Stages
@@ -117,7 +117,11 @@ def event_of(
     reused = None if decide else reused_by_result(op)
     if isinstance(op, StartOp | CollectiveOp):
         return Event(reads, tuple(_collective(op, begin, end, reused)))
-    makes = (_made(op, position, result, begin, end, reused) for position, result in enumerate(results))
+    reusable = reusable_operands(op)
+    makes = (
+        _made(op, result, begin, end, reusable.get(position), None if reused is None else reused[position])
+        for position, result in enumerate(results)
+    )
     return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))
 
 
@@ -129,14 +133,17 @@ def _read_by(op: Operation) -> Iterator[SSAValue]:
             yield value
 
 
-def _made(
-    op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None
-) -> Definition:
-    """Return the definition of a result of an op that is not a collective."""
+def _made(op: Operation, result: SSAValue, begin: int, end: int, over: int | None, taken: int | None) -> Definition:
+    """
+    Return the definition of a result of an op that is not a collective.
+
+    Args:
+        over: index of the operand that the result may overwrite, or None.
+        taken: index of the operand that it overwrites, or -1; None if that is not decided.
+    """
     if isinstance(op, FragmentOp):
         return Definition(result, begin, end)
-    looks, over = viewed_operand(op), reusable_operand(op, position)
-    taken = None if reused is None else reused[position]
+    looks = viewed_operand(op)
     if taken is not None and taken >= 0:
         over = taken
     elif over is not None and not _is_beside(op.operands[over], op):

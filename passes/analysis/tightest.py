@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.cluster import Cluster
-from ..step.step_view import StepView, step_views
+from ..step.step_view import StepView, step_functions, step_views
 from .memory import MemoryPeak, peak_memory
-from .memory_roles import MemoryRole
+from .memory_roles import MemoryRole, Roles
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,23 @@ class TightestRank:
         return self.peak.bytes - self.limit
 
 
-def tightest_rank(view: StepView, cluster: Cluster, limit: float | None = None) -> TightestRank:
+def tightest_rank(
+    view: StepView, cluster: Cluster, limit: float | None = None, roles: Roles | None = None
+) -> TightestRank:
     """
     Return the tightest rank of a function or stage.
 
     Args:
         limit: bytes that every rank may use; by default the memory of its device.
+        roles: the roles of the function's values, if they are known.
     """
     ranks = range(cluster.mesh.device_count)
     limits = [cluster.device(rank).memory if limit is None else limit for rank in ranks]
-    peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
+    peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks, roles)
     return TightestRank(view, peak, limits[peak.rank])
 
 
 def tightest_ranks(module: ModuleOp) -> list[TightestRank]:
     """Return the tightest rank of every step function of a module, or of every stage, by the memory of devices."""
-    return [tightest_rank(view, cluster) for view, cluster in step_views(module)]
+    roles = {func: Roles(func) for func in step_functions(module)}
+    return [tightest_rank(view, cluster, roles=roles[view.func]) for view, cluster in step_views(module)]

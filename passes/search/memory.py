@@ -21,7 +21,7 @@ from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
-from ...dialects.reuse import reusable_operand, reuses_all_or_none
+from ...dialects.reuse import reusable_operands, reuses_all_or_none
 from ...dialects.step import BACKWARD, sharding_of
 from ...dialects.train import overwritten_by_update
 from ...ir.cluster import Cluster
@@ -323,9 +323,10 @@ class _MemoryWalk(ReshardingPlan[Hashable]):
         operands = [self.given.get((op, index), value) for index, value in enumerate(op.operands)]
         mine = [value for value, whole in zip(operands, op.operands, strict=True) if self.view.has(whole)]
         makes: list[Definition] = []
+        looks, reusable = viewed_operand(op), reusable_operands(op)
         for position, result in enumerate(op.results):
             if self.view.has(result):
-                looks, over = viewed_operand(op), reusable_operand(op, position)
+                over = reusable.get(position)
                 if over is not None and isinstance(op, AtenOp):
                     signature = self.strategy.ops[op]
                     over = over if signature.operands[over].dims == signature.results[position].dims else None

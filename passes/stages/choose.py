@@ -17,6 +17,7 @@ from xdsl.dialects.func import FuncOp
 
 from ...dialects.pipe import SCHEDULE, Slot, SlotAttr
 from ...ir.cluster import Cluster
+from ..analysis.memory_roles import Roles
 from ..analysis.simulation.alone import seconds_alone
 from ..analysis.simulation.simulate import Simulator, places_of
 from ..analysis.tightest import TightestRank, tightest_rank
@@ -91,7 +92,7 @@ class _ScheduleChoice:
         budget: MemoryBudget,
     ) -> None:
         self.func, self.works, self.deliveries, self.shape = func, works, deliveries, shape
-        self.clusters, self.budget = clusters, budget
+        self.clusters, self.budget, self.roles = clusters, budget, Roles(func)
         self.simulator = Simulator(func, places_of(func, clusters, whole))
         runs, crossing = seconds_alone(self.simulator)
         self.times = PipelineTimes(tuple(works), tuple(deliveries), shape.parts, runs, crossing)
@@ -178,7 +179,8 @@ class _ScheduleChoice:
         set_schedule(self.func, slots)
         for stage in stages:
             cluster = self.clusters[stage]
-            yield tightest_rank(StepView(self.func, cluster.mesh, stage), cluster, self.budget.bytes)
+            view = StepView(self.func, cluster.mesh, stage)
+            yield tightest_rank(view, cluster, self.budget.bytes, self.roles)
 
     def _seconds(self, slots: Slots) -> float:
         set_schedule(self.func, slots)

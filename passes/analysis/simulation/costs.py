@@ -16,7 +16,7 @@ from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
 from ..compute import copying, has_tables, is_uneven, local_bytes, op_work, slice_work
-from ..durations import Copies, communication_of
+from ..durations import CollectiveWork, Copies, communication_of
 from ..fusion import ALONE, Parts
 
 Seconds: TypeAlias = tuple[float, ...]
@@ -42,11 +42,12 @@ class OpCosts:
         self.launches = tuple(device.launch for device in self.devices)
         self.none = (0.0,) * len(self.ranks)
         self._known = _known(cluster, self.ranks)
+        self._communications: dict[CollectiveOp | StartOp, CollectiveWork] = {}
 
     def __call__(self, op: Operation) -> Seconds:
         """Return the seconds of `op`, or the seconds before an op communicates; 0 for an op without work."""
         if isinstance(op, StartOp):
-            starting = communication_of(op, self.cluster.mesh).start_seconds(self.cluster)
+            starting = self.communication(op).start_seconds(self.cluster)
             packing = self._seconds(self.works(op))
             return tuple(launch + starting + more for launch, more in zip(self.launches, packing, strict=True))
         if not isinstance(op, ComputeOp) or (signature := op.signature) is None:
@@ -56,6 +57,12 @@ class OpCosts:
             seconds = self._known[key] = self._seconds(self.works(op))
         return seconds
 
+    def communication(self, op: CollectiveOp | StartOp) -> CollectiveWork:
+        """Return the work of a collective op."""
+        if (work := self._communications.get(op)) is None:
+            work = self._communications[op] = communication_of(op, self.cluster.mesh)
+        return work
+
     def after(self, op: Operation) -> Seconds:
         """Return the seconds of the work that remains after `op` has communicated."""
         return self._seconds(self.works_after(op))
@@ -64,9 +71,9 @@ class OpCosts:
         """Return the work that remains after `op` has communicated."""
         match op:
             case WaitOp():
-                return self._copied(op.start.args[0], communication_of(op.start, self.cluster.mesh).joined)
+                return self._copied(op.start.args[0], self.communication(op.start).joined)
             case CollectiveOp() if is_over_space(op, self.cluster):
-                return self._copied(op.operand, communication_of(op, self.cluster.mesh).joined)
+                return self._copied(op.operand, self.communication(op).joined)
             case _:
                 return ()
 
@@ -78,14 +85,14 @@ class OpCosts:
             case SliceOp():
                 return (slice_work(op, self.cluster.mesh),) * len(self.ranks)
             case StartOp():
-                return self._copied(op.args[0], communication_of(op, self.cluster.mesh).packed)
+                return self._copied(op.args[0], self.communication(op).packed)
             case PartialOp():
                 return self._moved(op.result, op.sharding, 1)
             case CollectiveOp() if not is_over_space(op, self.cluster):
                 parts = self.cluster.mesh.parts(axis for axes in op.axes.data for axis in axes)
                 return self._moved(op.result, op.sharding, 3 * (parts - 1))
             case CollectiveOp():
-                return self._copied(op.operand, communication_of(op, self.cluster.mesh).packed)
+                return self._copied(op.operand, self.communication(op).packed)
             case AccumulateOp():
                 return self._moved(op.result, op.out_sharding.sharding, 3)
             case ReshardOp():

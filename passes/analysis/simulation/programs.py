@@ -20,7 +20,6 @@ from ....dialects.spmd import CollectiveOp, PartialOp, SliceOp, StartOp, WaitOp
 from ....dialects.stage_program import ScheduledOp, stage_programs
 from ....dialects.staged import Stages, transfers
 from ....ir.cluster import sent_bytes
-from ..durations import communication_of
 from ..fusion import Parts, fused_parts
 from .costs import OpCosts, Seconds, is_over_space
 from .network import Traffic, transfer_traffic
@@ -87,7 +86,7 @@ def written_programs(func: FuncOp, writers: Sequence[ProgramWriter]) -> list[Pro
 
 
 class ProgramWriter:
-    """Writes the program of one place; it reads bodies of fragments once, since no schedule changes them."""
+    """Writes the program of one place under several schedules; it reads equal consecutive ops once."""
 
     def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic], parts: Parts) -> None:
         self.division, self.crossing = division, crossing
@@ -95,6 +94,7 @@ class ProgramWriter:
         self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes], parts)
         self.end = func.body.block.last_op
         self.bodies: dict[FragmentOp, list[Instruction]] = {}
+        self.outside: dict[tuple[Operation, ...], list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}
 
     def program(self, entries: Iterable[ScheduledOp]) -> Program:
@@ -106,7 +106,7 @@ class ProgramWriter:
             if not isinstance(op, FragmentOp | TransferOp):
                 pending.append(op)
                 continue
-            program += ((instruction, 0) for instruction in self.instructions(pending))
+            program += ((instruction, 0) for instruction in self.beside(pending))
             pending = []
             if isinstance(op, FragmentOp):
                 parts = range(self.cluster.mesh.axis(op.axis.data).size) if entry.part is None else (entry.part,)
@@ -114,7 +114,7 @@ class ProgramWriter:
             else:
                 kind = Issue if entry.action is Action.START else Await
                 program.append((kind(self.crossing[op.label.data]), entry.part or 0))
-        program += ((instruction, 0) for instruction in self.instructions(pending))
+        program += ((instruction, 0) for instruction in self.beside(pending))
         assert self.end is not None, "a step returns"
         return [*program, (End(self.end, tuple(device.overhead for device in self.costs.devices)), 0)]
 
@@ -123,6 +123,12 @@ class ProgramWriter:
         if op not in self.bodies:
             self.bodies[op] = self.instructions(op.body.block.ops)
         return self.bodies[op]
+
+    def beside(self, ops: Sequence[Operation]) -> list[Instruction]:
+        """Return the instructions of consecutive ops outside of fragments, which are the same under many schedules."""
+        if (key := tuple(ops)) not in self.outside:
+            self.outside[key] = self.instructions(ops)
+        return self.outside[key]
 
     def instructions(self, ops: Iterable[Operation]) -> list[Instruction]:
         """Return the instructions of consecutive ops."""
@@ -154,8 +160,7 @@ class ProgramWriter:
 
     def collective(self, op: CollectiveOp | StartOp) -> Traffic:
         """Return the traffic of a collective op."""
-        mesh = self.cluster.mesh
-        work = communication_of(op, mesh)
+        mesh, work = self.cluster.mesh, self.costs.communication(op)
         seconds = work.seconds(self.cluster)
         if isinstance(op, StartOp):
             seconds -= work.start_seconds(self.cluster)
