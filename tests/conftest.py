@@ -54,6 +54,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out = [item for item in items if item.get_closest_marker(marker)]
             items[:] = [item for item in items if item not in left_out]
             config.hook.pytest_deselected(items=left_out)
+    if config.getoption("--thorough"):
+        # The first case of a launch waits for all of its cases, which are many.
+        for item in filter(lambda item: item.get_closest_marker("distributed"), items):
+            item.add_marker(pytest.mark.timeout(7200), append=False)
     places = _places(items)
     items.sort(key=lambda item: places[item.path])
 

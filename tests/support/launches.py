@@ -43,6 +43,9 @@ def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
 STEPS = 3
 """Number of steps of a case that asks for no other number: the third uses states that two updates have changed."""
 
+SECONDS = 4.0
+"""Most seconds of a case for each of its ranks, which share two cores with other tests."""
+
 
 def shortened(case: CheckCase) -> CheckCase:
     """Return a case with fewer steps than `shardwright check` trains, unless its number of steps matters."""
@@ -75,7 +78,9 @@ def trained(request: pytest.FixtureRequest, cases: Mapping[str, CheckCase]) -> C
     def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
         selected = [name for name in cases if name in wanted and cases[name].mesh.device_count == world_size]
         try:
-            return dict(zip(selected, check_on_ranks([cases[name] for name in selected], world_size), strict=True))
+            timeout = max(600.0, SECONDS * world_size * len(selected))
+            found = check_on_ranks([cases[name] for name in selected], world_size, timeout=timeout)
+            return dict(zip(selected, found, strict=True))
         except RankError as error:
             return error
 
