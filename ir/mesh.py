@@ -58,6 +58,9 @@ class Axis(metaclass=Interned):
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("a mesh axis needs a name")
+        # Equal axes are one object, so no axis may have the size 2.0 or True.
+        if type(self.size) is not int:
+            raise ValueError(f'mesh axis "{self.name}" has size {self.size!r}, expected a whole number')
         if self.size < 1:
             raise ValueError(f'mesh axis "{self.name}" has size {self.size}, expected at least 1')
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.ir.mesh import Axis, AxisKind, Mesh
 from shardwright.ir.ratios import Ratios, Splits
 from shardwright.ir.sharding import DimSharding, Reduction, Sharding, parse_sharding
 from shardwright.ir.signatures import Signature
@@ -13,9 +14,17 @@ from shardwright.ir.signatures import Signature
 ROWS = Sharding.of([("gpu",), ()], {"node": Reduction.SUM})
 
 
-@pytest.mark.parametrize(
-    "value", [ROWS, DimSharding(("a", "b"), (0, 1, 4)), Ratios.of({"gpu": (0.5, 0.5)}), Signature((ROWS,), (ROWS,))]
-)
+VALUES = [
+    ROWS,
+    DimSharding(("a", "b"), (0, 1, 4)),
+    Ratios.of({"gpu": (0.5, 0.5)}),
+    Signature((ROWS,), (ROWS,)),
+    Axis("micro", 4, AxisKind.TEMPORAL),
+    Mesh.of(node=2, gpu=4).over(micro=4),
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
 def test_a_copied_or_unpickled_value_is_the_same_object(value: object):
     assert pickle.loads(pickle.dumps(value)) is value
     assert copy.deepcopy(value) is value
@@ -27,6 +36,7 @@ def test_equal_values_are_the_same_object():
     assert parse_sharding(str(ROWS)) is ROWS
     assert replace(ROWS, partial=()) is Sharding.of([("gpu",), ()])
     assert Splits.single([4, 2]) is Splits((4, 2), (4, 2))
+    assert Mesh.of(node=2, gpu=4) is replace(Mesh.of(node=2), axes=(Axis("node", 2), Axis("gpu", 4)))
 
 
 def test_different_values_differ():

@@ -74,6 +74,9 @@ def test_errors_list_the_axes_and_sizes():
         NODES.axis("gpus")
     with pytest.raises(ValueError, match="rank 6 is outside mesh @mesh of 6 devices"):
         NODES.coordinates(6)
+    for size in (2.0, True):
+        with pytest.raises(ValueError, match=f'mesh axis "other" has size {size}, expected a whole number'):
+            Axis("other", size)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match='mesh axis "gpu" has size 0, expected at least 1'):
         Mesh.of(gpu=0)
 
