@@ -6,7 +6,7 @@ UNKNOWN = "unknown"
 
 
 def version_of(package: str) -> str:
-    """Return the version of a package, or `UNKNOWN` if it was not installed, but is imported from a plain folder."""
+    """Return the version of a package, or `UNKNOWN` if the package is imported from a plain folder."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -139,7 +139,7 @@ def _made(op: Operation, result: SSAValue, begin: int, end: int, over: int | Non
 
     Args:
         over: index of the operand that the result may overwrite, or None.
-        taken: index of the operand that it overwrites, or -1; None if that is not decided.
+        taken: index of the operand that it overwrites, -1 for none, or None before the decision.
     """
     if isinstance(op, FragmentOp):
         return Definition(result, begin, end)

@@ -226,7 +226,7 @@ class Race:
         self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
 
     def _estimate_by_speed(self, attempt: SolvedCandidate) -> None:
-        """Estimate a preset with shares by speed, whose collectives take no less time than those of even shares."""
+        """Estimate a preset with shares by speed; its collectives take at least as long as with even shares."""
         layout, choice = attempt.candidate.layout, attempt.candidate.choice
         is_even_preset = bool(choice.presets) and not choice.balanced and layout.stages == len(attempt.solved) == 1
         if is_even_preset and len(self.cluster.kinds_used) > 1:
