@@ -104,6 +104,17 @@ def test_a_pipeline_has_several_micro_batches():
     assert min(layout.parts for layout in layouts if layout.mode != "pipeline") == 1
 
 
+def test_stages_are_placed_on_other_ranks_than_the_first():
+    """Dominoes that lie across two hosts give a stage a device of each."""
+    module = import_training_step(STEP)
+    run_pipeline(Context(), module, "prepare", verify_each=False)
+    add_cluster(module, cluster := hosts_cluster(Mesh.of(node=2, gpu=2)))
+    walk = Annealing(CandidateCompiler(module, cluster), LayoutConstraints(), budget=30)
+    walk.run()
+    assert (0, 2, 1, 3) in walk.benches
+    assert all(ranks is None or sorted(ranks) == [0, 1, 2, 3] for ranks in walk.benches)
+
+
 def test_it_keeps_to_what_is_asked():
     cluster = split_cluster(Mesh.of(gpu=4))
     module = planned(cluster, SearchPlanPass(algorithm="anneal", stages=2, micro_batches=4, iterations=20))
