@@ -15,6 +15,7 @@ from shardwright.models import MODELS, training_step
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.moe import Dispatch, MoE, sparsely_gated, switch
+from shardwright.models.transformer import FeedForward
 from shardwright.models.transgan import grown
 from shardwright.models.vgg import VGGConfig, vgg_step
 
@@ -82,6 +83,14 @@ def test_gpt2_starts_with_narrow_weights_and_zero_biases():
     assert {float(value.detach().abs().max()) for name, value in parameters.items() if name.endswith("bias")} == {0.0}
     for name in ("wte.weight", "h.0.mlp.up.weight"):
         assert 0.015 < float(parameters[name].detach().std()) < 0.025
+
+
+@pytest.mark.parametrize("name", ["bert-sgmoe-tiny", "vit-switch-tiny"])
+def test_an_expert_is_as_wide_as_the_feed_forward_of_a_dense_block(name: str):
+    modules = list(training_step(name).build_model().modules())
+    dense = next(each for each in modules if isinstance(each, FeedForward))
+    sparse = next(each for each in modules if isinstance(each, MoE))
+    assert sparse.experts.up.shape[1:] == dense.up.weight.T.shape
 
 
 @pytest.mark.parametrize("name", sorted(LARGE_PARAMETERS))
