@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import pytest
 import recipe_steps
 import torch
-from launches import names_of, results_of
+from launches import names_of, results_of, step_of
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import SEED, CheckCase, CheckResult
 from shardwright.api.checking.reference import EagerRun
-from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.scale_loss import SCALE
 
@@ -31,17 +30,18 @@ ADAMW = partial(torch.optim.AdamW, lr=1e-3)
 ASGD = partial(torch.optim.ASGD, lr=1e-2)
 
 
-@cache
-def step_of(optimizer: Callable[..., torch.optim.Optimizer]) -> Callable[[], TrainingStep]:
-    """Return the same function for the same step, so that the step is captured once."""
-    return partial(recipe_steps.scaled_gpt2, optimizer)
-
-
 def case(
     optimizer: Callable[..., torch.optim.Optimizer], pins: str | None = None, pipeline: str | None = None
 ) -> CheckCase:
     mesh = parse_mesh("2")
-    return CheckCase(step_of(optimizer), mesh, pins, steps=STEPS, cluster=split_cluster(mesh), pipeline=pipeline)
+    return CheckCase(
+        step_of(recipe_steps.scaled_gpt2, optimizer),
+        mesh,
+        pins,
+        steps=STEPS,
+        cluster=split_cluster(mesh),
+        pipeline=pipeline,
+    )
 
 
 CASES = {

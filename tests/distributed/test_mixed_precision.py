@@ -14,7 +14,7 @@ from functools import cache, partial
 import pytest
 import recipe_steps
 import torch
-from launches import names_of
+from launches import names_of, step_of
 from split_cluster import split_cluster
 from torch import nn
 
@@ -22,7 +22,6 @@ from shardwright.api.checking.cases import SEED, CheckCase, CheckResult, compile
 from shardwright.api.checking.check import check_on_ranks
 from shardwright.api.checking.comparison import Worst, largest, measure
 from shardwright.api.checking.reference import EagerRun
-from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.compute import ComputeOp, dtype_of, shape_of
 from shardwright.dialects.spmd import StartOp
 from shardwright.ir.mesh import parse_mesh
@@ -56,15 +55,16 @@ PARTS = (2, 4, 8)
 """Numbers of parts of a batch: the largest error of several orders is more stable than the error of one."""
 
 
-@cache
-def step_of(name: str, reduce_dtype: ReduceDtype | None) -> Callable[[], TrainingStep]:
-    """Return the same function for the same step, so that the step is captured once."""
-    return partial(recipe_steps.reducing_in, STEPS[name], reduce_dtype)
-
-
 def case(name: str, pins: str | None, reduce_dtype: ReduceDtype | None = None) -> CheckCase:
     mesh = parse_mesh("2")
-    return CheckCase(step_of(name, reduce_dtype), mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh))
+    return CheckCase(
+        step_of(recipe_steps.reducing_in, STEPS[name], reduce_dtype),
+        mesh,
+        pins,
+        torch.float32,
+        "sgd",
+        cluster=split_cluster(mesh),
+    )
 
 
 def in_parts(make: Callable[[], nn.Module], parts: int) -> nn.Module:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
 
 import optimizer_steps
 import pytest
 import torch
-from launches import names_of, results_of
+from launches import names_of, results_of, step_of
 from split_cluster import launching_cluster
 
 from shardwright.api.checking.cases import CheckCase, CheckResult
-from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 
 SCHEDULE = (0.5, 1.0, 0.7, 0.3)
@@ -49,17 +47,11 @@ ALWAYS = {
 """The cases of these optimizers that always run: each plan with one of them. All others run under ZeRO-3."""
 
 
-@cache
-def step_of(optimizer: str, clip_norm: float | None) -> Callable[[], TrainingStep]:
-    """Return the same function for the same step, so that the step is captured once."""
-    return partial(optimizer_steps.step, optimizer, clip_norm)
-
-
 def case(
     optimizer: str, mesh: str, pins: str | None, pipeline: str | None = None, clip_norm: float | None = None
 ) -> CheckCase:
     parsed = parse_mesh(mesh)
-    step = step_of(optimizer, clip_norm)
+    step = step_of(optimizer_steps.step, optimizer, clip_norm)
     cluster = launching_cluster(parsed)
     return CheckCase(step, parsed, pins, torch.float64, cluster=cluster, pipeline=pipeline, schedule=SCHEDULE)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from shardwright.api.checking.cases import CheckCase, CheckResult
 from shardwright.api.checking.check import check_on_ranks
+from shardwright.api.training_step import TrainingStep
 from shardwright.runtime.spawn import RankError
 
 
@@ -38,6 +39,12 @@ def covering(*names: Iterable[Any], every: int = 2) -> list[Any]:
         marks = [pytest.mark.thorough] if is_left_out else []
         parameters.append(pytest.param(*(value for _, value in combination), marks=marks))
     return parameters
+
+
+@cache
+def step_of(make: Callable[..., TrainingStep], *given: Hashable) -> Callable[[], TrainingStep]:
+    """Return the same function for the same step, so that its cases share one capture."""
+    return partial(make, *given)
 
 
 STEPS = 3

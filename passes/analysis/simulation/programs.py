@@ -106,7 +106,7 @@ class ProgramWriter:
             if not isinstance(op, FragmentOp | TransferOp):
                 pending.append(op)
                 continue
-            program += ((instruction, 0) for instruction in self.beside(pending))
+            program += ((instruction, 0) for instruction in self.instructions_outside(pending))
             pending = []
             if isinstance(op, FragmentOp):
                 parts = range(self.cluster.mesh.axis(op.axis.data).size) if entry.part is None else (entry.part,)
@@ -114,7 +114,7 @@ class ProgramWriter:
             else:
                 kind = Issue if entry.action is Action.START else Await
                 program.append((kind(self.crossing[op.label.data]), entry.part or 0))
-        program += ((instruction, 0) for instruction in self.beside(pending))
+        program += ((instruction, 0) for instruction in self.instructions_outside(pending))
         assert self.end is not None, "a step returns"
         return [*program, (End(self.end, tuple(device.overhead for device in self.costs.devices)), 0)]
 
@@ -124,7 +124,7 @@ class ProgramWriter:
             self.bodies[op] = self.instructions(op.body.block.ops)
         return self.bodies[op]
 
-    def beside(self, ops: Sequence[Operation]) -> list[Instruction]:
+    def instructions_outside(self, ops: Sequence[Operation]) -> list[Instruction]:
         """Return the instructions of consecutive ops outside of fragments, which are the same under many schedules."""
         if (key := tuple(ops)) not in self.outside:
             self.outside[key] = self.instructions(ops)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from itertools import product
 
 import pytest
 import torch
-from launches import names_of
+from launches import names_of, step_of
 from split_cluster import split_cluster
 from torch import nn
 
@@ -100,16 +99,12 @@ ALWAYS = {
 """Cases that run without `--thorough`: every place, every way to dispatch tokens, and one odd number of experts."""
 
 
-@cache
-def step_of(config: str) -> Callable[[], TrainingStep]:
-    """Return the same function for the same step, so that the step is captured once."""
-    return partial(one_layer, CONFIGS[config])
-
-
 def case(config: str, place: str) -> CheckCase:
     mesh, pins = PLACES[place]
     cluster = split_cluster(parse_mesh(mesh))
-    return CheckCase(step_of(config), parse_mesh(mesh), pins, torch.float64, steps=1, cluster=cluster)
+    return CheckCase(
+        step_of(one_layer, CONFIGS[config]), parse_mesh(mesh), pins, torch.float64, steps=1, cluster=cluster
+    )
 
 
 @pytest.mark.parametrize(("config", "place"), names_of(CASES, ALWAYS.__contains__))

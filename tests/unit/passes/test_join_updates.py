@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 import optimizer_steps
 import pytest
 import torch
 from emitted import emit
-from launches import names_of
+from launches import names_of, step_of
 from split_cluster import launching_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.checking.cases import CheckCase, imported
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.training_step import TrainingStep
 from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp
 from shardwright.ir.mesh import parse_mesh
@@ -32,14 +30,8 @@ MESH = parse_mesh("2")
 CLUSTER = launching_cluster(MESH)
 
 
-@cache
-def step_of(optimizer: str, clip_norm: float | None) -> Callable[[], TrainingStep]:
-    """Return the same function for the same step, so that the step is captured once."""
-    return partial(optimizer_steps.step, optimizer, clip_norm)
-
-
 def case(optimizer: str, pins: str = "zero3", clip_norm: float | None = None) -> CheckCase:
-    return CheckCase(step_of(optimizer, clip_norm), MESH, pins, torch.float64, cluster=CLUSTER)
+    return CheckCase(step_of(optimizer_steps.step, optimizer, clip_norm), MESH, pins, torch.float64, cluster=CLUSTER)
 
 
 ON_RANKS = ("amsgrad", "nadam")

@@ -1,13 +1,12 @@
 """`train.reduce_dtype`: presets, strategies and whole plans reduce gradients in the dtype of the step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
 
 import pytest
 import recipe_steps
 import torch
-from launches import covering
+from launches import covering, step_of
 from split_cluster import split_cluster
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -32,16 +31,10 @@ def step(reduce_dtype: ReduceDtype | None) -> TrainingStep:
     return replace(recipe_steps.mixed_gpt2(), reduce_dtype=reduce_dtype)
 
 
-@cache
-def step_of(reduce_dtype: ReduceDtype | None) -> Callable[[], TrainingStep]:
-    """Return the same function for the same step, so that the step is captured once."""
-    return partial(step, reduce_dtype)
-
-
 def planned(pins: str | None, reduce_dtype: ReduceDtype | None, algorithm: PlanAlgorithm | None = None) -> ModuleOp:
     mesh = parse_mesh("2")
     case = CheckCase(
-        step_of(reduce_dtype), mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh), algorithm=algorithm
+        step_of(step, reduce_dtype), mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh), algorithm=algorithm
     )
     return compile_case(case, imported(case)).module
 
