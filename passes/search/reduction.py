@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .problem import Costs, Infeasible, Problem, States
-from .tables import Handle, Store, absorb_leaf, bypass, only_row, regret, take, take_rows, undominated
+from .tables import Handle, Store, absorb_leaf, bypass, least_regret, only_row, take, take_rows, undominated
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,9 @@ def _drop_states(graph: Graph, nodes: set[int]) -> set[int]:
 def _undominated(graph: Graph, node: int) -> Handle | None:
     """Return the positions of the undominated states of `node`, or None for all; raise Infeasible if it has none."""
     apply = graph.store.apply
-    regrets = sorted(apply(regret, table) for table in graph.adjacency[node].values())
-    keep = apply(undominated, graph.unary[node], *regrets)
+    tables = sorted(graph.adjacency[node].values())
+    bounds = (apply(least_regret, table, is_compared=False) for table in tables)
+    keep = apply(undominated, graph.unary[node], *tables, *bounds)
     count = len(graph.store[keep])
     if not count:
         neighbours = sorted(graph.adjacency[node])

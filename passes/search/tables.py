@@ -11,7 +11,7 @@ The operations below are pure functions of arrays. Rows belong to the node itsel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, NewType
 
@@ -25,7 +25,10 @@ Array = NDArray[Any]
 Operation = Callable[..., Array]
 
 _SMALL = 1 << 16
-"""Number of differences that are computed at once; larger tables are compared column by column, without repeats."""
+"""Number of differences that are computed at once. All rows of larger tables are compared in some columns first."""
+
+_SAMPLED = 8
+"""The largest number of these columns."""
 
 _FORBIDDEN = 1e300
 """A cost that stands for infinity in differences."""
@@ -68,14 +71,19 @@ class Store:
         self._arrays.append(array)
         return Handle(len(self._arrays) - 1)
 
-    def apply(self, operation: Operation, *operands: Handle) -> Handle:
-        """Return the handle of `operation` applied to the arrays of `operands`, computed on first use."""
+    def apply(self, operation: Operation, *operands: Handle, is_compared: bool = True) -> Handle:
+        """
+        Return the handle of `operation` applied to the arrays of `operands`, computed on first use.
+
+        Args:
+            is_compared: whether other arrays may equal the result, so that it is hashed.
+        """
         key = (operation, *operands)
         handle = self._results.get(key)
         if handle is None:
             self.computed[operation.__name__] += 1
             result = operation(*(self._arrays[operand] for operand in operands))
-            handle = self._results[key] = self.intern(result)
+            handle = self._results[key] = self.intern(result) if is_compared else self.adopt(result)
         return handle
 
     def transpose(self, table: Handle) -> Handle:
@@ -102,25 +110,19 @@ def take(table: Costs, rows: States, columns: States) -> Costs:
     return table[np.ix_(rows, columns)]
 
 
-def regret(table: Costs) -> Costs:
+def least_regret(table: Costs) -> Costs:
     """
-    Return the maximum, over all columns, of the cost of row r minus the cost of row s; shape (rows r, rows s).
+    Return lower bounds on the regret of row r against row s, from some of the columns; shape (rows r, rows s).
 
-    Columns that row s forbids do not count. The value is inf if a column allows s but not r, -inf if s allows none.
+    The regret is the maximum, over all columns, of the cost of row r minus the cost of row s, where columns that row s
+    forbids do not count. It is about `_FORBIDDEN` if a column allows s but not r, and -inf if s allows no column. All
+    columns of a small table are used, so its bounds are exact.
     """
-    if table.shape[0] * table.size <= _SMALL:
-        worst = _most_above(np.ascontiguousarray(table.T))
-    else:
-        (rows, row_of), (columns, _) = _distinct(table), _distinct(table.T)
-        worst = _most_above(np.ascontiguousarray(table[np.ix_(rows, columns)].T))[np.ix_(row_of, row_of)]
-    worst[worst > _FORBIDDEN / 2] = np.inf
-    return worst
-
-
-def _most_above(columns: Costs) -> Costs:
-    """Return `regret` of the transposed table, with values of about `_FORBIDDEN` for inf."""
-    # A finite number for the inf of row r avoids inf - inf where row s is forbidden, too: r - s is -inf then.
-    above, count = np.where(columns == np.inf, _FORBIDDEN, columns), columns.shape[1]
+    if not _is_small(table):
+        # Where one row is the cheapest, most other rows cost more.
+        table = table[:, np.unique(table[:: -(-len(table) // _SAMPLED)].argmin(axis=1))]
+    columns = np.ascontiguousarray(table.T)
+    above, count = _with_finite(columns), columns.shape[1]
     if count * columns.size <= _SMALL:
         return np.max(above[:, :, None] - columns[:, None, :], axis=0, initial=-np.inf)
     worst, difference = np.full((count, count), -np.inf), np.empty((count, count))
@@ -130,38 +132,75 @@ def _most_above(columns: Costs) -> Costs:
     return worst
 
 
-def _distinct(rows: Costs) -> tuple[list[int], States]:
-    """Return the index of the first of each group of equal rows, and the group of each row."""
-    groups: dict[bytes, int] = {}
-    group_of = np.array([groups.setdefault(row.tobytes(), len(groups)) for row in rows], np.intp)
-    return np.unique(group_of, return_index=True)[1].tolist(), group_of
+def regrets(table: Costs, rows: States, others: States) -> Costs:
+    """Return the exact regret of each of `rows` against the row at its position in `others` (see `least_regret`)."""
+    above, step = _with_finite(table), max(1, _SMALL // table.shape[1])
+    slices = (slice(at, at + step) for at in range(0, len(rows), step))
+    return np.concatenate([(above[rows[some]] - table[others[some]]).max(axis=1) for some in slices])
 
 
-def undominated(unary: Costs, *regrets: Costs) -> States:
+def _is_small(table: Costs) -> bool:
+    return len(table) * table.size <= _SMALL
+
+
+def _with_finite(costs: Costs) -> Costs:
+    """Return costs where a finite number stands for inf, which avoids inf - inf where both rows are forbidden."""
+    return np.where(costs == np.inf, _FORBIDDEN, costs)
+
+
+def undominated(unary: Costs, *edges: Costs) -> States:
     """
-    Return the states worth keeping, ascending; `regrets` holds one array per edge of the node (see `regret`).
+    Return the states worth keeping, ascending.
 
     State s is dropped if it is forbidden, by itself or by every state of a neighbour, or if some remaining state r
     is never costlier, whatever the states of the neighbours: `unary_r - unary_s + sum_e regret_e[r, s] <= 0`. The first
     of equal states stays.
+
+    Args:
+        edges: the table of each edge of the node, then `least_regret` of each.
     """
+    tables, bounds = edges[: len(edges) // 2], edges[len(edges) // 2 :]
     possible = np.isfinite(unary)
-    for worst in regrets:
-        possible &= worst.diagonal() > -np.inf
+    for table, least in zip(tables, bounds, strict=True):
+        if least.diagonal().min() == -np.inf:
+            possible &= table.min(axis=1) < np.inf
     states = np.flatnonzero(possible)
     if len(states) < 2:
         return states
-    block = np.ix_(states, states)
+    block = np.ix_(states, states) if len(states) < len(unary) else ...
     costs = unary[states]
     excess = costs[:, None] - costs
-    for worst in regrets:
-        excess += worst[block]
-    beats = excess <= 0
-    np.fill_diagonal(beats, False)
+    for least in bounds:
+        excess += least[block]
+    np.fill_diagonal(excess, np.inf)
+    winners, losers = np.nonzero(excess <= 0)
+    beats = np.zeros_like(excess, dtype=bool)
+    beats[_confirmed(states, winners, losers, unary, tables, bounds)] = True
     alive = np.ones(len(states), dtype=bool)
     for loser in np.flatnonzero(beats.any(axis=0))[::-1]:
         alive[loser] = not (beats[:, loser] & alive).any()
     return states[alive]
+
+
+def _confirmed(
+    states: States,
+    winners: States,
+    losers: States,
+    unary: Costs,
+    tables: Sequence[Costs],
+    bounds: Sequence[Costs],
+) -> tuple[States, States]:
+    """Return the pairs of positions in `states` whose first state still dominates the second by exact regrets."""
+    at = [least[states[winners], states[losers]] for least in bounds]
+    for edge in sorted(range(len(tables)), key=lambda edge: tables[edge].shape[1]):
+        if not len(winners) or _is_small(tables[edge]):
+            continue
+        rows, others = states[winners], states[losers]
+        at[edge] = regrets(tables[edge], rows, others)
+        # The terms are added in the order of `undominated`; so rounding, which is monotonic, cannot hide a winner.
+        remains = sum(at, unary[rows] - unary[others]) <= 0
+        winners, losers, at = winners[remains], losers[remains], [term[remains] for term in at]
+    return winners, losers
 
 
 def absorb_leaf(unary: Costs, table: Costs) -> Costs:
