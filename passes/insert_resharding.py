@@ -25,7 +25,7 @@ from ..dialects.step import (
 from ..ir.cluster import Cluster
 from ..ir.collectives import Step
 from ..ir.sharding import Reduction, Sharding
-from .analysis.resharding import ReshardCosts
+from .analysis.resharding import reshard_costs
 from .analysis.resharding_plan import ReshardingPlan
 from .errors import fail
 from .step.requirements import require_no_fragments, require_nothing_started
@@ -103,7 +103,7 @@ def insert_resharding(view: StepView, cluster: Cluster, *, per_part: bool = Fals
     """Make every change of sharding of one step, or of one stage, an op."""
     require_no_fragments(view.func, InsertReshardingPass.name)
     require_nothing_started(view.func, InsertReshardingPass.name)
-    _Inserter(view, ReshardCosts(cluster), per_part=per_part).run()
+    _Inserter(view, reshard_costs(cluster), per_part=per_part).run()
 
 
 class _Inserter(ReshardingPlan[SSAValue]):

@@ -359,6 +359,12 @@ class ReshardCosts:
         return self._shapes[key]
 
 
+@lru_cache(maxsize=16)
+def reshard_costs(cluster: Cluster) -> ReshardCosts:
+    """Return the costs on a cluster without weights; equal clusters share them, and so all paths found before."""
+    return ReshardCosts(cluster)
+
+
 def _cheapest_paths(steps: Matrix, unfit: Sequence[int], worth: float) -> _Paths:
     """
     Floyd and Warshall's algorithm over single steps; no path may pass `unfit` nodes.
@@ -369,12 +375,13 @@ def _cheapest_paths(steps: Matrix, unfit: Sequence[int], worth: float) -> _Paths
     steps[unfit, :] = np.inf
     steps[:, unfit] = np.inf
     np.fill_diagonal(steps, 0.0)
-    seconds, following = steps, np.tile(np.arange(count), (count, 1))
+    seconds, following = steps.copy(), np.tile(np.arange(count), (count, 1))
+    through, shorter = np.empty_like(seconds), np.empty_like(seconds, dtype=np.bool_)
     for k in range(count):
-        through = seconds[:, k, None] + seconds[None, k, :]
-        shorter = through < seconds
-        seconds = np.where(shorter, through, seconds)
-        following = np.where(shorter, following[:, k, None], following)
+        np.add(seconds[:, k, None], seconds[k], out=through)
+        np.less(through, seconds, out=shorter)
+        np.copyto(seconds, through, where=shorter)
+        np.copyto(following, following[:, k, None], where=shorter)
     is_direct = np.isfinite(steps) & (seconds >= (1.0 - worth) * steps)
     following = np.where(is_direct, np.arange(count), following)
     return _Paths(_along(steps, following), following)

@@ -33,7 +33,7 @@ from ..analysis.compute import spec_of
 from ..analysis.liveness import Buffer, Bytes, Definition, Event, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
 from ..analysis.memory_events import Run, Staging, made_by_collective, viewed_operand
-from ..analysis.resharding import ReshardCosts
+from ..analysis.resharding import ReshardCosts, reshard_costs
 from ..analysis.resharding_plan import ReshardingPlan
 from ..step.factors import Factors
 from ..step.step_view import StepView
@@ -194,7 +194,7 @@ class StrategyMemory:
     """
 
     def __init__(self, view: StepView, cluster: Cluster, loop: BatchLoop | None = None) -> None:
-        self.view, self.costs, self.blocks, self.loop = view, ReshardCosts(cluster), cluster.blocks, loop
+        self.view, self.costs, self.blocks, self.loop = view, reshard_costs(cluster), cluster.blocks, loop
         self.factors, self.lifetimes = Factors(view, ratios_of(view.func, view.mesh)), Lifetimes(view, loop)
 
     def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
