@@ -19,6 +19,7 @@ from ..ir.cluster import Cluster
 from ..ir.units import bytes_text, seconds_text
 from ..ir.versions import version_of
 from ..passes.analysis.memory import MemoryPeak, peak_memory
+from ..passes.analysis.memory_roles import Roles
 from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
 from ..passes.planning.legend import legend
 from ..passes.planning.records import CandidateRecord
@@ -163,7 +164,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     is_pipeline = views[0][0].stage is not None
     timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
     times = longest(timelines)
-    peaks = [peak_memory(func, cluster.mesh, stage=view.stage, blocks=cluster.blocks) for view, cluster in views]
+    roles = Roles(func)
+    peaks = [peak_memory(func, it.mesh, stage=view.stage, blocks=it.blocks, roles=roles) for view, it in views]
     kinds = {kind: None for timeline in timelines for kind in timeline.collective_bytes}
     return {
         "name": name,

@@ -13,9 +13,9 @@ memory afterwards, under any name. Memory that two values may share on some rank
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ Bytes = NDArray[np.int64]
 """Bytes, one number for each rank."""
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """
     A value that an op produces.
 
@@ -50,8 +49,7 @@ class Definition:
     may_share: tuple[Hashable, ...] = ()
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """
     The use of memory by one op.
 
@@ -173,21 +171,20 @@ class _Walk:
         wanted = [result for result in event.makes if result.over is not None]
         if not wanted:
             return set()
-        reads = Counter(value for value, _ in event.reads)
         taken = {
             result.value
             for result in wanted
-            if (self._is_free(index, event, result, reads) if result.decided is None else result.decided)
+            if (self._is_free(index, event, result) if result.decided is None else result.decided)
         }
         return set() if event.all_or_none and len(taken) < len(wanted) else taken
 
-    def _is_free(self, index: int, event: Event, made: Definition, reads: Mapping[Hashable, int]) -> bool:
+    def _is_free(self, index: int, event: Event, made: Definition) -> bool:
         """Return whether only this event, and only once, reads the memory of `made.over` from here on."""
         over = made.over
         if not (event.is_update or over in self.owners or (made.over_view and not self.buffer[over].is_argument)):
             return False
         memory = self.memory[over]
-        if memory.is_borrowed or reads[over] > 1:
+        if memory.is_borrowed or sum(value == over for value, _ in event.reads) > 1:
             return False
         if self.last_read.get(over, -1) > index or self.in_use.get(over, -1) >= index:
             return False
@@ -250,8 +247,7 @@ def in_blocks(held: Bytes, blocks: Sequence[float]) -> Bytes:
 def bytes_over_time(buffers: Sequence[Buffer], events: int, ranks: int, size: Callable[[Hashable], Bytes]) -> Bytes:
     """Return the bytes held during each of `events` events (rows) on each of `ranks` ranks (columns)."""
     change = np.zeros((events + 2, ranks), np.int64)
-    for buffer in buffers:
-        held = size(buffer.value)
-        change[buffer.first] += held
-        change[-1 if buffer.is_argument else buffer.last + 1] -= held
+    held = np.array([size(buffer.value) for buffer in buffers], np.int64).reshape(len(buffers), ranks)
+    np.add.at(change, [buffer.first for buffer in buffers], held)
+    np.subtract.at(change, [-1 if buffer.is_argument else buffer.last + 1 for buffer in buffers], held)
     return change.cumsum(axis=0)[:events]

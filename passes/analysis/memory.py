@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import cast
 
 import numpy as np
@@ -105,11 +105,7 @@ def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None, blocks: Seque
     run = run_of(func, stage)
     buffers = live_buffers(run.events, arguments, kept=sent_values(func, stage, stages)).listed
     ranks, columns = _alike({value_of(buffer.value) for buffer in buffers}, mesh, blocks)
-    chosen = [blocks[rank] for rank in ranks] if blocks else ()
-
-    def size(value: Hashable) -> Bytes:
-        return in_blocks(_local_bytes(value, mesh, ranks), chosen)
-
+    size = _sizes(mesh, ranks, [blocks[rank] for rank in ranks] if blocks else ())
     return MemoryUse(run, buffers, size, bytes_over_time(buffers, len(run.events), len(ranks), size), columns)
 
 
@@ -179,14 +175,29 @@ def value_of(held: Hashable) -> SSAValue[Attribute]:
     return held.value if isinstance(held, ValueInPart) else cast("SSAValue[Attribute]", held)
 
 
-def _local_bytes(held: Hashable, mesh: Mesh, ranks: list[int]) -> Bytes:
-    if isinstance(held, Staging):
-        return (_local_bytes(held.value, mesh, ranks) * held.share).astype(np.int64)
-    value = value_of(held)
-    parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)[ranks]
-    if isinstance(held, ValueInPart) and held.part < parts.shape[1]:
-        return parts[:, held.part]
-    return parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
+def _sizes(mesh: Mesh, ranks: list[int], blocks: Sequence[float]) -> Callable[[Hashable], Bytes]:
+    """Return the function from the value of a buffer to its bytes on some ranks, in blocks of their allocators."""
+
+    @cache
+    def by_part(value: SSAValue) -> Bytes:
+        return local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)[ranks]
+
+    @cache
+    def size_of(value: SSAValue, part: int | None, share: float) -> Bytes:
+        parts = by_part(value)
+        if part is not None:
+            held = parts[:, part]
+        else:
+            held = parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
+        return in_blocks((held * share).astype(np.int64), blocks)
+
+    def size(held: Hashable) -> Bytes:
+        share, held = (held.share, held.value) if isinstance(held, Staging) else (1, held)
+        value = value_of(held)
+        part = held.part if isinstance(held, ValueInPart) and held.part < by_part(value).shape[1] else None
+        return size_of(value, part, share)
+
+    return size
 
 
 @lru_cache(maxsize=65536)

@@ -10,8 +10,10 @@ any more (`FragmentOp.is_added_at_once`). A stage of a pipeline runs its program
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -32,8 +34,7 @@ from .collective_memory import CollectiveMemory, collective_memory, is_permuted
 from .liveness import Definition, Event
 
 
-@dataclass(frozen=True)
-class ValueInPart:
+class ValueInPart(NamedTuple):
     """A value of a loop, for one part of the loop."""
 
     value: SSAValue[Attribute]
@@ -273,21 +274,11 @@ def viewed_operand(op: Operation) -> int | None:
     return 0 if isinstance(op, AtenOp) and op.spec.view else None
 
 
-@dataclass(frozen=True)
-class _FragmentEvents:
-    """
-    The events of the body of a fragment, which are the same for every part.
-
-    Args:
-        events: the ops with their events, whose indices count from the begin of the body.
-        values: the values that exist separately for each part.
-    """
-
-    events: tuple[tuple[Operation, Event], ...]
-    values: tuple[SSAValue[Attribute], ...]
+_FragmentEvents = tuple[tuple[Operation, Event], ...]
 
 
-def _events_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _FragmentEvents:
+def _events_of(op: FragmentOp, stages: Stages) -> _FragmentEvents:
+    """Return the events of the body of a fragment, whose indices count from the begin of the body."""
     body = list(op.body.block.ops)
     order: dict[Operation, int] = {inner: index for index, inner in enumerate(body)}
     end = order[op] = order[op.terminator]
@@ -296,26 +287,25 @@ def _events_of(op: FragmentOp, stages: Stages, loop: Iterable[Operation]) -> _Fr
     for inner in body[:-1]:
         event = event_of(inner, order, None, stages)
         reads = tuple((value, until if value in inside else end) for value, until in event.reads)
-        events.append((inner, replace(event, reads=reads)))
-    values = dict.fromkeys(result for op_of_loop in (*body, *loop) for result in op_of_loop.results)
-    return _FragmentEvents(tuple(events), tuple(values))
+        events.append((inner, event._replace(reads=reads)))
+    return tuple(events)
 
 
 def _of_part(made: Definition, mine: Mapping[Hashable, Hashable], base: int) -> Definition:
     """Return a definition of a body for one part, if the body begins at the index `base`."""
-    value = made.value
+    value, begin, end, view_of, over, over_view, decided, in_place, may_share = made
     return Definition(
         Staging(mine.get(value.value, value.value), value.share)
         if isinstance(value, Staging)
         else mine.get(value, value),
-        None if made.begin is None else base + made.begin,
-        None if made.end is None else base + made.end,
-        mine.get(made.view_of, made.view_of),
-        mine.get(made.over, made.over),
-        made.over_view,
-        made.decided,
-        made.in_place,
-        tuple(mine.get(shared, shared) for shared in made.may_share),
+        None if begin is None else base + begin,
+        None if end is None else base + end,
+        mine.get(view_of, view_of),
+        mine.get(over, over),
+        over_view,
+        decided,
+        in_place,
+        tuple([mine.get(shared, shared) for shared in may_share]) if may_share else (),
     )
 
 
@@ -325,6 +315,9 @@ class _StageRun:
     def __init__(self, func: FuncOp, program: StageProgram) -> None:
         self.stage, self.stages, self.loop = program.stage, Stages(func), program.loop
         self.run, self.begun, self.bodies = Run(), set[SSAValue](), dict[FragmentOp, _FragmentEvents]()
+        bodies = (op.body.block.ops if isinstance(op, FragmentOp) else () for op in self.loop)
+        self.values = [result for op in (*self.loop, *chain.from_iterable(bodies)) for result in op.results]
+        self.parts: dict[int, dict[Hashable, ValueInPart]] = {}
         done = func.body.block.last_op
         assert isinstance(done, ReturnOp), "a step returns"
         self.outside = {*(op for op in program.ops if op not in self.loop), done}
@@ -350,24 +343,29 @@ class _StageRun:
     def _transfer(self, op: TransferOp, action: Action, part: int | None) -> Event:
         """Return the event of one end of a transfer: the sender reads the value, the receiver allocates it first."""
         if self.stages.of_value(op.operand) == self.stage:
-            sent = op.operand if part is None else ValueInPart(op.operand, part)
+            sent = op.operand if part is None else self._in_part(part)[op.operand]
             return Event(((sent, None),) if action is Action.START else (), ())
-        arrived = op.result if part is None else ValueInPart(op.result, part)
+        arrived = op.result if part is None else self._in_part(part)[op.result]
         return Event((), (Definition(arrived),)) if action is Action.START else Event(((arrived, None),), ())
 
     def _fragment(self, op: FragmentOp, part: int) -> None:
         """Add one part: the body on values of this part, then the event that yields its results and adds to sums."""
         if op not in self.bodies:
-            self.bodies[op] = _events_of(op, self.stages, self.loop)
-        body, base = self.bodies[op], len(self.run.ops)
-        mine: dict[Hashable, Hashable] = {value: ValueInPart(value, part) for value in body.values}
-        for inner, event in body.events:
-            reads = tuple((mine.get(v, v), None if until is None else base + until) for v, until in event.reads)
-            makes = tuple(_of_part(definition, mine, base) for definition in event.makes)
+            self.bodies[op] = _events_of(op, self.stages)
+        mine, base = self._in_part(part), len(self.run.ops)
+        for inner, event in self.bodies[op]:
+            reads = tuple([(mine.get(v, v), None if until is None else base + until) for v, until in event.reads])
+            makes = tuple([_of_part(definition, mine, base) for definition in event.makes])
             self.run.add(inner, Event(reads, makes, event.is_update, event.all_or_none))
-        self.run.add(op, self._handed_on(op, part, mine))
+        self.run.add(op, self._handed_on(op, mine))
 
-    def _handed_on(self, op: FragmentOp, part: int, mine: Mapping[Hashable, Hashable]) -> Event:
+    def _in_part(self, part: int) -> Mapping[Hashable, ValueInPart]:
+        """Map each value of the loop to the value of one part."""
+        if part not in self.parts:
+            self.parts[part] = {value: ValueInPart(value, part) for value in self.values}
+        return self.parts[part]
+
+    def _handed_on(self, op: FragmentOp, mine: Mapping[Hashable, ValueInPart]) -> Event:
         reads: list[tuple[Hashable, int | None]] = []
         makes: list[Definition] = []
         for position, (value, out) in enumerate(zip(op.terminator.args, op.outs, strict=True)):
@@ -376,14 +374,14 @@ class _StageRun:
                 continue
             yielded = mine.get(value, value)
             reads.append((yielded, None))
-            makes.append(Definition(ValueInPart(out, part), view_of=yielded))
+            makes.append(Definition(mine[out], view_of=yielded))
             if not self._is_summed(out):
                 continue
             if out in self.begun:
                 reads.append((out, None))
             else:
                 first = first_part_of(op, position, self.loop)
-                makes.append(replace(first, over=None if first.over is None else yielded))
+                makes.append(first._replace(over=None if first.over is None else yielded))
                 self.begun.add(out)
         return Event(tuple(reads), tuple(makes))
 

@@ -12,7 +12,7 @@ from .candidate_compiler import Finished
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
 from .notes import Note
-from .race import LEAST_GAIN, Race
+from .race import AT_ONCE, LEAST_GAIN, Race
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """The first objectives for a layout: one for steps that can hide much of their communication, two for little."""
@@ -45,8 +45,8 @@ LIKELY = 2
 FINALISTS = 2
 """The number of candidates judged by short steps whose whole step is simulated."""
 
-LATE_FINALISTS = 3
-"""The number of further such candidates, one by one, while an estimate is about as short as the best step."""
+LATE_FINALISTS = 4
+"""The number of further such candidates, in twos, while their estimates are about as short as the best step."""
 
 NEARLY_FITS = 2.0
 """A strategy that takes at most this multiple of the memory may be changed to fit at little cost."""
@@ -120,11 +120,11 @@ class Explorer(Race):
             for batch in self._by_hand():
                 self._enter(batch, to_the_end=True)
         self._finish_estimated(FINALISTS)
-        for _ in range(LATE_FINALISTS):
-            least = (1.0 - SHORT_STEPS_ERR) * min(self.estimates.values(), default=inf)
-            if self.best is None or least >= self.best_seconds:
+        for _ in range(0, LATE_FINALISTS, AT_ONCE):
+            close = [it for it in self.estimates.values() if (1.0 - SHORT_STEPS_ERR) * it < self.best_seconds]
+            if self.best is None or not close:
                 break
-            self._finish_estimated(1)
+            self._finish_estimated(min(len(close), AT_ONCE))
         while self.best is None and self.estimates and worth == inf:
             # The whole step may need more memory than its short steps predict.
             self._finish_estimated(1)
