@@ -59,7 +59,7 @@ LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(
 """Limits for solving one candidate. A candidate only has to be good: `bound.py` computes the bounds separately."""
 
 THOROUGH = Limits(entries=5_000_000, cheap_work=10_000_000, work=300_000_000, branches=8)
-"""Limits for a candidate whose solution within `LIMITS` may be far from the optimum."""
+"""Limits for a candidate that may win, if its solution within `LIMITS` may be far from the optimum."""
 
 _FAR = 0.1
 """Gap to the lower bound, relative to the cost of a solution, above which the problem is solved again, thoroughly."""
@@ -221,10 +221,11 @@ class CandidateCompiler:
         Find the strategy of a candidate; raise Refused if it has none.
 
         Args:
-            worth: seconds of a step that is known; if no strategy that fits can be faster, it may be refused.
+            worth: seconds of a step that is known; if no strategy that fits can be faster, it may be refused, and less
+                effort is spent if the objective of every strategy is above it.
         """
         try:
-            if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate)) is not None:
+            if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate, worth)):
                 return solved
             step = self._lay_out(candidate.layout.without_time)
             # Shares by speed may make a strategy far faster than it is with even shares.
@@ -241,7 +242,7 @@ class CandidateCompiler:
             raise Refused(str(error)) from error
         return Solved(candidate, step, tuple(strategies))
 
-    def _folded(self, candidate: Candidate) -> Solved | None:
+    def _folded(self, candidate: Candidate, worth: float) -> Solved | None:
         """Return a strategy with equal decisions in equal layers, or None if the kinds of the decisions differ."""
         assert self._short is not None
         assert self.folding is not None
@@ -254,7 +255,7 @@ class CandidateCompiler:
         folded = self._folders[layout.without_time].folded(problem)
         if folded is None:
             return None
-        solution = good_solution(folded.problem)
+        solution = good_solution(folded.problem, worth)
         assignment = folded.expanded(solution.assignment)
         strategy = strategy_of(problem, replace(solution, assignment=assignment), saves_memory=False)
         return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
@@ -372,7 +373,7 @@ class CandidateCompiler:
         stages = zip(step.stages, builders, strict=True)
         fits = candidate.choice.fits
         if not fits:
-            return [_strategy(build()) for _, build in stages]
+            return [_strategy(build(), worth) for _, build in stages]
         most = MOST_HIDDEN * worth
         return [_strategy_that_fits(view, cluster, build, loop, most) for (view, cluster, _), build in stages]
 
@@ -432,24 +433,29 @@ def _strategy_that_fits(
     return within.strategy, within.problem.sums(within.solution.assignment)
 
 
-def _strategy(problem: StrategyProblem) -> tuple[Strategy, StrategySums]:
-    solution = good_solution(problem.problem)
+def _strategy(problem: StrategyProblem, worth: float) -> tuple[Strategy, StrategySums]:
+    solution = good_solution(problem.problem, worth)
     return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 
 
-def good_solution(problem: Problem) -> Solution:
-    """Return a nearly optimal solution; raise Infeasible if the problem has none."""
+def good_solution(problem: Problem, worth: float = inf) -> Solution:
+    """
+    Return a nearly optimal solution; raise Infeasible if the problem has none.
+
+    Args:
+        worth: seconds of a step that is known; if every solution costs more, a quickly found one is enough.
+    """
     least = sum(float(costs.min()) for costs in problem.unary)
-    return _solved(problem, _GOOD_ENOUGH * least)
+    return _solved(problem, _GOOD_ENOUGH * least, worth)
 
 
 def _found(problem: StrategyProblem, allowance: float) -> Solution:
     return _solved(problem.problem, allowance)
 
 
-def _solved(problem: Problem, allowance: float) -> Solution:
+def _solved(problem: Problem, allowance: float, worth: float = inf) -> Solution:
     quick = solve(problem, limits=replace(LIMITS, allowance=allowance))
-    if quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
+    if quick.lower_bound >= worth or quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
         return quick
     thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance))
     return min(quick, thorough, key=lambda solution: solution.cost)
