@@ -161,8 +161,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     clusters = [cluster for _, cluster in views]
     meshes = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
     stages = [meshes[name] for name in Stages(func).names]
-    is_pipeline = views[0][0].stage is not None
-    timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
+    timelines = [predict(func, whole)] if views[0][0].stage is None else predict_pipeline(func, clusters, whole)
     times = longest(timelines)
     roles = Roles(func)
     peaks = [peak_memory(func, it.mesh, stage=view.stage, blocks=it.blocks, roles=roles) for view, it in views]
