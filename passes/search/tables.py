@@ -115,8 +115,8 @@ def least_regret(table: Costs) -> Costs:
     Return lower bounds on the regret of row r against row s, from some of the columns; shape (rows r, rows s).
 
     The regret is the maximum, over all columns, of the cost of row r minus the cost of row s, where columns that row s
-    forbids do not count. It is about `_FORBIDDEN` if a column allows s and forbids r, and -inf if s allows no column. All
-    columns of a small table are used, so its bounds are exact.
+    forbids do not count. It is about `_FORBIDDEN` if a column allows s and forbids r, and -inf if s allows no column.
+    All columns of a small table are used, so its bounds are exact.
     """
     if not _is_small(table):
         # Where one row is the cheapest, most other rows cost more.
