@@ -120,7 +120,8 @@ SBATCH = {
 """Option of sbatch -> pattern of its value, or None for a flag."""
 
 STUBS = {
-    "scontrol": 'test "$1 $2" = "show hostnames"; printf "first\\nsecond\\n"',
+    # A reader that ends at the first line would break this pipe.
+    "scontrol": 'test "$1 $2" = "show hostnames"; printf "first\\n"; sleep 0.2; printf "second\\n"',
     "srun": 'echo "srun $*" >>calls; case "$*" in *profile*) touch cluster.toml;; esac',
     "shardwright": 'echo "shardwright $*" >>calls; mkdir -p plan; touch plan/replan.json',
 }
