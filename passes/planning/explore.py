@@ -365,7 +365,7 @@ class Explorer(Race):
             shrinking: whether to leave out the strategies whose parameters and states alone do not fit.
         """
         judged = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
-        large = [note for note in judged if not note.fits and not self._is_worse(_step(note))]
+        large = [note for note in judged if not note.fits and not self._is_worse(_least_step(note))]
         return [note for note in large if not shrinking or note.lasting_bytes < note.memory_bytes]
 
     def _keeping_less(self) -> Iterator[list[Candidate]]:
@@ -448,7 +448,7 @@ class Explorer(Race):
         like = [note for note in judged if _keeping(note.candidate, 1.0) == candidate]
         fitting = max((note for note in like if note.fits), key=_part_kept, default=None)
         larger = min((note for note in like if not note.fits), key=_part_kept, default=None)
-        if fitting is None or larger is None or self._is_worse(_step(larger)):
+        if fitting is None or larger is None or self._is_worse(_least_step(larger)):
             return None
         low, high = (note.peak_bytes or 0 for note in (fitting, larger))
         way = (fitting.memory_bytes - low) / (high - low) if high > low else 0.0
@@ -472,6 +472,11 @@ class Explorer(Race):
 
 def _step(note: Note) -> float:
     return note.seconds or 0.0
+
+
+def _least_step(note: Note) -> float:
+    """Return the seconds that a candidate may take with fewer activations, which leave a pipeline more schedules."""
+    return _step(note) / FAR if note.candidate.layout.mode == "pipeline" else _step(note)
 
 
 def _overshoot(note: Note) -> float:

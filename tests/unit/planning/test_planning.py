@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from shardwright.passes.planning.candidate_compiler import LIMITS, CandidateComp
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, accumulations, cuts, meshes, pipelines
-from shardwright.passes.planning.notes import Allowance, Refused
+from shardwright.passes.planning.notes import Allowance, Note, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
 from shardwright.passes.search.constraints import Constraints
@@ -266,6 +267,22 @@ def test_where_memory_is_short_activations_are_computed_again():
     assert free.seconds <= found.seconds <= none_kept.seconds
     again = Chosen.read(Chosen(found.candidate, pins, plain.mesh).record())
     assert again.candidate.layout.keep == found.candidate.layout.keep
+
+
+@pytest.mark.parametrize(("layout", "kept"), [({"mode": "pipeline", "parts": 2, "stages": 2}, [0.0, 0.8]), ({}, [])])
+def test_some_activations_are_kept_in_a_pipeline_that_is_slower_where_it_does_not_fit(layout: Any, kept: list[float]):
+    """Its schedule was chosen to use little memory, so its step is no bound for a step with fewer activations."""
+    module = cleaned("mlp-tiny")
+    explorer = Explorer(CandidateCompiler(module, cluster_of_module(module)), LayoutConstraints(), Allowance(1e9))
+    all_kept = Candidate(Layout(explorer.meshes[0], **layout), searched(1.0, 1.0))
+    none_kept = replace(all_kept, layout=replace(all_kept.layout, keep=0.0))
+    explorer.worth = 5.2
+    explorer.notes = [
+        Note(all_kept, 5.8, "does not fit", 1.0, peak_bytes=110, memory_bytes=100.0, lasting_bytes=20),
+        Note(none_kept, 5.2, "", 1.0, peak_bytes=60, memory_bytes=100.0, lasting_bytes=20),
+    ]
+    batches = list(explorer._keeping_less())  # pyright: ignore[reportPrivateUsage]
+    assert [candidate.layout.keep for batch in batches[:2] for candidate in batch] == kept
 
 
 def test_zero3_gathers_in_each_part_if_copies_for_all_parts_do_not_fit():
