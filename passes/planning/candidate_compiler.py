@@ -225,7 +225,7 @@ class CandidateCompiler:
                 effort is spent if the objective of every strategy is above it.
         """
         try:
-            if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate, worth)):
+            if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate, worth)) is not None:
                 return solved
             step = self._lay_out(candidate.layout.without_time)
             # Shares by speed may make a strategy far faster than it is with even shares.

@@ -58,7 +58,8 @@ SHORT_STEPS_ERR = 0.1
 """The part of an estimate by short steps that the whole step may save (0.083: `gpt2-48` on `h100-8x8`)."""
 
 FAR = 1.5
-"""A candidate may take this multiple of the fastest step and still be of interest, since predictions err."""
+"""A candidate may take this multiple of the fastest step and still be of interest, since predictions err, and since a
+pipeline that does not fit has faster schedules with fewer activations."""
 
 REFINED = 2
 """Number of layouts that are searched with more weights."""

@@ -122,7 +122,7 @@ def least_regret(table: Costs) -> Costs:
         # Where one row is the cheapest, most other rows cost more.
         table = table[:, np.unique(table[:: -(-len(table) // _SAMPLED)].argmin(axis=1))]
     columns = np.ascontiguousarray(table.T)
-    above, count = _with_finite(columns), columns.shape[1]
+    above, count = _without_inf(columns), columns.shape[1]
     if count * columns.size <= _SMALL:
         return np.max(above[:, :, None] - columns[:, None, :], axis=0, initial=-np.inf)
     worst, difference = np.full((count, count), -np.inf), np.empty((count, count))
@@ -134,7 +134,7 @@ def least_regret(table: Costs) -> Costs:
 
 def regrets(table: Costs, rows: States, others: States) -> Costs:
     """Return the exact regret of each of `rows` against the row at its position in `others` (see `least_regret`)."""
-    above, step = _with_finite(table), max(1, _SMALL // table.shape[1])
+    above, step = _without_inf(table), max(1, _SMALL // table.shape[1])
     slices = (slice(at, at + step) for at in range(0, len(rows), step))
     return np.concatenate([(above[rows[some]] - table[others[some]]).max(axis=1) for some in slices])
 
@@ -143,7 +143,7 @@ def _is_small(table: Costs) -> bool:
     return len(table) * table.size <= _SMALL
 
 
-def _with_finite(costs: Costs) -> Costs:
+def _without_inf(costs: Costs) -> Costs:
     """Return costs where a finite number stands for inf, which avoids inf - inf where both rows are forbidden."""
     return np.where(costs == np.inf, _FORBIDDEN, costs)
 
@@ -173,33 +173,27 @@ def undominated(unary: Costs, *edges: Costs) -> States:
     for least in bounds:
         excess += least[block]
     np.fill_diagonal(excess, np.inf)
-    winners, losers = np.nonzero(excess <= 0)
-    beats = np.zeros_like(excess, dtype=bool)
-    beats[_confirmed(states, winners, losers, unary, tables, bounds)] = True
-    alive = np.ones(len(states), dtype=bool)
+    winners, losers = (states[places] for places in np.nonzero(excess <= 0))
+    beats = np.zeros((len(unary), len(unary)), dtype=bool)
+    beats[_confirmed(winners, losers, unary, tables, bounds)] = True
+    alive = possible
     for loser in np.flatnonzero(beats.any(axis=0))[::-1]:
         alive[loser] = not (beats[:, loser] & alive).any()
-    return states[alive]
+    return np.flatnonzero(alive)
 
 
 def _confirmed(
-    states: States,
-    winners: States,
-    losers: States,
-    unary: Costs,
-    tables: Sequence[Costs],
-    bounds: Sequence[Costs],
+    winners: States, losers: States, unary: Costs, tables: Sequence[Costs], bounds: Sequence[Costs]
 ) -> tuple[States, States]:
-    """Return the pairs of positions in `states` whose first state still dominates the second by exact regrets."""
-    at = [least[states[winners], states[losers]] for least in bounds]
+    """Return the pairs of states whose first state dominates the second also by exact regrets."""
+    terms = [least[winners, losers] for least in bounds]
     for edge in sorted(range(len(tables)), key=lambda edge: tables[edge].shape[1]):
         if not len(winners) or _is_small(tables[edge]):
             continue
-        rows, others = states[winners], states[losers]
-        at[edge] = regrets(tables[edge], rows, others)
+        terms[edge] = regrets(tables[edge], winners, losers)
         # The terms are added in the order of `undominated`; so rounding, which is monotonic, cannot hide a winner.
-        remains = sum(at, unary[rows] - unary[others]) <= 0
-        winners, losers, at = winners[remains], losers[remains], [term[remains] for term in at]
+        remains = sum(terms, unary[winners] - unary[losers]) <= 0
+        winners, losers, terms = winners[remains], losers[remains], [term[remains] for term in terms]
     return winners, losers
 
 
