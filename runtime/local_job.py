@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -37,27 +39,47 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
     store = TCPStore(
         _LOOPBACK, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    processes: list[subprocess.Popen[bytes]] = []
-    ending = signal.SIGTERM
+    with _noted_interrupts() as interrupts:
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(ranks):
+                # Each rank has a separate session: keyboard signals reach it only through this process.
+                process = subprocess.Popen(
+                    [sys.executable, "-u", program, *arguments],
+                    env=os.environ | places(rank, ranks, store.port),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                processes.append(process)
+            failure = _first_failure(processes, interrupts)
+        finally:
+            # A rank that alone receives SIGTERM reports it as a fault of the job.
+            _end(processes, signal.SIGINT if interrupts else signal.SIGTERM)
+        if interrupts:
+            raise KeyboardInterrupt
+        return failure
+
+
+@contextmanager
+def _noted_interrupts() -> Generator[list[int]]:
+    """
+    Append SIGINT and SIGTERM to a list in the place of ending this process.
+
+    An exception at any instruction could leave the lock of a `Popen` held, and the process could never be waited for.
+    """
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+
+    # A process that ignores SIGINT, as background jobs of shells do, still ignores it.
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
-        for rank in range(ranks):
-            # Each rank has a separate session: keyboard signals reach it only through this process.
-            process = subprocess.Popen(
-                [sys.executable, "-u", program, *arguments],
-                env=os.environ | places(rank, ranks, store.port),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            processes.append(process)
-        return _first_failure(processes)
-    except KeyboardInterrupt:
-        # A rank that alone receives SIGTERM reports it as a fault of the job.
-        ending = signal.SIGINT
-        raise
+        yield noted
     finally:
-        _end(processes, ending)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def places(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -78,11 +100,15 @@ def places(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int, int] | None:
-    """Return rank and exit code of the first failure, after giving other ranks some time to explain theirs."""
+def _first_failure(processes: Sequence[subprocess.Popen[bytes]], interrupts: Sequence[int]) -> tuple[int, int] | None:
+    """
+    Return rank and exit code of the first failure, after giving other ranks some time to explain theirs.
+
+    It returns early when `interrupts` is no longer empty.
+    """
     failed: tuple[int, int] | None = None
     deadline = float("inf")
-    while time.monotonic() < deadline:
+    while not interrupts and time.monotonic() < deadline:
         codes = [process.poll() for process in processes]
         if failed is None and (ended := [(rank, code) for rank, code in enumerate(codes) if code]):
             # A rank that was killed (negative code) is the cause of the other failures.
