@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby, product
 from time import perf_counter
 
@@ -37,6 +37,9 @@ MOST_PARTS = 64
 
 Pins = tuple[tuple[str, tuple[str, ...]], ...]
 """Presets, each with its axes."""
+
+KEPT = (0.75, 0.5, 0.25, 0)
+"""Fractions of activations to keep that a person tries, in this order, if a plan that keeps all does not fit."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class Plain:
     def decides(self) -> tuple[object, ...]:
         """Return a key that is equal for plans that differ only in the passes that make the program."""
         return self.mesh, self.pins, self.before, self.after, self.is_fused, self.ranks
+
+    def keeping(self, fraction: float) -> Plain:
+        """Return this plan with a fraction of the activations kept for backward."""
+        name = f"{self.name}, {fraction:.0%} of activations kept"
+        return replace(self, name=name, before=f"recompute{{keep={fraction}}},{self.before}")
 
 
 @dataclass(frozen=True)
@@ -180,9 +188,6 @@ def _data_parallel(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
             yield plan
             if prepared.has_batch_norm:
                 yield Plain(plan.family, f"{plan.name}, fused batch-norm", mesh, plan.pins, is_fused=True)
-            for keep, name in ((0.5, "selective"), (0, "full")):
-                again = f"{plan.name}, {name} recomputation"
-                yield Plain("recomputation", again, mesh, plan.pins, before=f"recompute{{keep={keep}}},")
         pins = (("zero3", mesh.names),)
         for parts in (parts for parts in cuts(prepared.rows) if parts * mesh.device_count <= prepared.rows):
             yield Plain("FSDP", f"zero3 on {_sizes(mesh)}, {parts} micro-batches", mesh, pins, FSDP.format(parts=parts))
@@ -321,11 +326,19 @@ def limited(plans: Sequence[Plain], most: int, seed: int = 0) -> list[Plain]:
 
 
 class Workshop:
-    """Makes plain plans of one step on one cluster. Consecutive plans with the same decisions share them."""
+    """Makes plain plans of one step on one cluster. The latest decisions are kept for plans that share them."""
 
     def __init__(self, prepared: Prepared, cluster: Cluster) -> None:
         self.prepared, self.cluster = prepared, cluster
-        self._decided: tuple[object, ModuleOp | str] | None = None
+        self._decided: dict[object, ModuleOp | str] = {}
+
+    def judge_fitting(self, plan: Plain) -> Judged:
+        """Return the result of a plan; if it does not fit, of the first plan that keeps fewer activations and fits."""
+        judged = self.judge(plan)
+        fractions = iter(KEPT)
+        while judged.step is not None and not judged.counts and (fraction := next(fractions, None)) is not None:
+            judged = self.judge(plan.keeping(fraction))
+        return judged
 
     def judge(self, plan: Plain) -> Judged:
         """Return the simulated step and the memory of a plan, or the reason why it failed."""
@@ -337,9 +350,11 @@ class Workshop:
 
     def program(self, plan: Plain) -> ModuleOp:
         """Return the finished program of a plan. Raises ValueError if the deciding passes refuse the plan."""
-        if self._decided is None or self._decided[0] != plan.decides:
-            self._decided = (plan.decides, self._decide(plan))
-        decided = self._decided[1]
+        if plan.decides not in self._decided:
+            if len(self._decided) > len(KEPT):
+                del self._decided[next(iter(self._decided))]
+            self._decided[plan.decides] = self._decide(plan)
+        decided = self._decided[plan.decides]
         if isinstance(decided, str):
             raise ValueError(decided)
         module = decided.clone()
@@ -373,7 +388,7 @@ def judge_all(workshop: Workshop, plans: Sequence[Plain], seconds: float | None 
     for plan in plans:
         if seconds is not None and perf_counter() - began > seconds:
             break
-        results.append(workshop.judge(plan))
+        results.append(workshop.judge_fitting(plan))
     return results
 
 

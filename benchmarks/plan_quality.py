@@ -7,11 +7,11 @@ Check by the simulator whether searched plans are as fast as plans by hand, on m
     python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME]
 
 `search-plan` plans each pair, and its plan is compared with plans by hand: data parallelism and ZeRO, Megatron's tensor
-parallelism at every degree, hybrid sharding, recomputation of activations, even pipelines with every schedule, AMP's
-enumeration, and shares by speed on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`) that
-share no code with the search; only plans that fit in memory count. The default pairs are every shipped step of full
-size with every shipped cluster. `--random N` generates clusters and steps from numbers (`_random_pairs.py`);
-`--unequal` takes clusters whose links or devices differ much in speed.
+parallelism at every degree, hybrid sharding, even pipelines with every schedule, AMP's enumeration, and shares by speed
+on mixed devices. A plan that does not fit is also tried with fewer activations kept. The plans by hand are pipelines of
+passes (`_plain_plans.py`) that share no code with the search; only plans that fit in memory count. The default pairs
+are every shipped step of full size with every shipped cluster. `--random N` generates clusters and steps from numbers
+(`_random_pairs.py`); `--unequal` takes clusters whose links or devices differ much in speed.
 
 `--most` limits the number of plans by hand for each pair to a random selection, and `--seconds` limits their time. A
 pair is listed as a failure if planning it crashes, gives an invalid plan, or is refused although a plain plan fits.

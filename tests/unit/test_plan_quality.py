@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from _plain_plans import Workshop, any_mesh_will_do, cuts, limited, plain_plans, splits
+from _plain_plans import KEPT, Workshop, any_mesh_will_do, cuts, limited, plain_plans, splits
 from _random_pairs import MOST_DEVICES, find_any_cluster, random_cluster, random_step
 from plan_quality import Options, Row, command, compare, faults, prepared_step, summary_of
 
@@ -49,7 +51,6 @@ def test_every_family_of_plain_plans_is_generated() -> None:
         "hybrid",
         "part",
         "proportional",
-        "recomputation",
         "tensor parallel",
     }
     assert len({(plan.name, plan.mesh) for plan in plans}) == len(plans)
@@ -61,6 +62,19 @@ def test_a_plain_pipeline_is_a_program() -> None:
     plan = next(each for each in plain_plans(prepared, cluster) if each.family == "AMP" and "2 stages" in each.name)
     judged = Workshop(prepared, cluster).judge(plan)
     assert judged.counts, judged.refusal
+
+
+def test_a_plan_that_does_not_fit_keeps_fewer_activations() -> None:
+    prepared, cluster = prepared_step("gpt2-tiny"), find_cluster("local-4")
+    plan = next(each for each in plain_plans(prepared, cluster) if each.name == "zero3 on 4")
+    whole = Workshop(prepared, cluster)
+    assert whole.judge_fitting(plan) == whole.judge(plan)
+    least = min(whole.judge(plan.keeping(fraction)).peak_bytes for fraction in KEPT)
+    (device,) = cluster.devices
+    tight = Workshop(prepared, replace(cluster, devices=(replace(device, memory=float(least)),)))
+    assert not tight.judge(plan).counts
+    judged = tight.judge_fitting(plan)
+    assert judged == next(each for each in (tight.judge(plan.keeping(part)) for part in KEPT) if each.counts)
 
 
 def test_degrees_follow_the_axes_if_no_other_mesh_is_possible() -> None:
