@@ -31,6 +31,9 @@ from shardwright.passes.step.step_view import StepView, step_views
 
 ACCUMULATED = "program{{parts={parts}}}"
 FSDP = "program{{parts={parts} per_part=true}}"
+OVERLAPPED = {"two halves in turns": "program{mode=duplex parts=2}", "products in chunks": "program{chunked=true}"}
+"""Names and passes of programs that hide the collectives that products wait for."""
+
 PIPELINED = "program{{mode=pipeline parts={parts} schedule={schedule}}}"
 SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
 MOST_PARTS = 64
@@ -160,8 +163,11 @@ def plain_plans(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
     yield from _on_parts(cluster)
     if len(cluster.kinds_used) > 1:
         yield from _proportional(cluster)
+    yield from _accumulated(prepared.rows, cluster)
+    yield from _overlapped(cluster)
     layers = min(len(find_layers(view).names) for view in _views(prepared, cluster))
-    yield from _even_pipelines(prepared.rows, layers, cluster)
+    yield from _even_pipelines(prepared.rows, layers, cluster.mesh)
+    yield from _pipelines_on_parts(prepared.rows, layers, cluster)
     yield from _amp(prepared.rows, layers, cluster)
 
 
@@ -221,23 +227,28 @@ def _on_three_axes(cluster: Cluster) -> Iterator[Plain]:
                 yield Plain("three axes", f"{inside} inside {preset} inside dp on {_sizes(mesh)}", mesh, pins)
 
 
+def _accumulated(rows: int, cluster: Cluster) -> Iterator[Plain]:
+    """Yield tensor parallelism inside ZeRO with micro-batches in sequence."""
+    for mesh, outer, inner in splits(cluster):
+        usable = [parts for parts in cuts(rows) if parts * mesh.parts(outer) <= rows] if outer else []
+        for preset, parts in product(("zero1", "zero3"), usable):
+            name = f"{_nested_name(preset, 'tp', mesh, inner)}, {parts} micro-batches"
+            pins = ((preset, outer), ("tp", inner))
+            yield Plain("accumulation", name, mesh, pins, ACCUMULATED.format(parts=parts))
+
+
+def _overlapped(cluster: Cluster) -> Iterator[Plain]:
+    """Yield plans whose collectives run beside products: HiDup's two halves, and products in chunks."""
+    presets = (Plain("", preset, cluster.mesh, ((preset, cluster.mesh.names),)) for preset in ("dp", "zero3"))
+    plain = [*presets, *(plan for plan in _nested(cluster) if plan.family == "tensor parallel")]
+    for plan, (how, finish) in product(plain, OVERLAPPED.items()):
+        yield replace(plan, family="overlap", name=f"{plan.name}, {how}", finish=finish)
+
+
 def _on_parts(cluster: Cluster) -> Iterator[Plain]:
-    """Yield plans that use some kinds of devices, some hosts or one device only."""
-    own = cluster.mesh
-    if cluster.topology is None and (len(own.axes) > 1 or any(link.points for link in cluster.links)):
-        return
-    places = range(own.device_count)
-    hosts = [cluster.topology.seat(rank).host if cluster.topology is not None else rank for rank in places]
-    kinds = sorted(set(cluster.placement))
-    subsets: dict[tuple[int, ...], None] = {}
-    for size in range(1, len(kinds) + 1):
-        for chosen_kinds in combinations(kinds, size):
-            ranks = [rank for rank in places if cluster.placement[rank] in chosen_kinds]
-            hosts_of_kinds = list(dict.fromkeys(hosts[rank] for rank in ranks))
-            for count in {1, 2, len(hosts_of_kinds) // 2, len(hosts_of_kinds) - 1, len(hosts_of_kinds)}:
-                subsets[tuple(rank for rank in ranks if hosts[rank] in hosts_of_kinds[:count])] = None
-            subsets[tuple(ranks[:1])] = None
-    for ranks in (ranks for ranks in subsets if 0 < len(ranks) < own.device_count):
+    """Yield plans without stages on a part of the devices."""
+    own, hosts = cluster.mesh, _hosts(cluster)
+    for ranks in _parts(cluster):
         rows = len({hosts[rank] for rank in ranks})
         flat = Mesh((Axis(own.names[-1], len(ranks)),), own.name)
         yield from (
@@ -251,6 +262,37 @@ def _on_parts(cluster: Cluster) -> Iterator[Plain]:
                 yield Plain("part", f"{inner} inside {outer} on ranks {list(ranks)}", mesh, pins, ranks=ranks)
 
 
+def _pipelines_on_parts(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]:
+    """Yield even pipelines on a part of the devices."""
+    for ranks in _parts(cluster):
+        mesh = Mesh((Axis(cluster.mesh.names[-1], len(ranks)),), cluster.mesh.name)
+        for plan in _even_pipelines(rows, layers, mesh):
+            yield replace(plan, name=f"{plan.name}, on ranks {list(ranks)}", ranks=ranks)
+
+
+def _hosts(cluster: Cluster) -> list[int]:
+    """Return the host of each rank."""
+    topology = cluster.topology
+    return [topology.seat(rank).host if topology is not None else rank for rank in range(cluster.mesh.device_count)]
+
+
+def _parts(cluster: Cluster) -> list[tuple[int, ...]]:
+    """Return parts of the ranks, smaller than the cluster: some kinds of devices, some hosts or one device only."""
+    own = cluster.mesh
+    if cluster.topology is None and (len(own.axes) > 1 or any(link.points for link in cluster.links)):
+        return []
+    hosts, kinds = _hosts(cluster), sorted(set(cluster.placement))
+    subsets: dict[tuple[int, ...], None] = {}
+    for size in range(1, len(kinds) + 1):
+        for chosen_kinds in combinations(kinds, size):
+            ranks = [rank for rank in range(own.device_count) if cluster.placement[rank] in chosen_kinds]
+            hosts_of_kinds = list(dict.fromkeys(hosts[rank] for rank in ranks))
+            for count in {1, 2, len(hosts_of_kinds) // 2, len(hosts_of_kinds) - 1, len(hosts_of_kinds)}:
+                subsets[tuple(rank for rank in ranks if hosts[rank] in hosts_of_kinds[:count])] = None
+            subsets[tuple(ranks[:1])] = None
+    return [ranks for ranks in subsets if 0 < len(ranks) < own.device_count]
+
+
 def _proportional(cluster: Cluster) -> Iterator[Plain]:
     mesh = cluster.mesh
     for preset in ("dp", "zero1"):
@@ -259,19 +301,24 @@ def _proportional(cluster: Cluster) -> Iterator[Plain]:
     yield Plain("proportional", "search-strategy, shares by speed", mesh, (), after="balance-ratios")
 
 
-def _even_pipelines(rows: int, layers: int, cluster: Cluster) -> Iterator[Plain]:
+def _even_pipelines(rows: int, layers: int, mesh: Mesh) -> Iterator[Plain]:
     """Yield pipelines of stages with equally many devices, cut by layers or by time, with dp or zero1 inside."""
-    mesh = cluster.mesh
     for stages in range(2, min(mesh.device_count, layers) + 1):
         if (stage := _even_stage(mesh, stages)) is None:
             continue
         begins = ",".join(str(index * layers // stages) for index in range(stages))
+        cuts_of_layers = {
+            "as many layers each": f' begins="{begins}"',
+            "cut by time": "",
+            "cut by time in two chunks": " chunks=2",
+        }
         usable = [parts for parts in cuts(rows) if parts <= 8 * stages and parts * stage.device_count <= rows]
-        for parts, (preset, begin) in product(usable, (("dp", begins), ("dp", ""), ("zero1", ""))):
-            cut = f' begins="{begin}"' if begin else ""
+        for parts, preset, (how, cut) in product(usable, ("dp", "zero1"), cuts_of_layers.items()):
+            in_chunks = "chunks" in cut
+            if in_chunks and (parts % stages or 2 * stages > layers):
+                continue
             before = f"partition-stages{{stages={stages} micro_batches={parts}{cut}}},"
-            how = "as many layers each" if begin else "cut by time"
-            for schedule in SCHEDULES:
+            for schedule in ("interleaved-1f1b",) if in_chunks else SCHEDULES:
                 name = f"{stages} stages of {preset}, {how}, {parts} micro-batches, {schedule}"
                 finish = PIPELINED.format(parts=parts, schedule=schedule)
                 yield Plain("even pipeline", name, mesh, ((preset, stage.names),), finish, before)

@@ -45,10 +45,12 @@ def test_every_family_of_plain_plans_is_generated() -> None:
     assert {plan.family for plan in plans} == {
         "AMP",
         "FSDP",
+        "accumulation",
         "additive optimum",
         "data parallel",
         "even pipeline",
         "hybrid",
+        "overlap",
         "part",
         "proportional",
         "tensor parallel",
