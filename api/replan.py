@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..ir.cluster import Cluster
 from ..ir.state_moves import Box, Moves, SpreadState, kept_ranks, state_moves
 from ..passes.pipeline import Pipeline
+from ..passes.planning.records import CandidateRecord
 from ..passes.search_plan import SearchPlanPass
 from .compile import CompiledStep, PlanOptions, lower
 from .plan_record import PlanRecord, lasting_values, state_placement
@@ -164,11 +166,37 @@ def replan(
     # Check before planning that all remaining ranks existed.
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
     # `prepare` has already run on the step.
-    search = SearchPlanPass(candidate=json.dumps(old.candidate), adapt=True)
+    candidate = old.candidate and _among(old.candidate, old.cluster, cluster)
+    search = SearchPlanPass(candidate=json.dumps(candidate), adapt=True)
     options = PlanOptions(pipeline=Pipeline.of(search, "finish"), processes=processes)
     made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
     state = transition(old, made.module, cluster, remaining)
     return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)
+
+
+def _among(candidate: CandidateRecord, was: Cluster, cluster: Cluster) -> CandidateRecord:
+    """
+    Return a candidate with the ranks of other devices in the place of those that it uses, if it leaves devices out.
+
+    The same kinds of devices are used: all of a kind that had no idle devices, and otherwise at most as many as before.
+    """
+    if "ranks" not in candidate:
+        return candidate
+    before, count = candidate["ranks"], cluster.mesh.device_count
+    used = Counter(was.device(rank) for rank in before)
+    idle = {was.device(rank) for rank in range(was.mesh.device_count) if rank not in before}
+    most = Counter({device: number if device in idle else count for device, number in used.items()})
+    chosen: list[int] = []
+    for rank in range(count):
+        if most[device := cluster.device(rank)] > 0:
+            most[device] -= 1
+            chosen.append(rank)
+    stay = all(rank < count and cluster.device(rank) == was.device(rank) for rank in before)
+    ranks = before if stay and len(before) == len(chosen) else chosen
+    moved: CandidateRecord = {**candidate, "ranks": ranks}
+    if len(ranks) in (0, count):
+        del moved["ranks"]
+    return moved
 
 
 def transition(

@@ -170,8 +170,9 @@ class SearchPlanPass(ModulePass):
     """A candidate to compile without a search: `spmd.chosen` or a `plan.json`, as a JSON file or as JSON text."""
 
     adapt: bool = False
-    """Whether the candidate may be for another cluster. It is then adapted to the devices; a search runs only if the
-    candidate fits on no mesh similar to its own, or if no such mesh agrees with the other options."""
+    """Whether the candidate may be for another cluster. It is then adapted to the devices, or to the ranks that it
+    names. A search runs only if the candidate fits on no mesh similar to its own, if no such mesh agrees with the other
+    options, or if the cluster lacks a rank."""
 
     bound_rounds: int = 3
     """Number of times that the lower bound of the step is improved; 0 for no bound."""
@@ -217,12 +218,14 @@ class SearchPlanPass(ModulePass):
             return self._searched(bench, fixed)
         if not self.adapt:
             return self._made_again(bench, given.candidate)
-        cluster = bench.cluster
-        balanced = fixed.balanced is not False and len(cluster.kinds_used) > 1
-        count, ranks = cluster.mesh.device_count, given.candidate.layout.ranks
-        # If devices idle and the cluster is another one, a search chooses the devices.
-        as_is = [given.candidate] if ranks is not None and max(ranks) < count else []
-        for candidate in as_is if ranks is not None else resized(given.candidate, count, balanced=balanced):
+        cluster, ranks = bench.cluster, given.candidate.layout.ranks
+        count = cluster.mesh.device_count
+        if ranks is not None and max(ranks) >= count:
+            # A search chooses the devices.
+            return self._searched(bench, fixed)
+        kinds = {cluster.placement[rank] for rank in (range(count) if ranks is None else ranks)}
+        balanced = fixed.balanced is not False and len(kinds) > 1
+        for candidate in resized(given.candidate, count if ranks is None else len(ranks), balanced=balanced):
             if not _obeys(fixed, candidate):
                 continue
             result = self._made_again(bench, candidate)
@@ -306,8 +309,8 @@ class SearchPlanPass(ModulePass):
             ) from error
         layout, count = given.candidate.layout, given.own_mesh.device_count
         if (ranks := layout.ranks) is not None:
-            in_range = all(0 <= rank < count for rank in ranks)
-            if not in_range or len(set(ranks)) < len(ranks) or len(ranks) != layout.mesh.device_count:
+            in_range = all(0 <= rank < count for rank in ranks) and len(ranks) == layout.mesh.device_count
+            if not (in_range or (self.adapt and min(ranks, default=-1) >= 0)) or len(set(ranks)) < len(ranks):
                 raise ValueError(
                     f"{self._source}: ranks {list(ranks)}: expected {layout.mesh.device_count} different ranks of"
                     f" {count}, one for each device of the candidate's mesh"

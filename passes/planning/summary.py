@@ -98,11 +98,12 @@ class PlanSummary:
 
 
 def plan_attribute(chosen: str, step: float, bound: tuple[float, str] | None, notes: Sequence[Note]) -> DictionaryAttr:
-    """Return the attribute that describes the result of a search."""
+    """Return the attribute that describes the result of a search; of notes on one candidate only the last remains."""
     entries: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
     if bound is not None:
         entries |= {"bound": FloatAttr(bound[0], 64), "bound_of": StringAttr(bound[1])}
-    return DictionaryAttr({**entries, "candidates": plain_attribute([_tried_of(note).as_dict() for note in notes])})
+    last = {note.candidate: note for note in notes}.values()
+    return DictionaryAttr({**entries, "candidates": plain_attribute([_tried_of(note).as_dict() for note in last])})
 
 
 def _tried_of(note: Note) -> Tried:

@@ -1,6 +1,7 @@
 """A plan for other devices is derived from the existing plan, and reports the state to move."""
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from shardwright.api.compile import PlanOptions, lower
 from shardwright.api.plan_record import PlanRecord, state_placement
 from shardwright.api.replan import replan
 from shardwright.dialects.step import sharding_of
+from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
 from shardwright.ir.state_moves import Box, Move
 from shardwright.passes.search.constraints import pin_entries, strip_pins
@@ -104,6 +106,48 @@ def _slices(box: Box) -> tuple[slice, ...]:
 def _common(one: Box, other: Box) -> Box | None:
     found = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other, strict=True))
     return found if all(begin < end for begin, end in found) else None
+
+
+def unequal(kinds: str) -> Cluster:
+    """Return a cluster with a device for each letter: fast, or so slow that a step is faster without it."""
+    header = THREE[: THREE.index("[[place]]")].replace("gpu=3", f"gpu={len(kinds)}").replace("1e9 }", "1e7 }")
+    places = "".join(f'[[place]]\ndevice = "{"fast" if kind == "f" else "slow"}"\n' for kind in kinds)
+    return parse_cluster(f"{header}{places}{THREE[THREE.index('[link') :]}")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ranks"),
+    [
+        ("ffs", [0, 1]),
+        ("fsfsf", [0, 2, 4]),
+        ("fffs", [0, 1, 2]),
+        ("sffffs", [1, 2, 3, 4]),
+        ("sfs", [1]),
+        ("ff", None),
+        ("ss", None),
+    ],
+)
+def test_a_plan_without_slow_devices_is_put_on_all_devices_of_the_kind_that_it_uses(
+    kinds: str, ranks: list[int] | None
+):
+    old = lower(load_module(str(STEP)), unequal("fffs"), PlanOptions(), name="road", step_spec=None, seconds={})
+    assert old.undecided is not None
+    assert old.report["idle"] == [3]
+    cluster = unequal(kinds)
+    found = replan(old.undecided.clone(), PlanRecord.of(old.module, old.report), cluster).step.report
+    assert found["chosen_candidate"] is not None
+    assert found["chosen_candidate"].get("ranks") == ranks
+    assert found["idle"] == [rank for rank in range(cluster.mesh.device_count) if ranks and rank not in ranks]
+    assert len(found["candidates"]) == 1
+
+
+def test_as_many_devices_of_a_kind_with_idle_devices_are_used_as_before():
+    old = lower(load_module(str(STEP)), unequal("fffs"), PlanOptions(), name="road", step_spec=None, seconds={})
+    assert old.undecided is not None
+    record = PlanRecord.of(old.module, old.report)
+    one_left_out = replace(record, cluster=unequal("ffffs"))
+    found = replan(old.undecided.clone(), one_left_out, unequal("sfffffs")).step.report
+    assert found["idle"] == [0, 4, 5, 6]
 
 
 def test_a_remaining_rank_must_exist_in_the_old_plan():

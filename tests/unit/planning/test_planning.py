@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import import_training_step
 from shardwright.dialects import train
-from shardwright.dialects.compute import ComputeOp, shape_of
+from shardwright.dialects.compute import ComputeOp, python_value, shape_of
 from shardwright.dialects.step import BACKWARD
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
@@ -35,6 +35,7 @@ from shardwright.passes.planning.layouts import LayoutConstraints, accumulations
 from shardwright.passes.planning.notes import Allowance, Note, Refused
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
+from shardwright.passes.planning.summary import plan_attribute
 from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.memory import StrategyMemory
@@ -68,6 +69,16 @@ def test_pipelines_have_layers_and_devices_for_their_stages():
     three = list(pipelines(mesh, 64, 12, LayoutConstraints(stages=4, micro_batches=3)))
     assert [(layout.parts, layout.chunks) for layout in three if layout.stages == 4] == [(3, 1), (3, 2)]
     assert [layout.parts for layout in accumulations(mesh, 8)] == [2, 4, 8]
+
+
+def test_the_whole_step_of_a_candidate_replaces_its_estimate_in_the_plan():
+    first, second = (Candidate(Layout(Mesh.of(gpu=2)), preset((name, ("gpu",)))) for name in ("dp", "zero3"))
+    notes = [Note(first, 0.9, "by shorter steps", 0.0), Note(second, 2.0, "slower", 0.0), Note(first, 1.0, "", 0.0)]
+    plan = python_value(plan_attribute(first.name, 1.0, None, notes))
+    assert [(tried["name"], tried["step"], tried["why"]) for tried in plan["candidates"]] == [
+        (first.name, 1.0, ""),
+        (second.name, 2.0, "slower"),
+    ]
 
 
 def test_a_problem_at_other_weights_is_that_which_is_built_at_them(tiny: ModuleOp):
