@@ -36,7 +36,7 @@ from .planning.explore import WORK, Explorer
 from .planning.layouts import LayoutConstraints, impossible
 from .planning.notes import LOG, Allowance, Note, Refused, verify
 from .planning.records import Chosen
-from .planning.subclusters import part_of_cluster, parts_of_cluster
+from .planning.subclusters import part_of_cluster, parts_of_cluster, total_memory
 from .planning.summary import plan_attribute
 from .search.constraints import is_pinned, pin_entries
 from .search.pins import add_pins
@@ -235,6 +235,11 @@ class SearchPlanPass(ModulePass):
 
     def _searched(self, bench: CandidateCompiler, fixed: LayoutConstraints) -> _FoundPlan | str:
         """Return the plan that a search finds, or why it finds none."""
+        if (lasting := bench.lasting_bytes) > (memory := total_memory(bench.cluster)):
+            return (
+                f"no plan fits: parameters and optimizer states take {size_text(lasting)}, and all devices have"
+                f" {size_text(memory)} together; use more devices or a smaller model"
+            )
         if self.algorithm == "anneal":
             return self._annealed(bench, fixed)
         work = float("inf") if self.budget is not None else float(self.work)
@@ -279,7 +284,7 @@ class SearchPlanPass(ModulePass):
         """Return the parts of the cluster that the step may run on alone."""
         if not fixed.idle or fixed.mesh is not None or bench.is_pinned:
             return []
-        return parts_of_cluster(bench.cluster, bench.times.by_kind)
+        return parts_of_cluster(bench.cluster, bench.times.by_kind, bench.lasting_bytes)
 
     def _made_again(self, step: CandidateCompiler, candidate: Candidate) -> _FoundPlan | str:
         """Return the plan of a given candidate, or why it is impossible."""

@@ -11,7 +11,9 @@ from ...ir.topology import Topology
 from .layouts import AXES
 
 
-def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[tuple[tuple[int, ...], Cluster]]:
+def parts_of_cluster(
+    cluster: Cluster, seconds: Mapping[Device, float], lasting: int = 0
+) -> list[tuple[tuple[int, ...], Cluster]]:
     """
     Return the parts of a cluster that a step may run on, the smallest first: the ranks and the cluster of each.
 
@@ -21,11 +23,17 @@ def parts_of_cluster(cluster: Cluster, seconds: Mapping[Device, float]) -> list[
 
     Args:
         seconds: for each kind of device, the seconds that one device takes for the step.
+        lasting: bytes that the devices of a part must have together; other parts are left out.
     """
     found = {tuple(sorted(ranks)) for ranks in _choices(cluster, seconds)}
     found.discard(tuple(range(cluster.mesh.device_count)))
     parts = ((ranks, part_of_cluster(cluster, ranks)) for ranks in sorted(found, key=lambda ranks: (len(ranks), ranks)))
-    return [(ranks, part) for ranks, part in parts if part is not None]
+    return [(ranks, part) for ranks, part in parts if part is not None and total_memory(part) >= lasting]
+
+
+def total_memory(cluster: Cluster) -> float:
+    """Return the memory of all devices together, in bytes."""
+    return sum(cluster.device(rank).memory for rank in range(cluster.mesh.device_count))
 
 
 def _choices(cluster: Cluster, seconds: Mapping[Device, float]) -> Iterator[Sequence[int]]:

@@ -30,7 +30,7 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, presets
 from shardwright.passes.planning.explore import ADDITIVE
 from shardwright.passes.planning.records import Chosen
-from shardwright.passes.planning.subclusters import parts_of_cluster
+from shardwright.passes.planning.subclusters import parts_of_cluster, total_memory
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.step.step_view import step_functions
@@ -164,6 +164,16 @@ def test_a_plan_with_idle_ranks_is_put_on_other_devices():
     assert ranks_by_mesh(again) == ranks_by_mesh(module)
     with pytest.raises(PassFailedException, match=r"only ranks \[1-2\], but options say idle=no; leave one out"):
         planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, idle="no"))
+
+
+def test_parts_with_too_little_memory_for_the_state_are_left_out():
+    cluster = one_useless_cluster(Mesh.of(gpu=3))
+    seconds = {device: float(at) for at, device in enumerate(cluster.kinds_used)}
+    memory = int(total_memory(cluster)) // 3
+    parts = [[ranks for ranks, _ in parts_of_cluster(cluster, seconds, least)] for least in (0, memory, memory + 1)]
+    assert {len(ranks) for ranks in parts[0]} == {1, 2}
+    assert parts[1] == parts[0]
+    assert {len(ranks) for ranks in parts[2]} == {2}
 
 
 def test_a_candidate_whose_ranks_have_no_known_links_is_refused():
