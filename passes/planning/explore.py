@@ -219,6 +219,7 @@ class Explorer(Race):
         yield self._gathered_per_part()
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
+        yield from self._near_best_pipeline()
 
     @property
     def _gains_by_shares(self) -> bool:
@@ -291,6 +292,32 @@ class Explorer(Race):
             common = [axis for axis in meshes[0].spatial if all(axis in mesh.spatial for mesh in meshes)]
             for choice in presets(Mesh(tuple(common))) if common else ():
                 yield replace(leader, choice=choice)
+
+    def _near_best_pipeline(self) -> Iterator[list[Candidate]]:
+        """
+        Yield the fastest candidate, if it is a pipeline, with other chunks, and with half and twice as many
+        micro-batches, as long as that makes it faster: estimates rank such pipelines badly.
+        """
+        for _ in range(ROUNDS):
+            (best,) = self._leaders(1) or [None]
+            note = self._known(best) if best is not None else None
+            if (
+                note is None
+                or (layout := note.candidate.layout).mode != "pipeline"
+                or self._is_worse(_step(note) / FAR)
+            ):
+                return
+            like = [
+                it for it in pipelines(layout.mesh, self.bench.rows, self.bench.layers) if it.stages == layout.stages
+            ]
+            others = [it for it in like if it.parts == layout.parts and it.chunks != layout.chunks]
+            others += [
+                it for it in like if it.chunks == layout.chunks and it.parts in (layout.parts / 2, layout.parts * 2)
+            ]
+            near = [replace(layout, parts=it.parts, chunks=it.chunks) for it in others]
+            yield [replace(note.candidate, layout=it) for it in near]
+            if self._leaders(1) == [best]:
+                return
 
     def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
         """

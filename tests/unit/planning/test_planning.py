@@ -389,3 +389,17 @@ def test_a_candidate_whose_quick_solution_may_be_far_from_the_optimum_is_solved_
     assert quick.lower_bound < 0.9 * quick.cost
     assert found.cost < 0.9 * quick.cost
     assert found.cost == pytest.approx(problem.cost(found.assignment))
+
+
+def test_the_best_pipeline_is_compared_with_other_chunks_and_micro_batches():
+    """Also if the allowance is used up by the first candidates."""
+    module = import_training_step(training_step("gpt2-tiny"))
+    run_pipeline(Context(), module, "prepare")
+    add_cluster(module, find_cluster("local-4"))
+    search = Explorer(CandidateCompiler(module, find_cluster("local-4")), LayoutConstraints(stages=2), Allowance(1.0))
+    best = search.run()
+    assert best is not None
+    tried = {(note.candidate.layout.chunks, note.candidate.layout.parts) for note in search.notes}
+    chosen = best.candidate.layout
+    near = [(3 - chosen.chunks, chosen.parts), (chosen.chunks, chosen.parts // 2), (chosen.chunks, chosen.parts * 2)]
+    assert tried >= {it for it in near if it[1] in cuts(search.bench.rows)}
