@@ -176,9 +176,10 @@ def replan(
 
 def _among(candidate: CandidateRecord, was: Cluster, cluster: Cluster) -> CandidateRecord:
     """
-    Return a candidate with the ranks of other devices in the place of those that it uses, if it leaves devices out.
+    Return a candidate with the ranks of `cluster` that it uses, if it leaves devices idle.
 
-    The same kinds of devices are used: all of a kind that had no idle devices, and otherwise at most as many as before.
+    The ranks have the kinds of devices that it used: all devices of a kind without idle ones, and at most as many as
+    before of another kind.
     """
     if "ranks" not in candidate:
         return candidate

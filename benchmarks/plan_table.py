@@ -46,7 +46,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Hand:
-    """A plan by hand: a mesh (by default the cluster's), pinned presets, and numbers of stages and micro-batches."""
+    """A plan by hand: a mesh (by default the cluster's), pinned presets, and stages with micro-batches and chunks."""
 
     name: str
     mesh: str | None = None
@@ -54,11 +54,14 @@ class Hand:
     stages: int = 1
     parts: int = 1
     schedule: str = "1f1b"
+    chunks: int = 1
 
     def plan(self, own: Mesh) -> Plain:
         """Return the plan as a pipeline of passes."""
         mesh = parse_mesh(self.mesh) if self.mesh is not None else own
-        before = f"partition-stages{{stages={self.stages} micro_batches={self.parts}}}," if self.stages > 1 else ""
+        chunks = f" chunks={self.chunks}" if self.chunks > 1 else ""
+        stages = f"partition-stages{{stages={self.stages} micro_batches={self.parts}{chunks}}},"
+        before = stages if self.stages > 1 else ""
         finish = PIPELINED.format(parts=self.parts, schedule=self.schedule) if before else "program"
         if not before and self.parts > 1:
             finish = ACCUMULATED.format(parts=self.parts)
@@ -152,6 +155,15 @@ CASES = (
     Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=(("zero3", _ALL),)),), wall=60.0),
     Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options={"pins": "zero3", "keep_activations": 0.3}),
     Case("gpt2-48", "h100-8x8", wall=30.0),
+    Case(
+        "gpt2-xl",
+        "rtx4090-4x4",
+        515.0,
+        (
+            Hand("eight stages of dp in two chunks", None, (("dp", _GPU),), 8, 32, "interleaved-1f1b", 2),
+            Hand("eight stages of dp", None, (("dp", _GPU),), 8, 16, "eager-1f1b"),
+        ),
+    ),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
     Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
     Case("_wide_steps:gpt_wide", "h100-512x8", wall=60.0),

@@ -171,8 +171,8 @@ class SearchPlanPass(ModulePass):
 
     adapt: bool = False
     """Whether the candidate may be for another cluster. It is then adapted to the devices, or to the ranks that it
-    names. A search runs only if the candidate fits on no mesh similar to its own, if no such mesh agrees with the other
-    options, or if the cluster lacks a rank."""
+    names. A search runs if no mesh similar to its own fits and agrees with the other options, or if the cluster lacks a
+    rank."""
 
     bound_rounds: int = 3
     """Number of times that the lower bound of the step is improved; 0 for no bound."""
