@@ -299,14 +299,11 @@ class Explorer(Race):
         micro-batches, as long as that makes it faster: estimates rank such pipelines badly.
         """
         for _ in range(ROUNDS):
-            (best,) = self._leaders(1) or [None]
-            note = self._known(best) if best is not None else None
-            if (
-                note is None
-                or (layout := note.candidate.layout).mode != "pipeline"
-                or self._is_worse(_step(note) / FAR)
-            ):
+            best = next(iter(self._leaders(1)), None)
+            note = self._known(best) if best is not None and best.layout.mode == "pipeline" else None
+            if best is None or note is None or self._is_worse(_step(note) / FAR) or self.allowance.is_late:
                 return
+            layout = best.layout
             like = [
                 it for it in pipelines(layout.mesh, self.bench.rows, self.bench.layers) if it.stages == layout.stages
             ]
@@ -314,8 +311,7 @@ class Explorer(Race):
             others += [
                 it for it in like if it.chunks == layout.chunks and it.parts in (layout.parts / 2, layout.parts * 2)
             ]
-            near = [replace(layout, parts=it.parts, chunks=it.chunks) for it in others]
-            yield [replace(note.candidate, layout=it) for it in near]
+            yield [replace(best, layout=replace(layout, parts=it.parts, chunks=it.chunks)) for it in others]
             if self._leaders(1) == [best]:
                 return
 
