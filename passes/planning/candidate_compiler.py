@@ -7,14 +7,14 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from math import inf, prod
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, element_bytes, shape_of
+from ...dialects.compute import ComputeOp, value_bytes
 from ...dialects.ratios import ratios_of, set_ratios
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
@@ -137,8 +137,7 @@ class CandidateCompiler:
     def lasting_bytes(self) -> int:
         """Return the bytes of parameters and optimizer states, which the devices of a plan hold at least once."""
         inputs = (given for view in self.views for given in view.inputs)
-        values = [given.argument for given in inputs if given.role in (train.PARAM, train.STATE)]
-        return sum(prod(shape_of(value)) * element_bytes(value) for value in values)
+        return sum(value_bytes(given.argument) for given in inputs if given.role in (train.PARAM, train.STATE))
 
     @cached_property
     def short_steps(self) -> tuple[ModuleOp, ModuleOp, int] | None:
