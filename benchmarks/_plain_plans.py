@@ -307,18 +307,19 @@ def _even_pipelines(rows: int, layers: int, mesh: Mesh) -> Iterator[Plain]:
         if (stage := _even_stage(mesh, stages)) is None:
             continue
         begins = ",".join(str(index * layers // stages) for index in range(stages))
-        cuts_of_layers = {
-            "as many layers each": f' begins="{begins}"',
-            "cut by time": "",
-            "cut by time in two chunks": " chunks=2",
-        }
+        ways: list[tuple[str, str, tuple[str, ...]]] = [
+            ("as many layers each", f' begins="{begins}"', SCHEDULES),
+            ("cut by time", "", SCHEDULES),
+        ]
+        if 2 * stages <= layers:
+            ways.append(("cut by time in two chunks", " chunks=2", ("interleaved-1f1b",)))
         usable = [parts for parts in cuts(rows) if parts <= 8 * stages and parts * stage.device_count <= rows]
-        for parts, preset, (how, cut) in product(usable, ("dp", "zero1"), cuts_of_layers.items()):
-            in_chunks = "chunks" in cut
-            if in_chunks and (parts % stages or 2 * stages > layers):
-                continue
+        for parts, preset, (how, cut, schedules) in product(usable, ("dp", "zero1"), ways):
             before = f"partition-stages{{stages={stages} micro_batches={parts}{cut}}},"
-            for schedule in ("interleaved-1f1b",) if in_chunks else SCHEDULES:
+            for schedule in schedules:
+                # An interleaved pipeline takes as many micro-batches at a time as it has stages.
+                if schedule == "interleaved-1f1b" and parts % stages:
+                    continue
                 name = f"{stages} stages of {preset}, {how}, {parts} micro-batches, {schedule}"
                 finish = PIPELINED.format(parts=parts, schedule=schedule)
                 yield Plain("even pipeline", name, mesh, ((preset, stage.names),), finish, before)

@@ -314,8 +314,9 @@ class SearchPlanPass(ModulePass):
             ) from error
         layout, count = given.candidate.layout, given.own_mesh.device_count
         if (ranks := layout.ranks) is not None:
-            in_range = all(0 <= rank < count for rank in ranks) and len(ranks) == layout.mesh.device_count
-            if not (in_range or (self.adapt and min(ranks, default=-1) >= 0)) or len(set(ranks)) < len(ranks):
+            are_ranks = min(ranks, default=-1) >= 0 and len(set(ranks)) == len(ranks)
+            fit = all(rank < count for rank in ranks) and len(ranks) == layout.mesh.device_count
+            if not are_ranks or not (fit or self.adapt):
                 raise ValueError(
                     f"{self._source}: ranks {list(ranks)}: expected {layout.mesh.device_count} different ranks of"
                     f" {count}, one for each device of the candidate's mesh"
