@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -41,7 +41,7 @@ from ..search.strategy import build_problem
 from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import HEADROOM, solve_within
 from ..shares.respread import respread
-from ..step.batch_parts import Batch, find_parts
+from ..step.batch_parts import Batch, BatchParts, find_parts
 from ..step.factors import Factors
 from ..step.layers import find_layers
 from ..step.step_view import StepView, batch_rows, mesh_of_module, step_functions, step_views
@@ -109,7 +109,7 @@ class CandidateCompiler:
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
-        self._cuts: dict[bool, Mapping[ComputeOp, Choice] | str] = {}
+        self._cuts: dict[bool, BatchParts | str] = {}
         self._tables: dict[Cluster, Tables] = tables if tables is not None else {}
         self._cannot: dict[Layout, str] = {}
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
@@ -184,18 +184,20 @@ class CandidateCompiler:
     def in_parts(self, *, unrolled: bool) -> tuple[int, int]:
         """Return how many ops of forward and backward work on parts of the batch, and how many there are in total."""
         cut = self._cut(unrolled=unrolled)
-        choices = [choice for op, choice in cut.items() if not train.is_update(op)] if not isinstance(cut, str) else []
+        choices = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut.choices
+        choices = [choice for op, choice in choices.items() if not train.is_update(op)]
         return sum(choice is not None for choice in choices), len(choices)
 
-    def _cut(self, *, unrolled: bool) -> Mapping[ComputeOp, Choice] | str:
-        """Return the choice of each op for a batch in two parts, which stand for more, or why it cannot be cut."""
+    def _cut(self, *, unrolled: bool) -> BatchParts | str:
+        """Return how a batch is cut in two parts, which stand for more, or why it cannot be cut."""
         if unrolled not in self._cuts:
-            choices: dict[ComputeOp, Choice] = {}
+            cut = BatchParts()
             try:
                 for view in self.views:
                     batch = Batch(self.rows, AXIS, 2, unrolled)
-                    choices |= find_parts(list(view.func.body.block.ops), view.inputs, batch).choices
-                self._cuts[unrolled] = choices
+                    found = find_parts(list(view.func.body.block.ops), view.inputs, batch)
+                    cut = BatchParts(cut.choices | found.choices, cut.values | found.values)
+                self._cuts[unrolled] = cut
             except PassFailedException as error:
                 self._cuts[unrolled] = str(error)
         return self._cuts[unrolled]

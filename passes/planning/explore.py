@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -60,6 +60,9 @@ SHORT_STEPS_ERR = 0.1
 FAR = 1.5
 """A candidate may take this multiple of the fastest step and still be of interest, since predictions err, and since a
 pipeline that does not fit has faster schedules with fewer activations."""
+
+PIPELINE_ERR = 0.25
+"""The part of an estimate that a pipeline may save beside another pipeline, whose estimate errs differently."""
 
 REFINED = 2
 """Number of layouts that are searched with more weights."""
@@ -219,7 +222,7 @@ class Explorer(Race):
         yield self._gathered_per_part()
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
-        yield from self._near_best_pipeline()
+        yield from self._like_best_pipeline()
 
     @property
     def _gains_by_shares(self) -> bool:
@@ -293,27 +296,25 @@ class Explorer(Race):
             for choice in presets(Mesh(tuple(common))) if common else ():
                 yield replace(leader, choice=choice)
 
-    def _near_best_pipeline(self) -> Iterator[list[Candidate]]:
+    def _like_best_pipeline(self) -> Iterator[list[Candidate]]:
         """
-        Yield the fastest candidate, if it is a pipeline, with other chunks, and with half and twice as many
-        micro-batches, as long as that makes it faster: estimates rank such pipelines badly.
+        Yield the pipelines whose estimates are close to the estimate of the fastest candidate, if that is a pipeline,
+        the likeliest first, and with fewer activations if they do not fit.
         """
-        for _ in range(ROUNDS):
-            best = next(iter(self._leaders(1)), None)
-            note = self._known(best) if best is not None and best.layout.mode == "pipeline" else None
-            if best is None or note is None or self._is_worse(_step(note) / FAR) or self.allowance.is_late:
+        best = next(iter(self._leaders(1)), None)
+        if best is None or best.layout.mode != "pipeline":
+            return
+        times, known = self.bench.times, {note.candidate for note in self.notes}
+        like = [it for it in pipelines(best.layout.mesh, self.bench.rows, self.bench.layers) if self.fixed.allows(it)]
+        limit = (1.0 + PIPELINE_ERR) * times.estimated(best.layout)
+        close = sorted((it for it in like if times.estimated(it) <= limit), key=times.estimated)
+        others = [replace(best, layout=replace(it, fused=best.layout.fused)) for it in close]
+        others = [it for it in others if self._is_open(self._as_asked(it))][:MOST_PIPELINES]
+        for at in range(0, len(others), AT_ONCE):
+            if self.allowance.is_late:
                 return
-            layout = best.layout
-            like = [
-                it for it in pipelines(layout.mesh, self.bench.rows, self.bench.layers) if it.stages == layout.stages
-            ]
-            others = [it for it in like if it.parts == layout.parts and it.chunks != layout.chunks]
-            others += [
-                it for it in like if it.chunks == layout.chunks and it.parts in (layout.parts / 2, layout.parts * 2)
-            ]
-            yield [replace(best, layout=replace(layout, parts=it.parts, chunks=it.chunks)) for it in others]
-            if self._leaders(1) == [best]:
-                return
+            yield others[at : at + AT_ONCE]
+        yield from self._keeping_less(known)
 
     def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
         """
@@ -392,14 +393,15 @@ class Explorer(Race):
         large = [note for note in judged if not note.fits and not self._is_worse(_least_step(note))]
         return [note for note in large if not shrinking or note.lasting_bytes < note.memory_bytes]
 
-    def _keeping_less(self) -> Iterator[list[Candidate]]:
+    def _keeping_less(self, known: Collection[Candidate] = ()) -> Iterator[list[Candidate]]:
         """
         Yield candidates that do not fit, with recomputation: first with as few activations as possible, then with as
-        many as memory probably allows. The candidates are the fastest and the smallest.
+        many as memory probably allows. The candidates are the fastest and the smallest that are not yet `known`.
         """
         if self.fixed.keep is not None:
             return
         notes = [note for note in self._too_large(shrinking=True) if note.candidate.layout.keep == 1]
+        notes = [note for note in notes if note.candidate not in known]
         fastest = sorted(notes, key=_step)[:REFINED]
         least = sorted(notes, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
         chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *least)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import inf
 
-from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, value_bytes
@@ -16,23 +16,23 @@ from ...ir.cluster import Cluster, Device
 from ...ir.collectives import CollectiveKind
 from ...ir.mesh import Mesh
 from ...ir.op_cost import OpWork, op_seconds
+from ...ir.sharding import Sharding
 from ...ir.signatures import Choice
 from ...ir.submesh import divisions, on_mesh
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
 from ..partition_stages import stage_clusters
-from ..stages.chunk_bounds import best_bounds, seconds_of_chunks
+from ..stages.chunk_bounds import best_bounds
 from ..stages.stage_costs import LayerWork, StageCosts, whole_signature
+from ..step.batch_parts import BatchParts
 from ..step.layers import find_layers
 from ..step.step_view import StepView, batch_rows
 from .candidates import Layout
+from .pipeline_times import PipelineWork, pipeline_seconds
 from .solutions import BUBBLE_AT_BEST
 
-_REDUCED = 4
-"""Number of reductions of the activations of a split layer, forward and backward (Megatron)."""
-
-Cut = Callable[[bool], Mapping[ComputeOp, Choice] | str]
-"""Maps ops to their choices on a part of the batch, or returns the reason why the batch cannot be cut."""
+Cut = Callable[[bool], BatchParts | str]
+"""Returns how ops and values are cut with the batch, or the reason why the batch cannot be cut."""
 
 
 class LayoutTimes:
@@ -48,7 +48,6 @@ class LayoutTimes:
         self.views, self.cluster, self._cut = views, cluster, cut
         self._estimates: dict[Layout, float] = {}
         self._known_works: dict[bool, Counter[tuple[OpWork, bool, bool]]] = {}
-        self._bounds: dict[tuple[FuncOp, Mesh, tuple[int, ...], int], tuple[int, ...]] = {}
 
     def least(self, layout: Layout) -> float:
         """
@@ -72,7 +71,7 @@ class LayoutTimes:
         """Return the work of each op, whether it may join others, and whether it is cut with the batch, with counts."""
         if unrolled not in self._known_works:
             cut = self._cut(unrolled)
-            choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
+            choices = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut.choices
             works = self._known_works[unrolled] = Counter[tuple[OpWork, bool, bool]]()
             for view in self.views:
                 parts = least_parts(view.func)
@@ -86,9 +85,7 @@ class LayoutTimes:
         """
         Return a rough estimate of the seconds of a step of a layout.
 
-        For a pipeline it is the time of its busiest stage or link (`seconds_of_chunks`). Gradients are reduced while
-        stages compute. If a part of the batch has fewer rows than a stage has devices, layers are split, and their
-        activations are reduced four times. Without stages the estimate is the larger of compute time and reduction.
+        Pipelines are estimated in `pipeline_times.py`. Without stages it is the larger of compute time and reduction.
         """
         if layout not in self._estimates:
             cluster = on_mesh(self.cluster, layout.mesh)
@@ -105,30 +102,15 @@ class LayoutTimes:
     def _of_stages(self, layout: Layout, cluster: Cluster, counts: tuple[int, ...]) -> float:
         """Return the estimate for a pipeline whose stages have these numbers of devices."""
         stages = stage_clusters(cluster, counts)
-        reduced = max(map(self._reducing, stages)) / layout.stages
         total = 0.0
-        for work in self._layers:
-            costs = StageCosts(work, cluster, counts, layout.parts, layout.chunks)
-            # The best begins of stages hardly depend on the number of parts.
-            key = work.view.func, cluster.mesh, counts, layout.chunks
+        for layers, work in self._layers:
+            costs = StageCosts(layers, cluster, counts, layout.parts, layout.chunks)
             try:
-                if key not in self._bounds:
-                    self._bounds[key] = best_bounds(costs)
+                bounds = best_bounds(costs)
             except ValueError:
                 return inf
-            computed = seconds_of_chunks(replace(costs, launches=True), self._bounds[key])
-            total += max(computed, reduced) + self._splitting(costs, stages)
+            total += pipeline_seconds(work, replace(costs, launches=True), bounds, stages)
         return total
-
-    def _splitting(self, costs: StageCosts, stages: Sequence[Cluster]) -> float:
-        """Return the seconds that the slowest stage spends on activations of layers that its devices split."""
-        rows = batch_rows(value for view in self.views for value in view.inputs) or 1
-        passed = sorted(crossing.bytes for crossing in costs.work.crossings if not crossing.backward)
-        if not passed or min(costs.counts) <= rows // costs.micro_batches:
-            return 0.0
-        size = passed[len(passed) // 2] / rows
-        times = _REDUCED * costs.micro_batches * len(costs.work.layers.names) / len(stages)
-        return times * max(each.collective_seconds(CollectiveKind.ALL_REDUCE, each.mesh.names, size) for each in stages)
 
     def _reducing(self, cluster: Cluster) -> float:
         """Return the seconds of reducing all gradients over all devices of a cluster."""
@@ -137,8 +119,20 @@ class LayoutTimes:
         return cluster.collective_seconds(CollectiveKind.ALL_REDUCE, cluster.mesh.names, size)
 
     @cached_property
-    def _layers(self) -> list[LayerWork]:
-        return [LayerWork(view, find_layers(view)) for view in self.views]
+    def _layers(self) -> list[tuple[LayerWork, PipelineWork]]:
+        cut = self._cut(False)
+        values = dict[SSAValue, Sharding]() if isinstance(cut, str) else cut.values
+        rows = batch_rows(value for view in self.views for value in view.inputs) or 1
+        works: list[tuple[LayerWork, PipelineWork]] = []
+        for view in self.views:
+            layers = find_layers(view)
+            sizes = Counter[int]()
+            for item in view.inputs:
+                if item.role == train.PARAM:
+                    sizes[layers.homes[item.argument]] += value_bytes(item.argument)
+            once = {value for value, sharding in values.items() if not sharding.split_axes}
+            works.append((LayerWork(view, layers), PipelineWork(rows, sizes, lambda it: it.value in once)))
+        return works
 
     @property
     def by_kind(self) -> Mapping[Device, float]:

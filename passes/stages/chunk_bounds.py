@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import comb
 
 from .divide import places_of_layers
 from .partition import Partition, partition
-from .stage_costs import StageCosts
+from .stage_costs import Crossing, StageCosts
 
 FEW = 2000
 """Largest number of divisions that are all tried."""
@@ -85,17 +85,25 @@ def best_chunks(costs: StageCosts) -> Partition:
 def seconds_of_chunks(costs: StageCosts, bounds: Sequence[int]) -> float:
     """Return the estimated seconds of a step with chunks that begin with the layers `bounds[:-1]`, of `bounds[-1]`."""
     stages = len(costs.counts)
-    places = places_of_layers(bounds, stages)
     chunks = [costs.compute(at, *each) for at, each in enumerate(itertools.pairwise(bounds))]
     before = list(itertools.accumulate(chunks, initial=0.0))
     busy = [costs.micro_batches * sum(chunks[at::stages]) + before[at] for at in range(len(chunks))]
+    links = link_seconds(costs, bounds, costs.work.crossings)
+    busy += [costs.micro_batches * seconds + before[source + 1] for (source, _), seconds in links.items()]
+    return max(busy) + sum(links.values())
+
+
+def link_seconds(
+    costs: StageCosts, bounds: Sequence[int], crossings: Iterable[Crossing]
+) -> dict[tuple[int, int], float]:
+    """Map pairs of stages to the seconds that one micro-batch of some values takes from the first to the second."""
+    places = places_of_layers(bounds, len(costs.counts))
     links = defaultdict[tuple[int, int], float](float)
-    for crossing in costs.work.crossings:
+    for crossing in crossings:
         source = places[crossing.made]
         for target in {places[layer] for layer in crossing.used} - {source}:
             links[source, target] += costs.crossing(crossing, source, target)
-    busy += [costs.micro_batches * seconds + before[source + 1] for (source, _), seconds in links.items()]
-    return max(busy) + sum(links.values())
+    return links
 
 
 def _moved(bounds: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -39,8 +39,9 @@ from ..step.step_view import StepView, batch_rows
 
 @dataclass(frozen=True)
 class Crossing:
-    """A value used in other layers than its own: its layer, the layers of its users, its bytes, and its pass."""
+    """A value used in other layers than its own, with its layer, the layers of its users, its bytes, and its pass."""
 
+    value: SSAValue
     made: int
     used: frozenset[int]
     bytes: int
@@ -62,6 +63,17 @@ class LayerWork:
     def crossings(self) -> tuple[Crossing, ...]:
         """The values that are used in other layers than the layer that produces or stores them."""
         return tuple(_crossings(self.view, self.layers))
+
+    def reaching(self, first: int, end: int, *, backward: bool) -> tuple[int, int]:
+        """Return the number and the bytes of the values that layers `first` .. `end - 1` need from other layers."""
+        if (key := (first, end, backward)) not in self._reaching:
+            sizes = [c.bytes for c in self.crossings if c.backward == backward and c.reaches(first, end)]
+            self._reaching[key] = len(sizes), sum(sizes)
+        return self._reaching[key]
+
+    @cached_property
+    def _reaching(self) -> dict[tuple[int, int, bool], tuple[int, int]]:
+        return {}
 
     def seconds(self, device: Device, parts: int) -> Sequence[float]:
         """Return by layer the seconds that one of `parts` even parts of the batch's work takes on a device."""
@@ -126,9 +138,11 @@ class StageCosts:
         """Return the seconds of transfers over the boundary between chunk `boundary` and the next chunk."""
         if not 0 <= boundary < len(self.counts) * self.chunks - 1:
             return 0.0
-        alpha, beta = link_between(self.cluster, sum(self.counts[: boundary % len(self.counts) + 1]))
-        sizes = [c.bytes for c in self.work.crossings if c.backward == backward and c.reaches(first, end)]
-        return sum(alpha + beta * size / self.micro_batches for size in sizes)
+        if (at := boundary % len(self.counts)) not in self._links:
+            self._links[at] = link_between(self.cluster, sum(self.counts[: at + 1]))
+        alpha, beta = self._links[at]
+        count, size = self.work.reaching(first, end, backward=backward)
+        return count * alpha + beta * size / self.micro_batches
 
     def crossing(self, value: Crossing, source: int, target: int) -> float:
         """Return the seconds that one micro-batch of a value takes from one stage to another."""
@@ -137,6 +151,11 @@ class StageCosts:
             self._routes[pair] = self.cluster.route(ends[0] - 1, ends[1] - self.counts[pair[1]])
         route = self._routes[pair]
         return route.latency + value.bytes / self.micro_batches / route.bandwidth
+
+    @cached_property
+    def _links(self) -> dict[int, tuple[float, float]]:
+        """Alpha and beta of the link behind each stage, cached."""
+        return {}
 
     @cached_property
     def _routes(self) -> dict[tuple[int, int], Route]:
@@ -232,5 +251,5 @@ def _crossings(view: StepView, layers: Layers) -> list[Crossing]:
         used = frozenset(layers.of[use.operation] for use in value.uses if use.operation in layers.of)
         if own is not None and used - {own}:
             backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
-            crossings.append(Crossing(own, used, value_bytes(value), backward))
+            crossings.append(Crossing(value, own, used, value_bytes(value), backward))
     return crossings
