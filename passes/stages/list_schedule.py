@@ -108,6 +108,11 @@ class _Scheduler:
             for user in delivery.users:
                 self.needed[user].append(delivery)
         self.before = {work.label: {*self._earlier(work), *work.needs} for work in times.works}
+        self.waiting = {work.label: set[int]() for work in times.works}
+        """The stages that wait for a fragment, by its label."""
+        for work in times.works:
+            for label in (*self.before[work.label], *(delivery.source for delivery in self.needed[work.label])):
+                self.waiting[label].add(work.stage)
         self.chunks = 1 + max(work.chunk for work in times.works)
         counted = {work.label: 1.0 for work in times.works if work.kind is FragmentKind.FORWARD}
         counted |= {work.label: -1.0 for work in last_works(times.works)}
@@ -128,14 +133,16 @@ class _Scheduler:
 
     def run(self) -> ListSchedule:
         left = len(self.times.works) * self.times.parts
+        next_times = {stage.number: self._next_time(stage) for stage in self.stages}
         while left:
-            now, stage = min(
-                (time, stage.number) for stage in self.stages if (time := self._next_time(stage)) is not None
-            )
+            now, stage = min((time, number) for number, time in next_times.items() if time is not None)
+            changed = {stage}
             work = self._chosen(self.stages[stage], now)
             if work is not None:
                 self._run(self.stages[stage], work, now)
+                changed |= self.waiting[work.label]
                 left -= 1
+            next_times |= {number: self._next_time(self.stages[number]) for number in changed}
         runs = [stage.runs for stage in self.stages]
         return ListSchedule(runs, dict(self._receptions()), max(self.ends.values(), default=0.0))
 
