@@ -42,11 +42,8 @@ MOST_PIPELINES = 6
 LIKELY = 2
 """Number of pipeline layouts that are tried at first."""
 
-FINALISTS = 2
-"""The number of candidates judged by short steps whose whole step is simulated."""
-
-LATE_FINALISTS = 4
-"""The number of further such candidates, in twos, while their estimates are about as short as the best step."""
+FINALISTS = 6
+"""The most candidates judged by short steps whose whole step is simulated, in twos, while estimates are close."""
 
 NEARLY_FITS = 2.0
 """A strategy that takes at most this multiple of the memory may be changed to fit at little cost."""
@@ -123,11 +120,8 @@ class Explorer(Race):
             # Plans that people would write by hand are always compared, however early the search ends.
             for batch in self._by_hand():
                 self._enter(batch, to_the_end=True)
-        self._finish_estimated(FINALISTS)
-        for _ in range(0, LATE_FINALISTS, AT_ONCE):
-            close = [it for it in self.estimates.values() if (1.0 - SHORT_STEPS_ERR) * it < self.best_seconds]
-            if self.best is None or not close:
-                break
+        for _ in range(0, FINALISTS, AT_ONCE):
+            close = [it for it in self.estimates.values() if (1.0 - SHORT_STEPS_ERR) * it < self._limit]
             self._finish_estimated(min(len(close), AT_ONCE))
         while self.best is None and self.estimates and worth == inf:
             # The whole step may need more memory than its short steps predict.
@@ -302,7 +296,8 @@ class Explorer(Race):
         the likeliest first, and with fewer activations if they do not fit.
         """
         best = next(iter(self._leaders(1)), None)
-        if best is None or best.layout.mode != "pipeline":
+        note = self._known(best) if best is not None and best.layout.mode == "pipeline" else None
+        if best is None or note is None or self._is_worse(_step(note) / FAR):
             return
         times, known = self.bench.times, {note.candidate for note in self.notes}
         like = [it for it in pipelines(best.layout.mesh, self.bench.rows, self.bench.layers) if self.fixed.allows(it)]
