@@ -216,7 +216,7 @@ class Explorer(Race):
         yield self._gathered_per_part()
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
-        yield from self._like_best_pipeline()
+        yield from self._close_pipelines()
 
     @property
     def _gains_by_shares(self) -> bool:
@@ -290,19 +290,24 @@ class Explorer(Race):
             for choice in presets(Mesh(tuple(common))) if common else ():
                 yield replace(leader, choice=choice)
 
-    def _like_best_pipeline(self) -> Iterator[list[Candidate]]:
+    def _close_pipelines(self) -> Iterator[list[Candidate]]:
         """
-        Yield the pipelines whose estimates are close to the estimate of the fastest candidate, if that is a pipeline,
-        the likeliest first, and with fewer activations if they do not fit.
+        Yield the likeliest pipelines, also with fewer activations if they do not fit. Their estimates are close to the
+        estimate of the fastest candidate, if that is a pipeline, or far below its step.
         """
         best = next(iter(self._leaders(1)), None)
-        note = self._known(best) if best is not None and best.layout.mode == "pipeline" else None
-        if best is None or note is None or self._is_worse(_step(note) / FAR):
+        note = self._known(best) if best is not None else None
+        if best is None or note is None or self._is_worse(_step(note) / FAR) or self.bench.cut_refusal() is not None:
             return
         times, known = self.bench.times, {note.candidate for note in self.notes}
-        like = [it for it in pipelines(best.layout.mesh, self.bench.rows, self.bench.layers) if self.fixed.allows(it)]
-        limit = (1.0 + PIPELINE_ERR) * times.estimated(best.layout)
-        close = sorted((it for it in like if times.estimated(it) <= limit), key=times.estimated)
+        limit = _step(note) / FAR
+        if best.layout.mode == "pipeline":
+            limit = max(limit, (1.0 + PIPELINE_ERR) * times.estimated(best.layout))
+        else:
+            best = Candidate(Layout(self.meshes[0]), self._usual())
+        layouts = pipelines(best.layout.mesh, self.bench.rows, self.bench.layers, self.fixed)
+        possible = (it for it in layouts if self.fixed.allows(it) and times.least(it) <= limit)
+        close = sorted((it for it in possible if times.estimated(it) <= limit), key=times.estimated)
         others = [replace(best, layout=replace(it, fused=best.layout.fused)) for it in close]
         others = [it for it in others if self._is_open(self._as_asked(it))][:MOST_PIPELINES]
         for at in range(0, len(others), AT_ONCE):
