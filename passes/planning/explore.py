@@ -59,7 +59,7 @@ FAR = 1.5
 pipeline that does not fit has faster schedules with fewer activations."""
 
 PIPELINE_ERR = 0.25
-"""The part of an estimate that a pipeline may save beside another pipeline, whose estimate errs differently."""
+"""A pipeline is of interest if its estimate is longer than the fastest pipeline's by at most this fraction."""
 
 REFINED = 2
 """Number of layouts that are searched with more weights."""

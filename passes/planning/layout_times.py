@@ -122,6 +122,7 @@ class LayoutTimes:
     def _layers(self) -> list[tuple[LayerWork, PipelineWork]]:
         cut = self._cut(False)
         values = dict[SSAValue, Sharding]() if isinstance(cut, str) else cut.values
+        once = {value for value, sharding in values.items() if not sharding.split_axes}
         rows = batch_rows(value for view in self.views for value in view.inputs) or 1
         works: list[tuple[LayerWork, PipelineWork]] = []
         for view in self.views:
@@ -130,8 +131,7 @@ class LayoutTimes:
             for item in view.inputs:
                 if item.role == train.PARAM:
                     sizes[layers.homes[item.argument]] += value_bytes(item.argument)
-            once = {value for value, sharding in values.items() if not sharding.split_axes}
-            works.append((LayerWork(view, layers), PipelineWork(rows, sizes, lambda it: it.value in once)))
+            works.append((LayerWork(view, layers), PipelineWork(rows, sizes, once)))
         return works
 
     @property

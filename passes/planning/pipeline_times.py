@@ -6,24 +6,27 @@ than B * T + F, and its gradients are complete before the backward passes of the
 
     max over stages of  max(B * (T + A) + F,  B * (T + A) + F / 3 + max(G - 2/3 * T, 0))
 
-Each layer of a stage is replicated over some axes of the stage's mesh and split over the others. A is the time of the
-activations that its split layers reduce in one micro-batch, and G that of the gradients of its replicated layers, which
-the last backward pass hides in part. The axes are those with the least B * A + G of a layer. Transfers count as in
-`chunk_bounds.py`; a tied weight and its gradient pass once, when no micro-batch is left to hide them.
+Each layer of a stage is replicated over some axes of the stage's mesh and split over the others, as makes B * A + G the
+least. Split layers reduce activations, which takes A seconds in one micro-batch. Replicated layers reduce gradients,
+which takes G seconds, and the last backward pass hides a part of them. Transfers count as in `chunk_bounds.py`; a tied
+weight and its gradient pass once, when no micro-batch is left to hide them.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import prod
+
+from xdsl.ir import SSAValue
 
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ..stages.chunk_bounds import link_seconds
-from ..stages.stage_costs import Crossing, StageCosts
+from ..stages.stage_costs import StageCosts
 
 _REDUCED = 4
 """Number of reductions of the activations of a split layer, forward and backward (Megatron)."""
@@ -40,12 +43,12 @@ class PipelineWork:
     Args:
         rows: rows of the batch.
         parameters: bytes of the parameters of each layer that has any.
-        is_once: returns whether a value passes once in a step, and not once for each micro-batch.
+        once: values that pass between stages once in a step, and not once for each micro-batch.
     """
 
     rows: int
     parameters: Mapping[int, int]
-    is_once: Callable[[Crossing], bool]
+    once: AbstractSet[SSAValue]
 
 
 def pipeline_seconds(work: PipelineWork, costs: StageCosts, bounds: Sequence[int], stages: Sequence[Cluster]) -> float:
@@ -57,13 +60,14 @@ def pipeline_seconds(work: PipelineWork, costs: StageCosts, bounds: Sequence[int
         stages: the cluster of each stage.
     """
     parts = costs.micro_batches
-    crossings = {is_once: [c for c in costs.work.crossings if work.is_once(c) == is_once] for is_once in (False, True)}
-    passed = sorted(crossing.bytes for crossing in crossings[False] if not crossing.backward)
+    once = [crossing for crossing in costs.work.crossings if crossing.value in work.once]
+    often = [crossing for crossing in costs.work.crossings if crossing.value not in work.once]
+    passed = sorted(crossing.bytes for crossing in often if not crossing.backward)
     activations = passed[len(passed) // 2] / work.rows if passed else 0.0
     chunks = list(itertools.pairwise(bounds))
     computed = [costs.compute(at, *chunk) for at, chunk in enumerate(chunks)]
     before = list(itertools.accumulate(computed, initial=0.0))
-    links = link_seconds(costs, bounds, crossings[False])
+    links = link_seconds(costs, bounds, often)
     ends = [parts * seconds + before[source + 1] for (source, _), seconds in links.items()]
     for stage, cluster in enumerate(stages):
         layers = [layer for chunk in chunks[stage :: len(stages)] for layer in range(*chunk)]
@@ -74,15 +78,15 @@ def pipeline_seconds(work: PipelineWork, costs: StageCosts, bounds: Sequence[int
         ends.append(parts * turn + reduced + _FORWARD * before[stage] + exposed)
         for chunk in range(stage, len(chunks), len(stages)):
             ends.append(parts * sum(computed[chunk :: len(stages)]) + reduced + before[chunk])
-    once = link_seconds(replace(costs, micro_batches=1), bounds, crossings[True])
-    return max(ends) + sum(links.values()) + sum(once.values())
+    exposed_links = link_seconds(replace(costs, micro_batches=1), bounds, once)
+    return max(ends) + sum(links.values()) + sum(exposed_links.values())
 
 
 def _reductions(
     cluster: Cluster, sizes: Sequence[int], activations: float, rows: int, parts: int
 ) -> tuple[float, float]:
     """
-    Return the seconds that the layers of a stage reduce gradients, and those that they reduce activations.
+    Return the seconds of reducing the gradients of a stage, and the seconds of reducing its activations.
 
     Args:
         sizes: bytes of the parameters of each layer.
