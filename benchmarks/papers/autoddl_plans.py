@@ -55,8 +55,7 @@ from shardwright.passes.errors import PassError
 from shardwright.passes.partition_stages import PartitionStagesPass
 from shardwright.passes.pipeline import Pipeline, run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
-from shardwright.passes.planning.candidates import Candidate, Layout
-from shardwright.passes.planning.explore import ADDITIVE
+from shardwright.passes.planning.candidates import ADDITIVE, Candidate, Layout
 from shardwright.passes.planning.notes import Refused
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.search_plan import SearchPlanPass

@@ -46,8 +46,7 @@ from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
-from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset
-from shardwright.passes.planning.explore import ADDITIVE, FIRST
+from shardwright.passes.planning.candidates import ADDITIVE, FIRST, Candidate, Choice, Layout, preset
 from shardwright.passes.planning.notes import Refused
 
 HALVES = "split-batch{parts=2 unrolled=true},communicate"

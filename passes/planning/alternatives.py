@@ -27,8 +27,7 @@ from ..search.problem import Costs, Infeasible, Problem, States
 from ..search.strategy_problem import StrategyProblem
 from ..step.step_view import StepView, step_views
 from .candidate_compiler import CandidateCompiler, Finished, Narrow, good_solution
-from .candidates import Candidate
-from .explore import FIRST
+from .candidates import FIRST, Candidate
 from .notes import Refused
 
 FEW = 3

@@ -203,6 +203,13 @@ def searched(parameters: float, activations: float, *, bucketed: bool = True) ->
     return Choice(weights=Weights(parameters=parameters, activations=activations, bucketed=bucketed))
 
 
+FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
+"""The first objectives for a layout: one for steps that can hide much of their communication, two for little."""
+
+ADDITIVE = FIRST[-1]
+"""The objective of `search-strategy`: the sum of all seconds, without weights."""
+
+
 DATA_PARALLEL = ("dp", "zero1", "zero3")
 """The presets of data parallelism; `zero2` makes the same program as `zero1`."""
 

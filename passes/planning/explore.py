@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from math import inf
 
 from ...ir.mesh import Mesh
 from .candidate_compiler import Finished
-from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
+from .candidates import ADDITIVE, DATA_PARALLEL, FIRST, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
+from .memory_phases import FAR, REFINED, MemoryPhases, axes_of, step_of
 from .notes import Note
-from .race import AT_ONCE, LEAST_GAIN, Race
-
-FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
-"""The first objectives for a layout: one for steps that can hide much of their communication, two for little."""
-
-ADDITIVE = FIRST[-1]
-"""The objective of `search-strategy`: the sum of all seconds, without weights."""
+from .race import AT_ONCE, LEAST_GAIN
 
 MUCH = 0.5
 """Most exposed communication, as a fraction of a data-parallel step, that counts as mostly hidden."""
@@ -48,30 +42,14 @@ FINALISTS = 6
 NEARLY_FITS = 2.0
 """A strategy that takes at most this multiple of the memory may be changed to fit at little cost."""
 
-FALLING = 0.95
-"""The part of a peak that half as many rows may leave, so that still fewer rows are worth a trial."""
-
 SHORT_STEPS_ERR = 0.1
 """The part of an estimate by short steps that the whole step may save (0.083: `gpt2-48` on `h100-8x8`)."""
-
-FAR = 1.5
-"""A candidate may take this multiple of the fastest step and still be of interest, since predictions err, and since a
-pipeline that does not fit has faster schedules with fewer activations."""
 
 PIPELINE_ERR = 0.25
 """A pipeline is of interest if its estimate is longer than the fastest pipeline's by at most this fraction."""
 
-REFINED = 2
-"""Number of layouts that are searched with more weights."""
 
-ROUNDS = 3
-"""Number of times that the fraction of activations to keep is interpolated between known fractions."""
-
-GRAIN = 0.05
-"""Fractions of activations to keep are multiples of this; interpolated ones are rounded down."""
-
-
-class Explorer(Race):
+class Explorer(MemoryPhases):
     """Enters candidates into a race, phase by phase; an instance is used once."""
 
     plain = inf
@@ -135,22 +113,14 @@ class Explorer(Race):
         """
         plain = self._data_parallel().family
         fitting = [note for note in notes if note.exposed is not None and note.why != "does not fit"]
-        limit = FAR * min((_step(note) for note in fitting), default=0.0)
+        limit = FAR * min((step_of(note) for note in fitting), default=0.0)
         runners: dict[tuple[str, str], Candidate] = {}
-        for note in sorted(fitting, key=_step):
+        for note in sorted(fitting, key=step_of):
             family = note.candidate.family
-            if _step(note) <= limit or family == plain:
+            if step_of(note) <= limit or family == plain:
                 runners.setdefault((family["mode"], family["strategy"]), note.candidate)
         runners.pop((chosen.family["mode"], chosen.family["strategy"]), None)
         return list(runners.values())
-
-    def _as_asked(self, candidate: Candidate) -> Candidate:
-        """Return a candidate with the ranks, shares and kept activations that the user has decided."""
-        if self.ranks is not None:
-            candidate = replace(candidate, layout=replace(candidate.layout, ranks=self.ranks))
-        if self.fixed.balanced:
-            candidate = replace(candidate, choice=replace(candidate.choice, balanced=True))
-        return candidate if self.fixed.keep is None else _keeping(candidate, self.fixed.keep)
 
     def _enter(self, batch: Iterable[Candidate], *, to_the_end: bool = False) -> None:
         """Consider the candidates of a batch that the user's decisions allow."""
@@ -224,12 +194,12 @@ class Explorer(Race):
         if not self.shares:
             return False
         even, balanced = (self._known(self._data_parallel(balanced=is_balanced)) for is_balanced in (False, True))
-        return even is None or balanced is None or _step(balanced) < (1.0 - LEAST_GAIN) * _step(even)
+        return even is None or balanced is None or step_of(balanced) < (1.0 - LEAST_GAIN) * step_of(even)
 
     def _data_parallel(self, *, balanced: bool = False) -> Candidate:
         """Return data parallelism over all devices, with equal shares or with shares by speed."""
         own = self.meshes[0]
-        return self._as_asked(Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=balanced)))
+        return self._as_asked(Candidate(Layout(own), replace(preset(("dp", axes_of(own))), balanced=balanced)))
 
     def _known(self, candidate: Candidate) -> Note | None:
         """Return the note of a candidate, or None if it was not tried or is infeasible."""
@@ -240,8 +210,8 @@ class Explorer(Race):
         dp = self._known(self._data_parallel())
         if dp is None:
             return FIRST[0]
-        exposed = dp.exposed if dp.exposed is not None else _step(dp) - self._least
-        return FIRST[0] if exposed <= MUCH * _step(dp) else FIRST[1]
+        exposed = dp.exposed if dp.exposed is not None else step_of(dp) - self._least
+        return FIRST[0] if exposed <= MUCH * step_of(dp) else FIRST[1]
 
     def _on_three_axes(self) -> Iterator[Candidate]:
         """Yield candidates on the meshes of three axes that divide an axis of the best mesh of two axes."""
@@ -297,10 +267,10 @@ class Explorer(Race):
         """
         best = next(iter(self._leaders(1)), None)
         note = self._known(best) if best is not None else None
-        if best is None or note is None or self._is_worse(_step(note) / FAR) or self.bench.cut_refusal() is not None:
+        if best is None or note is None or self._is_worse(step_of(note) / FAR) or self.bench.cut_refusal() is not None:
             return
         times, known = self.bench.times, {note.candidate for note in self.notes}
-        limit = _step(note) / FAR
+        limit = step_of(note) / FAR
         if best.layout.mode == "pipeline":
             limit = max(limit, (1.0 + PIPELINE_ERR) * times.estimated(best.layout))
         else:
@@ -348,7 +318,7 @@ class Explorer(Race):
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
             own = self.meshes[0]
             for name in DATA_PARALLEL[1:]:
-                yield Candidate(Layout(own), replace(preset((name, _axes(own))), balanced=True))
+                yield Candidate(Layout(own), replace(preset((name, axes_of(own))), balanced=True))
 
     def _refinements(self) -> Iterator[Candidate]:
         """Yield the best layouts with other weights, if weights matter there."""
@@ -381,141 +351,3 @@ class Explorer(Race):
             if len(leaders) < (2 * count if seconds <= limit else count):
                 leaders.setdefault(candidate.layout, candidate)
         return list(leaders.values())
-
-    def _too_large(self, *, shrinking: bool = False) -> list[Note]:
-        """
-        Return the notes of candidates that would be the fastest if they fitted.
-
-        Args:
-            shrinking: whether to leave out the strategies whose parameters and states alone do not fit.
-        """
-        judged = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
-        large = [note for note in judged if not note.fits and not self._is_worse(_least_step(note))]
-        return [note for note in large if not shrinking or note.lasting_bytes < note.memory_bytes]
-
-    def _keeping_less(self, known: Collection[Candidate] = ()) -> Iterator[list[Candidate]]:
-        """
-        Yield candidates that do not fit, with recomputation: first with as few activations as possible, then with as
-        many as memory probably allows. The candidates are the fastest and the smallest that are not yet `known`.
-        """
-        if self.fixed.keep is not None:
-            return
-        notes = [note for note in self._too_large(shrinking=True) if note.candidate.layout.keep == 1]
-        notes = [note for note in notes if note.candidate not in known]
-        fastest = sorted(notes, key=_step)[:REFINED]
-        least = sorted(notes, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
-        chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *least)))
-        yield [_keeping(candidate, 0.0) for candidate in chosen]
-        for _ in range(ROUNDS):
-            fractions = ((candidate, self._as_much_as_fits(candidate)) for candidate in chosen)
-            yield [_keeping(candidate, part) for candidate, part in fractions if part is not None]
-
-    def _tensor_parallel(self) -> Iterator[Candidate]:
-        """Yield tensor parallelism inside data parallelism, at every degree (Megatron)."""
-        for mesh in self.meshes:
-            if len(axes := _axes(mesh)) == 2:
-                yield Candidate(Layout(mesh), preset(("dp", axes[:1]), ("tp", axes[1:])))
-
-    def _accumulated(self) -> Iterator[Candidate]:
-        """
-        Yield candidates that do not fit, with the batch in as few parts as may make them fit: the fastest, and tensor
-        parallelism, whose parameters are not gathered for each part.
-        """
-        if self.bench.cut_refusal() is None:
-            large = sorted(self._too_large(shrinking=True), key=_step)
-            whole = [note for note in large if note.candidate.layout.mode == "whole"]
-            tensor_parallel = set(map(self._as_asked, self._tensor_parallel()))
-            divided = [note for note in whole[REFINED:] if note.candidate in tensor_parallel]
-            for note in (*whole[:REFINED], *divided):
-                room = note.memory_bytes - note.lasting_bytes
-                needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
-                for parts in islice((parts for parts in self._numbers_of_parts() if parts >= needed), REFINED):
-                    yield replace(note.candidate, layout=replace(note.candidate.layout, mode="accumulate", parts=parts))
-
-    def _numbers_of_parts(self) -> Iterator[int]:
-        """Yield the numbers of parts of a batch with accumulation, and multiples of the largest for large batches."""
-        parts = 0
-        for layout in accumulations(self.meshes[0], self.bench.rows, self.fixed):
-            yield (parts := layout.parts)
-        while parts and self.fixed.micro_batches is None and self.bench.rows % (parts := 2 * parts) == 0:
-            yield parts
-
-    def _finer_parts(self) -> Iterator[list[Candidate]]:
-        """Yield the smallest candidates with accumulation in twice as many parts, as long as nothing fits."""
-        if self.fixed.micro_batches is not None:
-            return
-        tried, peak = 0, inf
-        while self.best is None and not self.estimates:
-            judged = [note for note in self.notes if note.peak_bytes and note.candidate.layout.mode == "accumulate"]
-            judged = sorted(judged, key=lambda note: note.peak_bytes or 0)[:REFINED]
-            if not judged or (judged[0].peak_bytes or 0) > FALLING * peak:
-                return
-            peak, least = judged[0].peak_bytes or 0, [note.candidate for note in judged]
-            halves = [replace(each, layout=replace(each.layout, parts=2 * each.layout.parts)) for each in least]
-            finer = [it for it in halves if it.layout.parts > tried and self.bench.rows % it.layout.parts == 0]
-            if not finer:
-                return
-            tried = max(candidate.layout.parts for candidate in finer)
-            yield finer
-
-    def _gathered_per_part(self) -> Iterator[Candidate]:
-        """Yield the fastest and the smallest candidates with ZeRO-3 and accumulation, with gathers in each part."""
-        large = [note for note in self._too_large(shrinking=True) if note.candidate.layout.mode == "accumulate"]
-        if not self.bench.is_pinned:
-            large = [note for note in large if any(pin.preset == "zero3" for pin in note.candidate.choice.pins)]
-        fastest = sorted(large, key=_step)[:REFINED]
-        least = sorted(large, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
-        for candidate in dict.fromkeys(note.candidate for note in (*fastest, *least)):
-            yield replace(candidate, layout=replace(candidate.layout, per_part=True))
-
-    def _as_much_as_fits(self, candidate: Candidate) -> float | None:
-        """Return the fraction of activations that a candidate can probably keep, between known ones, or None."""
-        judged = [note for note in self.notes if note.peak_bytes is not None]
-        like = [note for note in judged if _keeping(note.candidate, 1.0) == candidate]
-        fitting = max((note for note in like if note.fits), key=_part_kept, default=None)
-        larger = min((note for note in like if not note.fits), key=_part_kept, default=None)
-        if fitting is None or larger is None or self._is_worse(_least_step(larger)):
-            return None
-        low, high = (note.peak_bytes or 0 for note in (fitting, larger))
-        way = (fitting.memory_bytes - low) / (high - low) if high > low else 0.0
-        part = _part_kept(fitting) + way * (_part_kept(larger) - _part_kept(fitting))
-        return round(part // GRAIN * GRAIN, 2)
-
-    def _within_memory(self, most: float = inf) -> Iterator[Candidate]:
-        """
-        Yield strategies that pay for memory, on layouts that would be faster if they fitted, or if nothing fits.
-
-        Args:
-            most: largest peak that a strategy on such a layout has, as a multiple of the memory.
-        """
-        layouts = [note.candidate.layout for note in sorted(self._too_large(), key=_step) if _overshoot(note) <= most]
-        if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
-            layouts += accumulations(self.meshes[0], self.bench.rows)
-        choice = replace(FIRST[0], fits=True)
-        layouts = [replace(layout, per_part=layout.mode == "accumulate") for layout in layouts]
-        yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
-
-
-def _step(note: Note) -> float:
-    return note.seconds or 0.0
-
-
-def _least_step(note: Note) -> float:
-    """Return the seconds that a candidate may take with fewer activations, which leave a pipeline more schedules."""
-    return _step(note) / FAR if note.candidate.layout.mode == "pipeline" else _step(note)
-
-
-def _overshoot(note: Note) -> float:
-    return (note.peak_bytes or 0) / note.memory_bytes
-
-
-def _keeping(candidate: Candidate, part: float) -> Candidate:
-    return replace(candidate, layout=replace(candidate.layout, keep=part))
-
-
-def _part_kept(note: Note) -> float:
-    return note.candidate.layout.keep
-
-
-def _axes(mesh: Mesh) -> tuple[str, ...]:
-    return tuple(axis.name for axis in mesh.spatial if axis.size > 1)

@@ -16,8 +16,8 @@ from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
-from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset, presets, searched
-from shardwright.passes.planning.explore import FIRST, MORE, Explorer
+from shardwright.passes.planning.candidates import FIRST, Candidate, Choice, Layout, preset, presets, searched
+from shardwright.passes.planning.explore import MORE, Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints
 from shardwright.passes.planning.legend import MEANINGS, legend
 from shardwright.passes.planning.notes import Allowance

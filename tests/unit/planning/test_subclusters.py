@@ -27,8 +27,7 @@ from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.candidates import Candidate, Layout, presets
-from shardwright.passes.planning.explore import ADDITIVE
+from shardwright.passes.planning.candidates import ADDITIVE, Candidate, Layout, presets
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.subclusters import parts_of_cluster, total_memory
 from shardwright.passes.planning.summary import read_plan
