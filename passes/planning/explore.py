@@ -271,7 +271,7 @@ class Explorer(MemoryPhases):
             return
         times, known = self.bench.times, {note.candidate for note in self.notes}
         limit = step_of(note) / FAR
-        if best.layout.mode == "pipeline":
+        if is_pipeline := best.layout.mode == "pipeline":
             limit = max(limit, (1.0 + PIPELINE_ERR) * times.estimated(best.layout))
         else:
             best = Candidate(Layout(self.meshes[0]), self._usual())
@@ -283,7 +283,12 @@ class Explorer(MemoryPhases):
         for at in range(0, len(others), AT_ONCE):
             if self.allowance.is_late:
                 return
+            count, step = len(self.notes), self._known_seconds
             yield others[at : at + AT_ONCE]
+            is_slow = all(note.seconds is None or note.seconds >= step for note in self.notes[count:])
+            if is_slow and not is_pipeline:
+                # The estimates do not apply to this step.
+                break
         yield from self._keeping_less(known)
 
     def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
