@@ -263,7 +263,8 @@ class Explorer(MemoryPhases):
     def _close_pipelines(self) -> Iterator[list[Candidate]]:
         """
         Yield the likeliest pipelines, also with fewer activations if they do not fit. Their estimates are close to the
-        estimate of the fastest candidate, if that is a pipeline, or far below its step.
+        estimate of the fastest candidate, if that is a pipeline, or far below its step; two slow pipelines then end
+        the phase.
         """
         best = next(iter(self._leaders(1)), None)
         note = self._known(best) if best is not None else None
