@@ -214,12 +214,17 @@ DATA_PARALLEL = ("dp", "zero1", "zero3")
 """The presets of data parallelism; `zero2` makes the same program as `zero1`."""
 
 
+def axes_of(mesh: Mesh) -> tuple[str, ...]:
+    """Return the names of the axes over several devices."""
+    return tuple(axis.name for axis in mesh.spatial if axis.size > 1)
+
+
 def presets(mesh: Mesh) -> list[Choice]:
     """
     Return the strategies that people write by hand: data parallelism over the outer axes, with ZeRO-3 over the inner
     part of them, and tensor parallelism over the inner axes.
     """
-    axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
+    axes = axes_of(mesh)
     choices: list[Choice] = []
     for count in range(len(axes), 0, -1):
         outer, inner = axes[:count], axes[count:]

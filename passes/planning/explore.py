@@ -8,9 +8,9 @@ from math import inf
 
 from ...ir.mesh import Mesh
 from .candidate_compiler import Finished
-from .candidates import ADDITIVE, DATA_PARALLEL, FIRST, Candidate, Choice, Layout, preset, presets, searched
+from .candidates import ADDITIVE, DATA_PARALLEL, FIRST, Candidate, Choice, Layout, axes_of, preset, presets, searched
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
-from .memory_phases import FAR, REFINED, MemoryPhases, axes_of, step_of
+from .memory_phases import FAR, REFINED, MemoryPhases, step_of
 from .notes import Note
 from .race import AT_ONCE, LEAST_GAIN
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from math import inf
 
-from ...ir.mesh import Mesh
-from .candidates import FIRST, Candidate, Layout, preset
+from .candidates import FIRST, Candidate, Layout, axes_of, preset
 from .layouts import accumulations
 from .notes import Note
 from .race import Race
@@ -175,8 +174,3 @@ def _keeping(candidate: Candidate, part: float) -> Candidate:
 
 def _part_kept(note: Note) -> float:
     return note.candidate.layout.keep
-
-
-def axes_of(mesh: Mesh) -> tuple[str, ...]:
-    """Return the names of the axes over several devices."""
-    return tuple(axis.name for axis in mesh.spatial if axis.size > 1)

@@ -391,7 +391,7 @@ def test_a_candidate_whose_quick_solution_may_be_far_from_the_optimum_is_solved_
     assert found.cost == pytest.approx(problem.cost(found.assignment))
 
 
-def test_the_best_pipeline_is_compared_with_those_of_close_estimates():
+def test_the_best_pipeline_is_compared_with_pipelines_of_close_estimates():
     """Also if the allowance is used up by the first candidates."""
     module = import_training_step(training_step("gpt2-tiny"))
     run_pipeline(Context(), module, "prepare")
