@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -30,12 +30,12 @@ from ..pipelines import AXIS, SUM_BATCH_NORMS
 from ..recompute import RecomputePass
 from ..search.constraints import Constraints, constraints_of, pin_entries, pins_places
 from ..search.decided import Counterparts, strategy_of, unpacked
-from ..search.eliminate import LimitReached, Limits, solve
+from ..search.eliminate import LimitReached, Limits, combined, solve
 from ..search.memory import Prices, Strategy
 from ..search.objective import BatchLoop, Weights
 from ..search.pin_file import PinError
 from ..search.pins import apply_pins, resolve_pins
-from ..search.problem import Infeasible, Problem, Solution
+from ..search.problem import Infeasible, Problem, Solution, States
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
 from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
@@ -263,7 +263,7 @@ class CandidateCompiler:
         folded = self._folders[layout.without_time].folded(problem)
         if folded is None:
             return None
-        solution = good_solution(folded.problem, worth)
+        solution = good_solution(folded.problem, [folded.merged(problem.replicated())], worth)
         assignment = folded.expanded(solution.assignment)
         strategy = strategy_of(problem, replace(solution, assignment=assignment), saves_memory=False)
         return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
@@ -442,28 +442,33 @@ def _strategy_that_fits(
 
 
 def _strategy(problem: StrategyProblem, worth: float) -> tuple[Strategy, StrategySums]:
-    solution = good_solution(problem.problem, worth)
+    solution = good_solution(problem.problem, [problem.replicated()], worth)
     return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 
 
-def good_solution(problem: Problem, worth: float = inf) -> Solution:
+def good_solution(problem: Problem, known: Sequence[States] = (), worth: float = inf) -> Solution:
     """
     Return a nearly optimal solution; raise Infeasible if the problem has none.
 
     Args:
+        known: assignments to combine with solutions that may be far from the optimum.
         worth: seconds of a step that is known; if every solution costs more, a quickly found one is enough.
     """
     least = sum(float(costs.min()) for costs in problem.unary)
-    return _solved(problem, _GOOD_ENOUGH * least, worth)
+    return _solved(problem, known, _GOOD_ENOUGH * least, worth)
 
 
 def _found(problem: StrategyProblem, allowance: float) -> Solution:
-    return _solved(problem.problem, allowance)
+    return _solved(problem.problem, [problem.replicated()], allowance)
 
 
-def _solved(problem: Problem, allowance: float, worth: float = inf) -> Solution:
-    quick = solve(problem, limits=replace(LIMITS, allowance=allowance))
-    if quick.lower_bound >= worth or quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
-        return quick
-    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance))
-    return min(quick, thorough, key=lambda solution: solution.cost)
+def _solved(problem: Problem, known: Sequence[States], allowance: float, worth: float = inf) -> Solution:
+    for limits in (LIMITS, THOROUGH):
+        found = solve(problem, limits=replace(limits, allowance=allowance))
+        if found.lower_bound >= worth or found.cost - found.lower_bound <= allowance:
+            break
+        known = [combined(problem, [found.assignment, *known], limits)]
+        found = replace(found, assignment=known[0], cost=problem.cost(known[0]))
+        if found.cost - found.lower_bound <= _FAR * found.cost:
+            break
+    return found

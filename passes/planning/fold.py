@@ -174,6 +174,12 @@ class FoldedProblem:
     node_factors: tuple[float, ...]
     edge_factors: tuple[float, ...]
 
+    def merged(self, assignment: States) -> States:
+        """Return an assignment of the short step, equal in its middle layers, as one of the folded problem."""
+        merged = np.empty(len(self.problem.unary), dtype=np.int64)
+        merged[np.array(self.of)] = assignment
+        return merged
+
     def expanded(self, assignment: States) -> States:
         """Return a solution of the folded problem as a solution of the short step's problem."""
         return np.array([assignment[node] for node in self.of], dtype=np.int64)

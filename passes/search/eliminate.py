@@ -17,7 +17,7 @@ the limits end step 5 early; then the bound limits its distance from the optimum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ from . import bucket
 from .conflict import explain_conflict
 from .dual_ascent import DualAscent
 from .meter import Meter
-from .problem import Costs, Infeasible, Problem, Solution
+from .problem import Costs, Infeasible, Problem, Solution, States
 from .reduction import Eliminated, Graph, recover, reduce
 
 ROUNDING = 1e-12
@@ -85,6 +85,23 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
         )
     bound = cost if outcome.bound >= outcome.cost else min(outcome.bound, cost)
     return Solution(assignment, cost, bound, search.meter.report(search.graph.store.computed))
+
+
+def combined(problem: Problem, assignments: Sequence[States], limits: Limits) -> States:
+    """
+    Return a cheapest assignment in which each node has its state of one of `assignments`.
+
+    If elimination within `limits.cheap_work` cannot find it, the cheapest of `assignments` is returned. Two assignments
+    that are good in different places combine to one that is good in both (the fusion move of Lempitsky et al., "Fusion
+    moves for Markov random field optimization", 2010).
+    """
+    search = _Search(problem, 0.0, limits)
+    states = enumerate(zip(*assignments, strict=True))
+    search.graph.keep({node: search.graph.store.intern(np.unique(choices)) for node, choices in states})
+    outcome = search.cheaply(search.graph)
+    if outcome is None or outcome.cost == np.inf:
+        return min(assignments, key=problem.cost)
+    return np.array([outcome.chosen[node] for node in range(len(problem.unary))], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,16 @@ class Decision:
     regather: tuple[bool, ...] = ()
     """For a copy, by state: whether it is gathered again for backward."""
 
+    @property
+    def replicated(self) -> int:
+        """The first state in which every device has all elements, or 0 if there is none."""
+        return next((number for number, state in enumerate(self.states) if _is_replicated(state)), 0)
+
+
+def _is_replicated(state: Signature | Sharding) -> bool:
+    shardings = (*state.operands, *state.results) if isinstance(state, Signature) else (state,)
+    return all(sharding.is_replicated for sharding in shardings)
+
 
 @dataclass(frozen=True)
 class StrategySums:
@@ -81,6 +91,10 @@ class StrategyProblem:
     traffic: list[EdgeTraffic]
     ends: dict[int, Costs]
     spatial: frozenset[str]
+
+    def replicated(self) -> States:
+        """Return the assignment that replicates all values, with the first state of a decision that cannot."""
+        return np.array([decision.replicated for decision in self.decisions])
 
     def sums(
         self,

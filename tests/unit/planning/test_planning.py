@@ -28,6 +28,7 @@ from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.pipelines import AXIS
+from shardwright.passes.planning import candidate_compiler
 from shardwright.passes.planning.candidate_compiler import LIMITS, CandidateCompiler, Finished, good_solution
 from shardwright.passes.planning.candidates import Candidate, Choice, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
@@ -37,7 +38,7 @@ from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
 from shardwright.passes.planning.summary import plan_attribute
 from shardwright.passes.search.constraints import Constraints
-from shardwright.passes.search.eliminate import solve
+from shardwright.passes.search.eliminate import Limits, solve
 from shardwright.passes.search.memory import StrategyMemory
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import add_pins
@@ -389,6 +390,24 @@ def test_a_candidate_whose_quick_solution_may_be_far_from_the_optimum_is_solved_
     assert quick.lower_bound < 0.9 * quick.cost
     assert found.cost < 0.9 * quick.cost
     assert found.cost == pytest.approx(problem.cost(found.assignment))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_candidate_is_never_far_behind_replicating_everything(monkeypatch: pytest.MonkeyPatch, fits: bool):
+    """Also if the limits end the search of its problem far too early."""
+    module = import_training_step(training_step("gpt2-tiny"))
+    run_pipeline(Context(), module, "prepare")
+    add_cluster(module, find_cluster("local-4"))
+    compiler = CandidateCompiler(module, find_cluster("local-4"))
+    candidate = Candidate(Layout(compiler.own_mesh), replace(searched(1.0, 1.0), fits=fits))
+    ((_, problem),) = compiler.problems(candidate)
+    plain = problem.problem.cost(problem.replicated())
+    hasty = Limits(work=0, sweeps=(1,), branches=0, cheap_work=100)
+    assert solve(problem.problem, limits=hasty).cost > 10 * plain
+    monkeypatch.setattr(candidate_compiler, "LIMITS", hasty)
+    monkeypatch.setattr(candidate_compiler, "THOROUGH", hasty)
+    ((_, sums),) = compiler.solve(candidate).found
+    assert sums.compute + sums.beside + sums.blocking <= plain * (1 + 1e-9)
 
 
 def test_the_best_pipeline_is_compared_with_pipelines_of_close_estimates():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic_problems import layered_problem, perturbed
 
 from shardwright.passes.search import bucket
-from shardwright.passes.search.eliminate import LimitReached, Limits, solve
+from shardwright.passes.search.eliminate import LimitReached, Limits, combined, solve
 from shardwright.passes.search.problem import Edge, Infeasible, Problem, brute_force
 from shardwright.passes.search.reduction import Graph
 
@@ -112,6 +114,29 @@ def test_limits_leave_an_honest_bound() -> None:
         assert solution.lower_bound <= optimum + 1e-9
         assert solution.cost >= optimum - 1e-9
     assert open_gaps
+
+
+def test_assignments_are_combined_to_the_best_of_their_states() -> None:
+    """The result is the optimum over the states that the assignments have; it improves on the best of them."""
+    improved = 0
+    for seed in range(20):
+        problem, random = frustrated_problem(seed, nodes=8), np.random.default_rng(seed)
+        given = [random.integers(0, 3, 8) for _ in range(2)]
+        found = combined(problem, given, Limits())
+        corners = itertools.product(*zip(*given, strict=True))
+        assert problem.cost(found) == pytest.approx(min(map(problem.cost, corners)))
+        improved += problem.cost(found) < min(map(problem.cost, given))
+    assert improved
+
+
+def test_assignments_that_cannot_be_combined_leave_the_cheapest() -> None:
+    """Limits that permit no elimination, and states that conflict wherever they are mixed."""
+    problem, random = frustrated_problem(1), np.random.default_rng(1)
+    given = [random.integers(0, 3, 12) for _ in range(3)]
+    assert combined(problem, given, Limits(cheap_work=0)) is min(given, key=problem.cost)
+    never = Problem((np.zeros(2), np.zeros(2)), (Edge(0, 1, np.full((2, 2), np.inf)),))
+    apart = [np.array([0, 0]), np.array([1, 1])]
+    assert combined(never, apart, Limits()) is apart[0]
 
 
 def test_empty_problem() -> None:
