@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
-from math import inf
+from math import inf, prod
 
-from .candidates import FIRST, Candidate, Layout, axes_of, preset
+from .candidates import FIRST, Candidate, Choice, Layout, axes_of, preset
 from .layouts import accumulations
 from .notes import Note
 from .race import Race
@@ -60,15 +59,15 @@ class MemoryPhases(Race):
     def _keeping_less(self, known: Collection[Candidate] = ()) -> Iterator[list[Candidate]]:
         """
         Yield candidates that do not fit, with recomputation: first with as few activations as possible, then with as
-        many as memory probably allows. The candidates are the fastest and the smallest that are not yet `known`.
+        many as memory probably allows. The candidates are the fastest, and the smallest of different strategies, that
+        are not yet `known`.
         """
         if self.fixed.keep is not None:
             return
         notes = [note for note in self._too_large(shrinking=True) if note.candidate.layout.keep == 1]
         notes = [note for note in notes if note.candidate not in known]
         fastest = sorted(notes, key=step_of)[:REFINED]
-        least = sorted(notes, key=lambda note: (note.peak_bytes or 0, step_of(note)))[:REFINED]
-        chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *least)))
+        chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *_smallest(notes))))
         yield [_keeping(candidate, 0.0) for candidate in chosen]
         for _ in range(ROUNDS):
             fractions = ((candidate, self._as_much_as_fits(candidate)) for candidate in chosen)
@@ -76,18 +75,22 @@ class MemoryPhases(Race):
 
     def _accumulated(self) -> Iterator[Candidate]:
         """
-        Yield candidates that do not fit, with the batch in as few parts as may make them fit: the fastest, and tensor
-        parallelism, whose parameters are not gathered for each part.
+        Yield candidates that do not fit, with the batch in as few parts as may make them fit, or in as many as it has:
+        the fastest, tensor parallelism, whose parameters are not gathered for each part, and ZeRO-3.
         """
         if self.bench.cut_refusal() is None:
             large = sorted(self._too_large(shrinking=True), key=step_of)
             whole = [note for note in large if note.candidate.layout.mode == "whole"]
-            tensor_parallel = set(map(self._as_asked, self._tensor_parallel()))
-            divided = [note for note in whole[REFINED:] if note.candidate in tensor_parallel]
+            own = self.meshes[0]
+            divided = (*self._tensor_parallel(), Candidate(Layout(own), preset(("zero3", axes_of(own)))))
+            divided = set(map(self._as_asked, divided))
+            divided = [note for note in whole[REFINED:] if note.candidate in divided]
             for note in (*whole[:REFINED], *divided):
                 room = note.memory_bytes - note.lasting_bytes
                 needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
-                for parts in islice((parts for parts in self._numbers_of_parts() if parts >= needed), REFINED):
+                most = self.bench.rows // _rows_split(note.candidate)
+                numbers = [parts for parts in self._numbers_of_parts() if parts <= most]
+                for parts in [parts for parts in numbers if parts >= needed][:REFINED] or numbers[-1:]:
                     yield replace(note.candidate, layout=replace(note.candidate.layout, mode="accumulate", parts=parts))
 
     def _numbers_of_parts(self) -> Iterator[int]:
@@ -122,8 +125,7 @@ class MemoryPhases(Race):
         if not self.bench.is_pinned:
             large = [note for note in large if any(pin.preset == "zero3" for pin in note.candidate.choice.pins)]
         fastest = sorted(large, key=step_of)[:REFINED]
-        least = sorted(large, key=lambda note: (note.peak_bytes or 0, step_of(note)))[:REFINED]
-        for candidate in dict.fromkeys(note.candidate for note in (*fastest, *least)):
+        for candidate in dict.fromkeys(note.candidate for note in (*fastest, *_smallest(large))):
             yield replace(candidate, layout=replace(candidate.layout, per_part=True))
 
     def _as_much_as_fits(self, candidate: Candidate) -> float | None:
@@ -157,6 +159,21 @@ class MemoryPhases(Race):
 def step_of(note: Note) -> float:
     """Return the seconds of a candidate's step, or 0 if it has none."""
     return note.seconds or 0.0
+
+
+def _smallest(notes: Iterable[Note]) -> list[Note]:
+    """Return the candidates with the smallest peaks, one of each strategy."""
+    smallest: dict[Choice, Note] = {}
+    for note in sorted(notes, key=lambda note: (note.peak_bytes or 0, step_of(note))):
+        smallest.setdefault(note.candidate.choice, note)
+    return list(smallest.values())[:REFINED]
+
+
+def _rows_split(candidate: Candidate) -> int:
+    """Return the number of devices over which the presets of a candidate split the rows of the batch."""
+    sizes = {axis.name: axis.size for axis in candidate.layout.mesh.spatial}
+    pins = (pin for pin in candidate.choice.presets if pin.preset != "tp")
+    return prod(sizes[axis] for pin in pins for axis in pin.axes or ())
 
 
 def _least_step(note: Note) -> float:

@@ -410,6 +410,23 @@ def test_a_candidate_is_never_far_behind_replicating_everything(monkeypatch: pyt
     assert sums.compute + sums.beside + sums.blocking <= plain * (1 + 1e-9)
 
 
+def test_what_fits_only_with_every_way_to_save_memory_is_found():
+    """ZeRO-3 with as many micro-batches as the rows permit, gathers in each of them, and recomputation."""
+    module = import_training_step(gpt2_step(GPT2Config(2, 32, 2, 512, 64), batch=16, length=64))
+    run_pipeline(Context(), module, "prepare")
+    cluster = find_cluster("local-4")
+    add_cluster(module, cluster)
+    layout = Layout(cluster.mesh, "accumulate", 4, per_part=True, keep=0.0)
+    by_hand = Candidate(layout, preset(("zero3", cluster.mesh.names)))
+    compiler = CandidateCompiler(module, cluster).keeping(0.0)
+    needed = 1.01 * compiler.finish(compiler.solve(by_hand)).tightest.held
+    tight = replace(cluster, devices=tuple(replace(each, memory=needed) for each in cluster.devices))
+    fixed = LayoutConstraints(mesh=cluster.mesh, stages=1)
+    best = Explorer(CandidateCompiler(module, tight), fixed, Allowance(1.0)).run()
+    assert best is not None
+    assert best.fits
+
+
 def test_the_best_pipeline_is_compared_with_pipelines_of_close_estimates():
     """Also if the allowance is used up by the first candidates."""
     module = import_training_step(training_step("gpt2-tiny"))
