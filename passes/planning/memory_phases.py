@@ -81,10 +81,9 @@ class MemoryPhases(Race):
         if self.bench.cut_refusal() is None:
             large = sorted(self._too_large(shrinking=True), key=step_of)
             whole = [note for note in large if note.candidate.layout.mode == "whole"]
-            own = self.meshes[0]
-            divided = (*self._tensor_parallel(), Candidate(Layout(own), preset(("zero3", axes_of(own)))))
-            divided = set(map(self._as_asked, divided))
-            divided = [note for note in whole[REFINED:] if note.candidate in divided]
+            tensor_parallel = set(map(self._as_asked, self._tensor_parallel()))
+            others = whole[REFINED:]
+            divided = [it for it in others if it.candidate in tensor_parallel or _gathers(it.candidate)]
             for note in (*whole[:REFINED], *divided):
                 room = note.memory_bytes - note.lasting_bytes
                 needed = ((note.peak_bytes or 0) - note.lasting_bytes) / room
@@ -123,7 +122,7 @@ class MemoryPhases(Race):
         """Yield the fastest and the smallest candidates with ZeRO-3 and accumulation, with gathers in each part."""
         large = [note for note in self._too_large(shrinking=True) if note.candidate.layout.mode == "accumulate"]
         if not self.bench.is_pinned:
-            large = [note for note in large if any(pin.preset == "zero3" for pin in note.candidate.choice.pins)]
+            large = [note for note in large if _gathers(note.candidate)]
         fastest = sorted(large, key=step_of)[:REFINED]
         for candidate in dict.fromkeys(note.candidate for note in (*fastest, *_smallest(large))):
             yield replace(candidate, layout=replace(candidate.layout, per_part=True))
@@ -167,6 +166,11 @@ def _smallest(notes: Iterable[Note]) -> list[Note]:
     for note in sorted(notes, key=lambda note: (note.peak_bytes or 0, step_of(note))):
         smallest.setdefault(note.candidate.choice, note)
     return list(smallest.values())[:REFINED]
+
+
+def _gathers(candidate: Candidate) -> bool:
+    """Return whether presets gather the parameters of a candidate (ZeRO-3)."""
+    return any(pin.preset == "zero3" for pin in candidate.choice.pins)
 
 
 def _rows_split(candidate: Candidate) -> int:

@@ -89,7 +89,7 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
 
 def combined(problem: Problem, assignments: Sequence[States], limits: Limits) -> States:
     """
-    Return a cheapest assignment in which each node has its state of one of `assignments`.
+    Return a cheapest assignment that gives each node a state from one of `assignments`.
 
     If elimination within `limits.cheap_work` cannot find it, the cheapest of `assignments` is returned. Two assignments
     that are good in different places combine to one that is good in both (the fusion move of Lempitsky et al., "Fusion

@@ -29,7 +29,7 @@ class Decision:
 
     @property
     def replicated(self) -> int:
-        """The first state in which every device has all elements, or 0 if there is none."""
+        """The first state that gives every device all elements, or 0 if there is none."""
         return next((number for number, state in enumerate(self.states) if _is_replicated(state)), 0)
 
 
