@@ -281,7 +281,7 @@ def _promising(problems: list[tuple[StrategyProblem, list[int]]], count: int) ->
         return list(range(count))
     costs = np.zeros(count)
     for problem, nodes in problems:
-        costs += _local_costs(problem.problem, nodes, good_solution(problem.problem, [problem.replicated()]).assignment)
+        costs += _local_costs(problem.problem, nodes, good_solution(problem.problem).assignment)
     return sorted(range(count), key=lambda index: float(costs[index]))[:MOST_SOLVED]
 
 
@@ -308,7 +308,7 @@ def _objective(problem: StrategyProblem, nodes: list[int], state: int) -> float:
             fixed[state] = unary[node][state]
         unary[node] = by_array[id(unary[node])]
     try:
-        return float(good_solution(Problem(tuple(unary), problem.problem.edges), [problem.replicated()]).cost)
+        return float(good_solution(Problem(tuple(unary), problem.problem.edges)).cost)
     except (Infeasible, LimitReached):
         return float("inf")
 

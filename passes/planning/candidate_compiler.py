@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -263,7 +263,8 @@ class CandidateCompiler:
         folded = self._folders[layout.without_time].folded(problem)
         if folded is None:
             return None
-        solution = good_solution(folded.problem, [folded.merged(problem.replicated())], worth)
+        parts = map(folded.merged, _few_axes(problem, view.mesh))
+        solution = good_solution(folded.problem, parts, worth)
         assignment = folded.expanded(solution.assignment)
         strategy = strategy_of(problem, replace(solution, assignment=assignment), saves_memory=False)
         return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
@@ -381,7 +382,7 @@ class CandidateCompiler:
         stages = zip(step.stages, builders, strict=True)
         fits = candidate.choice.fits
         if not fits:
-            return [_strategy(build(), worth) for _, build in stages]
+            return [_strategy(build(), view.mesh, worth) for (view, _, _), build in stages]
         most = MOST_HIDDEN * worth
         return [_strategy_that_fits(view, cluster, build, loop, most) for (view, cluster, _), build in stages]
 
@@ -437,38 +438,45 @@ class CandidateCompiler:
 def _strategy_that_fits(
     view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], loop: BatchLoop | None, worth: float
 ) -> tuple[Strategy, StrategySums]:
-    within = solve_within(view, cluster, build, _found, (1.0 - HEADROOM) * cluster.memory, loop, worth)
+    def found(problem: StrategyProblem, allowance: float) -> Solution:
+        return _solved(problem.problem, _few_axes(problem, view.mesh), allowance)
+
+    within = solve_within(view, cluster, build, found, (1.0 - HEADROOM) * cluster.memory, loop, worth)
     return within.strategy, within.problem.sums(within.solution.assignment)
 
 
-def _strategy(problem: StrategyProblem, worth: float) -> tuple[Strategy, StrategySums]:
-    solution = good_solution(problem.problem, [problem.replicated()], worth)
+def _strategy(problem: StrategyProblem, mesh: Mesh, worth: float) -> tuple[Strategy, StrategySums]:
+    solution = good_solution(problem.problem, _few_axes(problem, mesh), worth)
     return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 
 
-def good_solution(problem: Problem, known: Sequence[States] = (), worth: float = inf) -> Solution:
+def _few_axes(problem: StrategyProblem, mesh: Mesh) -> Iterator[list[States]]:
+    """Yield the states of all decisions that use no axis, then the states that use one of several axes."""
+    names = [axis.name for axis in mesh.spatial]
+    yield problem.states_within(set())
+    yield from (problem.states_within({name}) for name in names if len(names) > 1)
+
+
+def good_solution(problem: Problem, parts: Iterable[Sequence[States]] = (), worth: float = inf) -> Solution:
     """
     Return a nearly optimal solution; raise Infeasible if the problem has none.
 
     Args:
-        known: assignments to combine with solutions that may be far from the optimum.
+        parts: states of each node, several times; if the optimum may be far, it is also searched among each of these.
         worth: seconds of a step that is known; if every solution costs more, a quickly found one is enough.
     """
     least = sum(float(costs.min()) for costs in problem.unary)
-    return _solved(problem, known, _GOOD_ENOUGH * least, worth)
+    return _solved(problem, parts, _GOOD_ENOUGH * least, worth)
 
 
-def _found(problem: StrategyProblem, allowance: float) -> Solution:
-    return _solved(problem.problem, [problem.replicated()], allowance)
-
-
-def _solved(problem: Problem, known: Sequence[States], allowance: float, worth: float = inf) -> Solution:
-    for limits in (LIMITS, THOROUGH):
-        found = solve(problem, limits=replace(limits, allowance=allowance))
-        if found.lower_bound >= worth or found.cost - found.lower_bound <= allowance:
-            break
-        known = [combined(problem, [found.assignment, *known], limits)]
-        found = replace(found, assignment=known[0], cost=problem.cost(known[0]))
-        if found.cost - found.lower_bound <= _FAR * found.cost:
-            break
-    return found
+def _solved(problem: Problem, parts: Iterable[Sequence[States]], allowance: float, worth: float = inf) -> Solution:
+    quick = solve(problem, limits=replace(LIMITS, allowance=allowance))
+    if quick.lower_bound >= worth or quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
+        return quick
+    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance))
+    known = [quick.assignment, thorough.assignment]
+    for among in parts:
+        with suppress(LimitReached):
+            known.append(solve(problem, limits=LIMITS, among=among).assignment)
+    assignment = combined(problem, known, LIMITS)
+    return replace(thorough, assignment=assignment, cost=problem.cost(assignment))

@@ -14,6 +14,7 @@ the first and the last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -174,11 +175,10 @@ class FoldedProblem:
     node_factors: tuple[float, ...]
     edge_factors: tuple[float, ...]
 
-    def merged(self, assignment: States) -> States:
-        """Return an assignment of the short step, equal in its middle layers, as one of the folded problem."""
-        merged = np.empty(len(self.problem.unary), dtype=np.int64)
-        merged[np.array(self.of)] = assignment
-        return merged
+    def merged(self, states: Sequence[States]) -> list[States]:
+        """Return the states of each node of the folded problem, given the states of each node of the short step's."""
+        by_node = dict(zip(self.of, states, strict=True))
+        return [by_node[node] for node in range(len(self.problem.unary))]
 
     def expanded(self, assignment: States) -> States:
         """Return a solution of the folded problem as a solution of the short step's problem."""

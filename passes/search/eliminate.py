@@ -62,18 +62,30 @@ class LimitReached(RuntimeError):
     """The limits ended the search before it found an assignment."""
 
 
-def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = None) -> Solution:
+def solve(
+    problem: Problem,
+    *,
+    tolerance: float = 1e-9,
+    limits: Limits | None = None,
+    among: Sequence[States] | None = None,
+) -> Solution:
     """
     Return a cheapest assignment of `problem`.
 
     `tolerance` is relative: a state is dropped only if its bound exceeds the best cost by more than the tolerance, so
     that rounding cannot drop an optimum. Raises Infeasible, naming nodes that conflict, if no assignment has finite
     cost, and LimitReached if `limits` ended the search before it found one.
+
+    Args:
+        among: the states that each node may have (ascending); by default all. The result and its lower bound then hold
+            for assignments of these states, and LimitReached is raised if none has finite cost.
     """
     search = _Search(problem, tolerance, limits or Limits())
+    if among is not None:
+        search.graph.keep({node: search.graph.store.intern(states) for node, states in enumerate(among)})
     outcome = search.run()
     if outcome.cost == np.inf:
-        if outcome.bound < np.inf:
+        if outcome.bound < np.inf or among is not None:
             raise LimitReached(f"no assignment found within {search.limits}")
         raise explain_conflict(problem, lambda part: _Search(part, 0.0, search.limits).run().bound == np.inf)
     assignment = np.array([outcome.chosen[node] for node in range(len(problem.unary))], dtype=np.int64)
@@ -89,19 +101,18 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
 
 def combined(problem: Problem, assignments: Sequence[States], limits: Limits) -> States:
     """
-    Return a cheapest assignment that gives each node a state from one of `assignments`.
+    Return the cheapest assignment found that gives each node a state from one of `assignments`.
 
-    If elimination within `limits.cheap_work` cannot find it, the cheapest of `assignments` is returned. Two assignments
-    that are good in different places combine to one that is good in both (the fusion move of Lempitsky et al., "Fusion
-    moves for Markov random field optimization", 2010).
+    It costs no more than the cheapest of them. Two assignments that are good in different places combine to one that is
+    good in both (the fusion move of Lempitsky et al., "Fusion moves for Markov random field optimization", 2010).
     """
-    search = _Search(problem, 0.0, limits)
-    states = enumerate(zip(*assignments, strict=True))
-    search.graph.keep({node: search.graph.store.intern(np.unique(choices)) for node, choices in states})
-    outcome = search.cheaply(search.graph)
-    if outcome is None or outcome.cost == np.inf:
-        return min(assignments, key=problem.cost)
-    return np.array([outcome.chosen[node] for node in range(len(problem.unary))], dtype=np.int64)
+    best = min(assignments, key=problem.cost)
+    try:
+        among = [np.unique(states) for states in zip(*assignments, strict=True)]
+        found = solve(problem, limits=limits, among=among)
+    except LimitReached:
+        return best
+    return found.assignment if found.cost < problem.cost(best) else best
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,16 +27,6 @@ class Decision:
     copy: bool = False
     regather: tuple[bool, ...] = ()
     """For a copy, by state: whether it is gathered again for backward."""
-
-    @property
-    def replicated(self) -> int:
-        """The first state that gives every device all elements, or 0 if there is none."""
-        return next((number for number, state in enumerate(self.states) if _is_replicated(state)), 0)
-
-
-def _is_replicated(state: Signature | Sharding) -> bool:
-    shardings = (*state.operands, *state.results) if isinstance(state, Signature) else (state,)
-    return all(sharding.is_replicated for sharding in shardings)
 
 
 @dataclass(frozen=True)
@@ -92,9 +83,14 @@ class StrategyProblem:
     ends: dict[int, Costs]
     spatial: frozenset[str]
 
-    def replicated(self) -> States:
-        """Return the assignment that replicates all values, with the first state of a decision that cannot."""
-        return np.array([decision.replicated for decision in self.decisions])
+    def states_within(self, axes: AbstractSet[str]) -> list[States]:
+        """Return the states of each decision that use no other axes, or all states if every one uses another."""
+        cache: dict[int, States] = {}
+        for states in (decision.states for decision in self.decisions):
+            if id(states) not in cache:
+                within = [number for number, state in enumerate(states) if _axes_of(state) <= axes]
+                cache[id(states)] = np.array(within or range(len(states)))
+        return [cache[id(decision.states)] for decision in self.decisions]
 
     def sums(
         self,
@@ -122,6 +118,12 @@ class StrategyProblem:
                 elif spent:
                     blocking += spent
         return StrategySums(compute, max(beside.values(), default=0.0), blocking)
+
+
+def _axes_of(state: Signature | Sharding) -> set[str]:
+    """Return the axes that a state uses."""
+    shardings = (*state.operands, *state.results) if isinstance(state, Signature) else (state,)
+    return {axis for sharding in shardings for axis in (*sharding.split_axes, *sharding.partial_axes)}
 
 
 def _changed(source: Sharding, target: Sharding) -> set[str]:

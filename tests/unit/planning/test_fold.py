@@ -58,7 +58,7 @@ def test_what_a_folded_solution_costs_is_what_it_costs_the_whole_step(deep: Modu
     solution = solve(folded.problem)
     assert whole.problem.cost(states) >= solution.lower_bound * (1 - 1e-9)
     expanded = folded.expanded(solution.assignment)
-    assert folded.merged(expanded).tolist() == solution.assignment.tolist()
+    assert folded.merged([np.array([state]) for state in expanded]) == solution.assignment.tolist()
     total = sum(f * float(c[x]) for f, c, x in zip(folded.node_factors, short.problem.unary, expanded, strict=True))
     for factor, edge in zip(folded.edge_factors, short.problem.edges, strict=True):
         total += factor * float(edge.table[expanded[edge.u], expanded[edge.v]])

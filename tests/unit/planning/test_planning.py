@@ -401,7 +401,10 @@ def test_a_candidate_is_never_far_behind_replicating_everything(monkeypatch: pyt
     compiler = CandidateCompiler(module, find_cluster("local-4"))
     candidate = Candidate(Layout(compiler.own_mesh), replace(searched(1.0, 1.0), fits=fits))
     ((_, problem),) = compiler.problems(candidate)
-    plain = problem.problem.cost(problem.replicated())
+    ((view, _),) = step_views(module)
+    plain = solve(problem.problem, among=problem.states_within(set())).cost
+    assert all(len(states) == 1 for states in problem.states_within(set()))
+    assert sum(map(len, problem.states_within(set(view.mesh.names)))) == sum(map(len, problem.problem.unary))
     hasty = Limits(work=0, sweeps=(1,), branches=0, cheap_work=100)
     assert solve(problem.problem, limits=hasty).cost > 10 * plain
     monkeypatch.setattr(candidate_compiler, "LIMITS", hasty)

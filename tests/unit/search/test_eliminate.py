@@ -130,13 +130,29 @@ def test_assignments_are_combined_to_the_best_of_their_states() -> None:
 
 
 def test_assignments_that_cannot_be_combined_leave_the_cheapest() -> None:
-    """Limits that permit no elimination, and states that conflict wherever they are mixed."""
+    """Limits that end the search at once, and states that conflict wherever they are mixed."""
     problem, random = frustrated_problem(1), np.random.default_rng(1)
     given = [random.integers(0, 3, 12) for _ in range(3)]
-    assert combined(problem, given, Limits(cheap_work=0)) is min(given, key=problem.cost)
+    none = Limits(cheap_work=0, work=0, sweeps=(1,), branches=0)
+    assert problem.cost(combined(problem, given, none)) <= min(map(problem.cost, given))
     never = Problem((np.zeros(2), np.zeros(2)), (Edge(0, 1, np.full((2, 2), np.inf)),))
     apart = [np.array([0, 0]), np.array([1, 1])]
     assert combined(never, apart, Limits()) is apart[0]
+
+
+def test_a_search_among_some_states_finds_their_optimum() -> None:
+    """Forbidding all other states gives the same optimum; states that conflict are reported as not found."""
+    for seed in range(10):
+        problem, random = frustrated_problem(seed, nodes=8), np.random.default_rng(seed)
+        among = [np.sort(random.permutation(3)[: random.integers(1, 4)]) for _ in problem.unary]
+        masks = [np.isin(np.arange(3), states) for states in among]
+        unary = tuple(np.where(mask, costs, np.inf) for mask, costs in zip(masks, problem.unary, strict=True))
+        found = solve(problem, among=among)
+        assert found.cost == pytest.approx(solve(Problem(unary, problem.edges)).cost)
+        assert all(state in states for state, states in zip(found.assignment, among, strict=True))
+    never = Problem((np.zeros(2), np.zeros(2)), (Edge(0, 1, np.array([[np.inf, 0.0], [0.0, 0.0]])),))
+    with pytest.raises(LimitReached):
+        solve(never, among=[np.array([0]), np.array([0])])
 
 
 def test_empty_problem() -> None:
