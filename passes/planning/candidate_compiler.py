@@ -263,8 +263,7 @@ class CandidateCompiler:
         folded = self._folders[layout.without_time].folded(problem)
         if folded is None:
             return None
-        parts = map(folded.merged, _few_axes(problem, view.mesh))
-        solution = good_solution(folded.problem, parts, worth)
+        solution = good_solution(folded.problem, map(folded.merged, _few_axes(problem)), worth)
         assignment = folded.expanded(solution.assignment)
         strategy = strategy_of(problem, replace(solution, assignment=assignment), saves_memory=False)
         return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
@@ -382,7 +381,7 @@ class CandidateCompiler:
         stages = zip(step.stages, builders, strict=True)
         fits = candidate.choice.fits
         if not fits:
-            return [_strategy(build(), view.mesh, worth) for (view, _, _), build in stages]
+            return [_strategy(build(), worth) for _, build in stages]
         most = MOST_HIDDEN * worth
         return [_strategy_that_fits(view, cluster, build, loop, most) for (view, cluster, _), build in stages]
 
@@ -438,23 +437,19 @@ class CandidateCompiler:
 def _strategy_that_fits(
     view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], loop: BatchLoop | None, worth: float
 ) -> tuple[Strategy, StrategySums]:
-    def found(problem: StrategyProblem, allowance: float) -> Solution:
-        return _solved(problem.problem, _few_axes(problem, view.mesh), allowance)
-
-    within = solve_within(view, cluster, build, found, (1.0 - HEADROOM) * cluster.memory, loop, worth)
+    within = solve_within(view, cluster, build, _found, (1.0 - HEADROOM) * cluster.memory, loop, worth)
     return within.strategy, within.problem.sums(within.solution.assignment)
 
 
-def _strategy(problem: StrategyProblem, mesh: Mesh, worth: float) -> tuple[Strategy, StrategySums]:
-    solution = good_solution(problem.problem, _few_axes(problem, mesh), worth)
+def _strategy(problem: StrategyProblem, worth: float) -> tuple[Strategy, StrategySums]:
+    solution = good_solution(problem.problem, _few_axes(problem), worth)
     return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 
 
-def _few_axes(problem: StrategyProblem, mesh: Mesh) -> Iterator[list[States]]:
-    """Yield the states of all decisions that use no axis, then the states that use one of several axes."""
-    names = [axis.name for axis in mesh.spatial]
+def _few_axes(problem: StrategyProblem) -> Iterator[list[States]]:
+    """Yield the states that use no axis, then for each of several axes the states that use no other axis."""
     yield problem.states_within(set())
-    yield from (problem.states_within({name}) for name in names if len(names) > 1)
+    yield from (problem.states_within({axis}) for axis in sorted(problem.spatial) if len(problem.spatial) > 1)
 
 
 def good_solution(problem: Problem, parts: Iterable[Sequence[States]] = (), worth: float = inf) -> Solution:
@@ -462,11 +457,16 @@ def good_solution(problem: Problem, parts: Iterable[Sequence[States]] = (), wort
     Return a nearly optimal solution; raise Infeasible if the problem has none.
 
     Args:
-        parts: states of each node, several times; if the optimum may be far, it is also searched among each of these.
+        parts: parts of the problem, each with some states of every node; if the optimum may be far, the optimum of each
+            part is searched too.
         worth: seconds of a step that is known; if every solution costs more, a quickly found one is enough.
     """
     least = sum(float(costs.min()) for costs in problem.unary)
     return _solved(problem, parts, _GOOD_ENOUGH * least, worth)
+
+
+def _found(problem: StrategyProblem, allowance: float) -> Solution:
+    return _solved(problem.problem, _few_axes(problem), allowance)
 
 
 def _solved(problem: Problem, parts: Iterable[Sequence[States]], allowance: float, worth: float = inf) -> Solution:

@@ -59,7 +59,7 @@ class Limits:
 
 
 class LimitReached(RuntimeError):
-    """The limits ended the search before it found an assignment."""
+    """The limits, or the states to search among, left no assignment to find."""
 
 
 def solve(
@@ -86,7 +86,8 @@ def solve(
     outcome = search.run()
     if outcome.cost == np.inf:
         if outcome.bound < np.inf or among is not None:
-            raise LimitReached(f"no assignment found within {search.limits}")
+            where = "" if among is None else " among the given states"
+            raise LimitReached(f"no assignment found{where} within {search.limits}")
         raise explain_conflict(problem, lambda part: _Search(part, 0.0, search.limits).run().bound == np.inf)
     assignment = np.array([outcome.chosen[node] for node in range(len(problem.unary))], dtype=np.int64)
     cost = problem.cost(assignment)

@@ -84,7 +84,7 @@ class StrategyProblem:
     spatial: frozenset[str]
 
     def states_within(self, axes: AbstractSet[str]) -> list[States]:
-        """Return the states of each decision that use no other axes, or all states if every one uses another."""
+        """Return by decision the states that use only `axes`, or all states of a decision that has none of these."""
         cache: dict[int, States] = {}
         for states in (decision.states for decision in self.decisions):
             if id(states) not in cache:

@@ -151,7 +151,7 @@ def test_a_search_among_some_states_finds_their_optimum() -> None:
         assert found.cost == pytest.approx(solve(Problem(unary, problem.edges)).cost)
         assert all(state in states for state, states in zip(found.assignment, among, strict=True))
     never = Problem((np.zeros(2), np.zeros(2)), (Edge(0, 1, np.array([[np.inf, 0.0], [0.0, 0.0]])),))
-    with pytest.raises(LimitReached):
+    with pytest.raises(LimitReached, match="among the given states"):
         solve(never, among=[np.array([0]), np.array([0])])
 
 
