@@ -6,8 +6,10 @@ Plant faults in the code of the product, one at a time, and count how many of th
 Each fault changes one expression or removes one call in a function: another comparison, sum, bound, condition or
 number. Faults are drawn at random, as many from each folder as its part of the lines. A fault is planted in a copy of
 the checkout, and test files run there until one fails: the files that name the module or its definitions most often,
-and then the files for the modules that import it. A fault that none of them notices is listed with its line: run the
-whole suite with it, or look at it; it may be no fault, as a limit that only saves time.
+and then the files for the modules that import it. A fault that none of them notices is planted again for the cases that
+these files run only with `--thorough`, so that the table shows what leaving them out costs. A fault that is not noticed
+then is listed with its line: run the whole suite with it, or look at it; it may be no fault, as a limit that only saves
+time.
 """
 
 from __future__ import annotations
@@ -55,6 +57,9 @@ SWAPPED: dict[type[Any], type[Any]] = {
     ast.Or: ast.And,
 }
 """Operators, each with the operator that a fault has in its place."""
+
+THOROUGH = ("--thorough", "-m", "thorough")
+"""Options of pytest for the tests that run only with `--thorough`."""
 
 RENAMED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 """Functions, each with the function that a fault calls in its place."""
@@ -159,35 +164,38 @@ def _planted(file: str, text: str, node: Any, code: str) -> Fault:
 def _row(fault: Fault, copy: Path, most: int) -> dict[str, Any]:
     """Plant a fault, and return a row with the test file that notices it, or none."""
     began, tests = perf_counter(), _tests_of(copy, fault.file, most)
-    noticed = next((test for test in tests if _notices(test, fault, copy)), "")
+    python = [test for test in tests if test.endswith(".py")]
+    runs = [*((_command(test), test) for test in tests), *((_command(test, THOROUGH), test) for test in python)]
+    command, noticed = next(((run, test) for run, test in runs if _notices(run, fault, copy)), ([], ""))
     row = {"file": f"{fault.file}:{fault.line}", "before": fault.before, "after": fault.after}
-    return progress({**row, "tests": len(tests), "noticed by": noticed, "s": round(perf_counter() - began)})
+    found = {"noticed by": noticed, "only thorough": "yes" if set(THOROUGH) <= set(command) else ""}
+    return progress({**row, "tests": len(tests), **found, "s": round(perf_counter() - began)})
 
 
-def _notices(test: str, fault: Fault, copy: Path) -> bool:
-    """Return whether a test file fails with a fault, and passes without it."""
+def _command(test: str, options: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a test file."""
+    scripts = Path(sys.executable).parent
+    run = ["lit", "-q"] if test.endswith(".mlir") else ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    return [str(scripts / run[0]), *run[1:], *options, test]
+
+
+def _notices(command: Sequence[str], fault: Fault, copy: Path) -> bool:
+    """Return whether tests fail with a fault, and pass without it."""
     path = copy / fault.file
     right = path.read_text()
     path.write_text(fault.text)
-    fails = not _passes(test, copy)
+    fails = not _passes(command, copy)
     path.write_text(right)
-    return fails and _passes(test, copy)
+    return fails and _passes(command, copy)
 
 
-def _passes(test: str, copy: Path) -> bool:
-    """Return whether a test file passes in the copy."""
+def _passes(command: Sequence[str], copy: Path) -> bool:
+    """Return whether tests pass in the copy."""
     scripts = Path(sys.executable).parent
-    run = (
-        [scripts / "lit", "-q"]
-        if test.endswith(".mlir")
-        else [scripts / "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    )
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
     environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PATH": path, "OMP_NUM_THREADS": "1"}
     try:
-        ended = subprocess.run(
-            [*run, test], cwd=copy, env=environment, capture_output=True, timeout=TOO_LONG, check=False
-        )
+        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TOO_LONG, check=False)
     except subprocess.TimeoutExpired:
         return False
     return ended.returncode in (0, 5)  # 5: all tests of the file are left out
@@ -252,8 +260,14 @@ def _by_folder(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each folder, and one for all of them."""
     folders = [*dict.fromkeys(row["file"].split("/")[0] for row in rows), "all"]
     mine = {folder: [row for row in rows if folder in ("all", row["file"].split("/")[0])] for folder in folders}
+    rows_of = {folder: [row for row in some if row["noticed by"]] for folder, some in mine.items()}
     return [
-        {"folder": folder, "faults": len(some), "noticed": sum(bool(row["noticed by"]) for row in some)}
+        {
+            "folder": folder,
+            "faults": len(some),
+            "noticed": sum(not row["only thorough"] for row in rows_of[folder]),
+            "noticed with --thorough": len(rows_of[folder]),
+        }
         for folder, some in mine.items()
     ]
 
