@@ -38,6 +38,25 @@ class Task:
         return math.prod(end - begin for begin, end in self.slice)
 
 
+def in_each_part(parts: int, shift: Sequence[int], tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """
+    Return the tasks of all parts, part by part.
+
+    Args:
+        shift: the number of elements, per dim, by which a slice moves from one part to the next.
+        tasks: the tasks of part 0.
+    """
+    return tuple(
+        Task(part, _moved(task.slice, [part * by for by in shift]), task.sender, task.receivers)
+        for part in range(parts)
+        for task in tasks
+    )
+
+
+def _moved(slice: Sequence[tuple[int, int]], shift: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((begin + by, end + by) for (begin, end), by in zip(slice, shift, strict=True))
+
+
 _CHUNK_BYTES = 256 * 1024
 _MOST_CHUNKS = 100
 

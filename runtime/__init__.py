@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ir.mesh import Mesh
-from ..ir.unit_tasks import Task
+from ..ir.unit_tasks import Task, in_each_part
 from .communicator import Communicator
 from .counter_random import (
     random_bernoulli,
@@ -34,7 +34,7 @@ from .indexed import (
     take_rows,
 )
 from .launch import launch, main
-from .layers import by_layer, grouped, in_order, per_layer, split, updated
+from .layers import by_layer, from_each, grouped, in_order, per_layer, split, updated
 from .optimizers import (
     adam_,
     adamw_,
@@ -58,10 +58,11 @@ __all__ = [
     "Communicator", "Executor", "Holders", "Mesh", "Plan", "Result", "Stage", "Sums", "Task", "Transfer",
     "Value", "adam_", "adamw_", "add_rows", "assign_", "attention", "attention_backward", "by_layer",
     "cross_entropy_backward", "embedding_dense_backward_part", "embedding_part", "foreach", "foreach_",
-    "gather_part", "grouped", "grouped_bmm", "grouped_bmm_backward", "grouped_mm", "grouped_mm_backward",
-    "in_order", "increment", "index_add_part", "index_put_part", "index_select_part", "index_tensor_part",
-    "joined_adam_", "joined_adamw_", "joined_sgd_", "launch", "main", "nll_loss_backward_part",
-    "nll_loss_forward_part", "part_of", "per_layer", "random_bernoulli", "random_dropout", "random_exponential",
-    "random_integers", "random_normal", "random_uniform", "run_ranks", "scatter_add_part", "scatter_src_part",
-    "scatter_value_part", "sgd_", "split", "sum_exp", "sum_of_squares", "take_rows", "updated",
+    "from_each", "gather_part", "grouped", "grouped_bmm", "grouped_bmm_backward", "grouped_mm",
+    "grouped_mm_backward", "in_each_part", "in_order", "increment", "index_add_part", "index_put_part",
+    "index_select_part", "index_tensor_part", "joined_adam_", "joined_adamw_", "joined_sgd_", "launch", "main",
+    "nll_loss_backward_part", "nll_loss_forward_part", "part_of", "per_layer", "random_bernoulli",
+    "random_dropout", "random_exponential", "random_integers", "random_normal", "random_uniform", "run_ranks",
+    "scatter_add_part", "scatter_src_part", "scatter_value_part", "sgd_", "split", "sum_exp", "sum_of_squares",
+    "take_rows", "updated",
 ]  # fmt: skip

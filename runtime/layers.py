@@ -39,6 +39,12 @@ def in_order(lists: Sequence[Sequence[Tensors]], kinds: Sequence[int]) -> Iterat
         yield from (next(tensors[kind]) for kind in kinds)
 
 
+def from_each(lists: Iterable[Tensors], *places: int) -> Iterator[torch.Tensor]:
+    """Yield the tensors at some places of each list, or all tensors of each list if no places are given."""
+    for tensors in lists:
+        yield from (tensors[place] for place in places) if places else tensors
+
+
 def split(values: Iterable[torch.Tensor], *sizes: int) -> list[Tensors]:
     """Split values into consecutive lists of the given sizes."""
     remaining = iter(values)

@@ -17,7 +17,7 @@ from ...ir.collectives import CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Reduction, Sharding, even_offsets
 from .errors import EmitError
-from .layout import Doc, Group, call, keyword, literal, tuple_of
+from .layout import Doc, Group, call, keyword, literal, repeated_tuple, tuple_of
 from .names import Names
 from .sizes import PART, Sizes
 from .where import Where
@@ -156,7 +156,7 @@ class Collectives:
 def _joint(docs: Iterable[Doc]) -> Doc:
     """Return the common item if all items are equal, else a tuple of the items."""
     listed = list(docs)
-    return listed[0] if all(doc == listed[0] for doc in listed) else tuple_of(listed)
+    return listed[0] if all(doc == listed[0] for doc in listed) else repeated_tuple(listed)
 
 
 @lru_cache(maxsize=65536)

@@ -25,7 +25,7 @@ from .layer_calls import let_go
 from .layer_functions import Addition, Caller, call_functions
 from .layered_arguments import StepArguments
 from .layout import INDENT, SUMS, Doc, Group, assignment, call, lines, list_of, returned
-from .names import Named, NamedList, Names
+from .names import Named, Names
 from .sizes import PART
 from .stages import LoweredStage
 from .where import Where
@@ -106,8 +106,7 @@ class FragmentBody(Body):
         parameters = [*([SUMS] if self.summed else []), *(self.names.new(value) for value in self.named)]
         for bundle in self.taken:
             parameters.append(self.names.beside(bundle.label))
-            for number, layer in enumerate(bundle.layers):
-                self.names.enter_list(NamedList(f"{parameters[-1]}[{number}]", list(layer), bundle.label))
+            self.names.enter_table(parameters[-1], bundle.layers, bundle.label)
         self.name = self.program.new_function(self.op.label.data)
         yielded = self.op.terminator.args
         statements = list(self.statements(self.caller.items[:-1]))

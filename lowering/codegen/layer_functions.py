@@ -151,10 +151,11 @@ class _Interfaces:
                 if len(values) > _MANY:
                     last_forms = [_last_form(value, caller.uses, outside) for value in values]
                     parts = _partition([self._fate(value) for value in last_forms])
-                    caller.splits[op] = [[values[at] for at in group] for group in parts]
-                    for group in parts:
-                        if len(group) >= SHORTEST_LIST:
-                            self._enter(caller.uses, [last_forms[at] for at in group])
+                    lists = [group for group in parts if len(group) >= SHORTEST_LIST]
+                    if lists:
+                        caller.splits[op] = [[values[at] for at in group] for group in parts]
+                    for group in lists:
+                        self._enter(caller.uses, [last_forms[at] for at in group])
 
     def _enter(self, uses: ValueUses, values: Sequence[SSAValue]) -> None:
         number, self._count = self._count, self._count + 1

@@ -15,8 +15,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, SSAValue
 
 from ...dialects.step import argument_attributes
-from .layout import INDENT, Doc, Group, assignment, call, flat, repeated_tuple, tuple_of
-from .names import NamedList, Names
+from .layout import INDENT, Doc, Group, assignment, call, flat, literal, repeated_tuple, tuple_of
+from .names import Names
 from .numbered_layers import equal_layers, numbered
 from .plan import role_of
 
@@ -60,14 +60,13 @@ class _ArgumentLayers:
         by_kind = self.lists
         self.variables = [names.beside(f"{self.name}.{kind}" if kind else self.name) for kind in by_kind]
         for variable, lists in zip(self.variables, by_kind.values(), strict=True):
-            for number, values in enumerate(lists):
-                names.enter_list(NamedList(f"{variable}[{number}]", list(values), variable, variable=False))
+            names.enter_table(variable, lists, variable, variable=False)
         self.texts = [names[value] for value in self.arguments]
 
     def pattern(self) -> Doc:
         """Return the number of the kind of each argument of a layer: `(0, 1, 2) * 16`."""
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(self.kinds))}
-        return repeated_tuple([numbers[kind] for kind in self.kinds])
+        return repeated_tuple([literal(numbers[kind]) for kind in self.kinds])
 
 
 class StepArguments:

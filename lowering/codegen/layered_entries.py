@@ -45,7 +45,7 @@ def _single_entries(function: str, entries: Sequence[_Entry]) -> Iterator[Doc]:
     at = 0
     while at < len(entries):
         if (count := _updates(entries[at:])) >= _LEAST:
-            roles = repeated_tuple([entry["role"] for entry in entries[at : at + count]])
+            roles = repeated_tuple([literal(entry["role"]) for entry in entries[at : at + count]])
             yield "*" + flat(call("rt.updated", [str(entries[at]["updates"]), roles]))
             at += count
         else:

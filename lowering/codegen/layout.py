@@ -176,12 +176,12 @@ def literal(value: object) -> Doc:
             raise TypeError(f"a value of type {type(value).__name__} cannot be written as a Python literal: {value!r}")
 
 
-def repeated_tuple(items: Sequence[int | str]) -> Doc:
+def repeated_tuple(items: Sequence[Doc]) -> Doc:
     """Return the text of a tuple; a periodic tuple is written as its shortest period times a number."""
     sizes = (size for size in range(1, len(items)) if len(items) % size == 0)
     size = next((size for size in sizes if list(items) == list(items[:size]) * (len(items) // size)), len(items))
-    doc = literal(tuple(items[:size]))
-    return doc if size == len(items) else f"{flat(doc)} * {len(items) // size}"
+    doc = tuple_of(items[:size])
+    return doc if size == len(items) else replace(doc, closing=f"{doc.closing} * {len(items) // size}")
 
 
 def string(text: str) -> Doc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
@@ -19,6 +19,9 @@ _MOST = 200
 
 _SHORTEST_SLICE = 3
 """The least number of list elements that are written as a slice."""
+
+_MOST_TEXTS = 3
+"""The most texts for the same elements of consecutive lists that are written one by one."""
 
 UNUSED = "_"
 """The name of results that nobody reads."""
@@ -55,12 +58,14 @@ class NamedList:
         values: value of each element.
         label: name of the list inside the function of a layer: `saved`, `h`.
         variable: whether `text` is a variable.
+        table: the list that holds this list, and the place of this list in it, or None.
     """
 
     text: str
     values: list[Named]
     label: str
     variable: bool = True
+    table: tuple[str, int] | None = None
 
 
 class Names:
@@ -96,6 +101,11 @@ class Names:
         self.enter_list(NamedList(name, list(values), label))
         return name
 
+    def enter_table(self, text: str, lists: Sequence[Sequence[Named]], label: str, *, variable: bool = True) -> None:
+        """Name values as elements of lists that are elements of the list `text`."""
+        for number, values in enumerate(lists):
+            self.enter_list(NamedList(f"{text}[{number}]", list(values), label, variable, (text, number)))
+
     def enter_list(self, named: NamedList) -> None:
         """Name values as elements of a list."""
         for index, value in enumerate(named.values):
@@ -117,25 +127,46 @@ class Names:
         return named.text if named is not None else self[value]
 
     def listed(self, values: Sequence[Named]) -> list[str]:
-        """Return the names of values; consecutive elements of a list become a slice, `*h_3_saved[2:]`."""
+        """
+        Return the names of values.
 
-        def run(at: int) -> object:
-            """Return a key that is equal for consecutive elements of a list, or None."""
-            place = self._lists.get(values[at])
-            return place and (place[0], place[1] - at)
+        Consecutive elements of a list become a slice, `*h_3_saved[2:]`. The same elements of consecutive lists become
+        one text if they would be many, `*rt.from_each(h[1:12], 2, 4, 6)`.
+        """
+        rows = [list(row) for _, row in groupby(values, self.list_of)]
+
+        def form(at: int) -> object:
+            """Return a key that is equal for the same elements of consecutive lists, or None."""
+            named = self.list_of(rows[at][0])
+            return named and named.table and (named.table[0], named.table[1] - at, tuple(self._places(rows[at])))
 
         texts: list[str] = []
-        for key, places in groupby(range(len(values)), run):
-            found = [values[at] for at in places]
-            is_slice = key is not None and len(found) >= _SHORTEST_SLICE
-            texts += [self._slice(found[0], len(found))] if is_slice else [self[value] for value in found]
+        for key, numbers in groupby(range(len(rows)), form):
+            equal = [rows[at] for at in numbers]
+            single = [text for row in equal for text in self._row(row)]
+            texts += [self._rows(equal)] if key is not None and len(single) > _MOST_TEXTS else single
         return texts
 
-    def _slice(self, first: Named, length: int) -> str:
-        named, index = self._lists[first]
-        end = index + length
-        begin, last = str(index or ""), str(end) if end < len(named.values) else ""
-        return f"*{named.text}[{begin}:{last}]" if begin or last else f"*{named.text}"
+    def _places(self, values: Sequence[Named]) -> list[int]:
+        """Return the places of elements in their list."""
+        return [self._lists[value][1] for value in values]
+
+    def _row(self, values: Sequence[Named]) -> Iterator[str]:
+        """Yield the texts of variables, or of elements of one list."""
+        if (named := self.list_of(values[0])) is None:
+            yield from (self[value] for value in values)
+            return
+        for run in _runs(self._places(values)):
+            yield f"*{named.text}{_subscript(run, len(named.values))}" if len(run) > 1 else f"{named.text}[{run[0]}]"
+
+    def _rows(self, rows: Sequence[Sequence[Named]]) -> str:
+        """Return the text of the same elements of consecutive lists."""
+        (named, _), places = self._lists[rows[0][0]], self._places(rows[0])
+        assert named.table is not None, "the list is in a list"
+        name, begin = named.table
+        lists = f"{name}[{begin or ''}:{begin + len(rows)}]"
+        chosen = places if places != list(range(len(named.values))) else []
+        return f"*rt.from_each({', '.join([lists, *map(str, chosen)])})"
 
     def beside(self, hint: str) -> str:
         """Reserve a name for a variable that is not a value of the IR."""
@@ -186,6 +217,29 @@ class Names:
             name = f"{base}_{count}"
         self._counts[base] = count
         return name
+
+
+def _runs(places: Sequence[int]) -> Iterator[range]:
+    """Yield ranges that have these places in turn: those of a slice, upwards or downwards, or a single place."""
+    begin = 0
+    while begin < len(places):
+        step = places[begin + 1] - places[begin] if begin + 1 < len(places) else 0
+        end = begin + 1
+        while abs(step) == 1 and end < len(places) and places[end] - places[end - 1] == step:
+            end += 1
+        if end - begin < _SHORTEST_SLICE:
+            step, end = 1, begin + 1
+        yield range(places[begin], places[end - 1] + step, step)
+        begin = end
+
+
+def _subscript(places: range, size: int) -> str:
+    """Return the slice of a list of `size` elements; empty for the whole list."""
+    first, last = places[0], places[-1]
+    if places.step < 0:
+        return f"[{first if first + 1 < size else ''}:{last - 1 if last else ''}:-1]"
+    text = f"{first or ''}:{last + 1 if last + 1 < size else ''}"
+    return f"[{text}]" if text != ":" else ""
 
 
 def identifier(hint: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType, UnitAttr
@@ -17,6 +17,7 @@ from ...dialects.staged import transfers
 from ...dialects.step import argument_attributes, result_attributes, sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
+from ...ir.unit_tasks import Task, in_each_part
 from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
@@ -219,6 +220,25 @@ def _numbers(value: Attribute) -> object:
     return Repeated(numbers[0], len(numbers)) if len(numbers) > 1 and value.is_splat() else numbers
 
 
+def _tasks_doc(tasks: Sequence[Task]) -> Doc:
+    """Write the unit tasks of a transfer; if only the slices move from part to part, write those of the first part."""
+    parts = 1 + max((task.part for task in tasks), default=0)
+    first = tasks[: len(tasks) // parts]
+    docs = _task_docs(first)
+    if parts > 1:
+        shift = [there[0] - here[0] for here, there in zip(tasks[0].slice, tasks[len(first)].slice, strict=True)]
+        if in_each_part(parts, shift, first) == tuple(tasks):
+            return call("rt.in_each_part", [literal(parts), literal(shift), docs])
+        docs = _task_docs(tasks)
+    return docs
+
+
+def _task_docs(tasks: Iterable[Task]) -> Doc:
+    return tuple_of(
+        call("rt.Task", map(literal, (task.part, task.slice, task.sender, task.receivers))) for task in tasks
+    )
+
+
 def transfer_docs(stages: Sequence[LoweredStage]) -> Iterator[Doc]:
     """Return `rt.Transfer(...)` for each transfer of a step, in order."""
     func = stages[0].func
@@ -234,13 +254,12 @@ def transfer_docs(stages: Sequence[LoweredStage]) -> Iterator[Doc]:
     for op in transfers(func):
         if (tasks := op.tasks_in_turn) is None:
             raise EmitError(op, "has no unit tasks yet; run plan-transfers")
-        arguments = ((task.part, task.slice, task.sender, task.receivers) for task in tasks)
         entries: dict[str, Doc] = {
             "label": literal(op.label.data),
             "shape": literal(shape_of(op.operand)),
             "dtype": literal(dtype_of(op.operand)),
             "source": holders(op, op.operand),
             "target": holders(op, op.result),
-            "tasks": tuple_of(call("rt.Task", map(literal, each)) for each in arguments),
+            "tasks": _tasks_doc(tasks),
         }
         yield call("rt.Transfer", map(keyword, entries, entries.values()))

@@ -36,6 +36,7 @@ class PlainRuntime(SimpleNamespace):
     in_order = staticmethod(layers.in_order)
     split = staticmethod(layers.split)
     grouped = staticmethod(layers.grouped)
+    from_each = staticmethod(layers.from_each)
 
     def __getattr__(self, name: str) -> Any:
         """Return the stand-in for any other function of the runtime; joined updates write their lists in place."""

@@ -4,7 +4,7 @@ import pytest
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import parse_sharding
-from shardwright.ir.unit_tasks import Grid, Task
+from shardwright.ir.unit_tasks import Grid, Task, in_each_part
 
 
 def test_a_grid_has_a_device_for_every_rank_and_part():
@@ -32,3 +32,12 @@ def test_the_number_of_elements_of_a_task():
     assert Task(0, ((1, 3), (0, 5)), 0, (1,)).elements == 10
     assert Task(0, (), 0, (1,)).elements == 1
     assert Task(0, ((2, 2), (0, 5)), 0, (1,)).elements == 0
+
+
+def test_tasks_of_equal_parts_move_by_the_rows_of_a_part():
+    first = [Task(0, ((0, 2), (0, 5)), 0, (1, 2)), Task(0, ((2, 4), (0, 5)), 3, (1,))]
+    assert in_each_part(2, (4, 0), first) == (
+        *first,
+        Task(1, ((4, 6), (0, 5)), 0, (1, 2)),
+        Task(1, ((6, 8), (0, 5)), 3, (1,)),
+    )

@@ -2,6 +2,7 @@
 
 import ast
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 from xdsl.dialects.builtin import TensorType, f32
@@ -22,6 +23,7 @@ from shardwright.lowering.codegen.layout import (
 )
 from shardwright.lowering.codegen.names import Names, base_name
 from shardwright.lowering.codegen.sizes import Sizes, Table
+from shardwright.runtime.layers import from_each
 
 
 def value(hint: str | None) -> SSAValue:
@@ -108,6 +110,36 @@ def test_released_name_is_given_again() -> None:
     names.new(first)
     names.release(first)
     assert names.new(value("token")) == "token"
+
+
+def listed(places: list[tuple[int, int]]) -> str:
+    """Return the texts of elements of `h`, a list of four lists of four values, given by list and place."""
+    names = Names()
+    table = [[value(f"w.{row}.{column}") for column in range(4)] for row in range(4)]
+    names.enter_table("h", table, "h")
+    text = ", ".join(names.listed([table[row][column] for row, column in places]))
+    lists = [[f"{row}.{column}" for column in range(4)] for row in range(4)]
+    namespace = {"h": lists, "rt": SimpleNamespace(from_each=from_each)}
+    assert eval(f"[{text}]", namespace) == [f"{row}.{column}" for row, column in places]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([(0, 3), (0, 2), (0, 1), (0, 0)], "*h[0][::-1]"),
+        ([(0, 2), (0, 1), (0, 0)], "*h[0][2::-1]"),
+        ([(0, 3), (0, 2), (0, 1)], "*h[0][:0:-1]"),
+        ([(0, 1), (0, 0), (0, 1), (0, 2)], "h[0][1], *h[0][:3]"),
+        ([(1, 3), (1, 1)], "h[1][3], h[1][1]"),
+        ([(row, column) for row in range(1, 3) for column in (0, 2)], "*rt.from_each(h[1:3], 0, 2)"),
+        ([(row, column) for row in range(4) for column in range(4)], "*rt.from_each(h[:4])"),
+        ([(row, column) for row in range(3) for column in range(4)], "*h[0], *h[1], *h[2]"),
+        ([(row, 2) for row in (3, 2, 1, 0)], "h[3][2], h[2][2], h[1][2], h[0][2]"),
+    ],
+)
+def test_elements_of_lists_are_written_together(places: list[tuple[int, int]], expected: str) -> None:
+    assert listed(places) == expected
 
 
 @pytest.mark.parametrize(

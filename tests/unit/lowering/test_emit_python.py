@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emitted import check_numbers, emit
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
 
+from shardwright.dialects.pipe import TransferOp
 from shardwright.lowering.codegen.errors import EmitError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -130,3 +132,10 @@ def test_tasks_of_a_transfer_are_in_their_order() -> None:
     places = [text.index(each) for each in begins]
     assert places == sorted(places)
     check_numbers(module, text)
+
+
+def test_a_program_has_the_tasks_of_its_transfers() -> None:
+    module, program = golden_module("stages"), dict[str, Any]()
+    exec(emit(module, "stages"), program)
+    planned = [op.tasks_in_turn for op in module.walk() if isinstance(op, TransferOp)]
+    assert [list(transfer.tasks) for transfer in program["TRANSFERS"]] == planned

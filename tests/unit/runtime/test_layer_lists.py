@@ -29,3 +29,9 @@ def test_per_layer_expands_entries_of_a_plan():
     assert [value.name for value in values] == ["h.1.up.weight"] * 2 + ["h.2.up.weight"] * 2
     assert values[2] == rt.Value(role="param", name="h.2.up.weight", shape=(2, 3), sharding='[{"dp"}, {}]')
     assert list(rt.updated(4, ("param", "state"))) == [rt.Result("param", updates=4), rt.Result("state", updates=5)]
+
+
+def test_tensors_are_taken_from_each_list():
+    lists = [[torch.tensor(10 * layer + place) for place in range(3)] for layer in range(3)]
+    assert [int(x) for x in rt.from_each(lists[1:], 2, 0)] == [12, 10, 22, 20]
+    assert [int(x) for x in rt.from_each(lists[:2])] == [0, 1, 2, 10, 11, 12]

@@ -32,9 +32,8 @@ TRANSFERS = (
         dtype="float32",
         source=rt.Holders(TIMED1, (1, 2), '[{"micro", "gpu"}, {}]'),
         target=rt.Holders(TIMED0, (0,), '[{"micro"}, {}]'),
-        tasks=(
-            rt.Task(0, ((0, 1), (0, 3)), 1, (0,)), rt.Task(0, ((1, 2), (0, 3)), 2, (0,)),
-            rt.Task(1, ((2, 3), (0, 3)), 1, (0,)), rt.Task(1, ((3, 4), (0, 3)), 2, (0,)),
+        tasks=rt.in_each_part(
+            2, (2, 0), (rt.Task(0, ((0, 1), (0, 3)), 1, (0,)), rt.Task(0, ((1, 2), (0, 3)), 2, (0,))),
         ),
     ),
     rt.Transfer(
