@@ -220,3 +220,14 @@ def test_long_files_and_functions_cause_warnings():
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_FUNCTION_LINES:
                     warnings.warn(f"{name_of(path)}:{node.lineno}: {node.name} is {lines} lines", stacklevel=1)
+
+
+def test_the_functions_of_the_architecture_page_are_in_their_files():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    walk = re.findall(
+        r"^ *([\w.-]+) +([\w/]+\.py)(?: .*)?$", text.partition("\n```\n")[2].partition("\n```\n")[0], re.MULTILINE
+    )
+    assert len(walk) > 15
+    for name, file in walk:
+        name = name.rpartition(".")[2]
+        assert re.search(rf'^ *(def|class) {name}\b|name = "{name}"$', (ROOT / file).read_text(), re.MULTILINE), name
