@@ -39,10 +39,14 @@ def test_an_interrupt_does_not_abandon_the_state_of_a_process(
     program = tmp_path / "endless.py"
     program.write_text("import time\nwhile True: time.sleep(1)\n")
     monkeypatch.setattr(local_job.subprocess, "Popen", Interrupted)
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt):
-        run_local_job(2, str(program), [])
+    # Shells start background jobs, which these tests may be, with SIGINT ignored.
+    given = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_local_job(2, str(program), [])
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        signal.signal(number, given)
     assert finished == [method]
-    assert signal.getsignal(number) == before
     assert processes
     assert all(process.returncode is not None for process in processes)
