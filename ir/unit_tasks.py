@@ -43,7 +43,7 @@ def in_each_part(parts: int, shift: Sequence[int], tasks: Sequence[Task]) -> tup
     Return the tasks of all parts, part by part.
 
     Args:
-        shift: the number of elements, per dim, by which a slice moves from one part to the next.
+        shift: how far a slice moves from one part to the next, in elements per dim.
         tasks: the tasks of part 0.
     """
     return tuple(

@@ -130,8 +130,8 @@ class Names:
         """
         Return the names of values.
 
-        Consecutive elements of a list become a slice, `*h_3_saved[2:]`. The same elements of consecutive lists become
-        one text if they would be many, `*rt.from_each(h[1:12], 2, 4, 6)`.
+        Consecutive elements of a list become a slice, `*h_3_saved[2:]`. Many texts for the same elements of consecutive
+        lists become one, `*rt.from_each(h[1:12], 2, 4, 6)`.
         """
         rows = [list(row) for _, row in groupby(values, self.list_of)]
 
@@ -220,7 +220,7 @@ class Names:
 
 
 def _runs(places: Sequence[int]) -> Iterator[range]:
-    """Yield ranges that have these places in turn: those of a slice, upwards or downwards, or a single place."""
+    """Yield ranges that have these places in turn. Each is a slice, upwards or downwards, or has a single place."""
     begin = 0
     while begin < len(places):
         step = places[begin + 1] - places[begin] if begin + 1 < len(places) else 0

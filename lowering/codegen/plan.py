@@ -221,7 +221,7 @@ def _numbers(value: Attribute) -> object:
 
 
 def _tasks_doc(tasks: Sequence[Task]) -> Doc:
-    """Write the unit tasks of a transfer; if only the slices move from part to part, write those of the first part."""
+    """Write the unit tasks of a transfer, or only the tasks of part 0 if just the slices move from part to part."""
     parts = 1 + max((task.part for task in tasks), default=0)
     first = tasks[: len(tasks) // parts]
     docs = _task_docs(first)
