@@ -1,5 +1,8 @@
 """Measured times become a cluster: known constants are recovered."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from made_up_journal import ALPHA, BANDWIDTH, BETA, FLOPS, SIZES, made_up_journal
 
@@ -121,6 +124,17 @@ def test_disturbed_rounds_count_only_without_quiet_rounds():
     journal.others = {"a": [0.05, 0.0, 0.01, 1.5], "b": [0.9, 0.5]}
     assert sorted(journal.quiet_rounds("a")) == [[1.0], [2.0], [3.0]]
     assert sorted(journal.quiet_rounds("b")) == [[4.0], [5.0]]
+
+
+@pytest.mark.parametrize("empty", [[], [[1.0], []]])
+def test_a_journal_with_one_task_that_was_not_measured_is_refused(empty: list[list[float]], tmp_path: Path):
+    path = tmp_path / "journal.json"
+    journal = made_up_journal(MESH, SAMPLES, [1.0] * 4)
+    journal.save(path)
+    assert Journal.load(path) == journal
+    replace(journal, seconds={**journal.seconds, "another": empty}).save(path)
+    with pytest.raises(ProfileError, match="seconds has a task without a measurement; start over without --resume"):
+        Journal.load(path)
 
 
 def test_times_are_made_to_rise_with_the_size():
