@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
 from .candidate_compiler import CandidateCompiler, Finished, PackedSolved, Solved
 from .candidates import Candidate
@@ -153,8 +152,7 @@ class Evaluator:
         Args:
             worth: limit of the step, in seconds; the peak memory of slower steps is not computed.
         """
-        # If there are more processes than candidates, both short steps of a candidate are compiled at once.
-        judged = partial(self._judged, worth=worth, processes=self.processes // max(len(attempts), 1))
+        judged = partial(self._judged, worth=worth)
         return side_by_side(judged, attempts, self.processes, pack=_without_program)
 
     def whole(self, attempt: SolvedCandidate) -> SolvedCandidate | str:
@@ -219,12 +217,12 @@ class Evaluator:
         solved = (bench.unpacked(strategy) for bench, strategy in zip(used, packed.solved, strict=True))
         return replace(packed.attempt, solved=tuple(solved))
 
-    def _judged(self, attempt: SolvedCandidate, worth: float, processes: int) -> CandidateEvaluation | str:
+    def _judged(self, attempt: SolvedCandidate, worth: float) -> CandidateEvaluation | str:
         try:
             benches = self._of(attempt.candidate)
             with dropped_if_faulty(attempt.candidate):
                 if attempt.by_short_steps and benches.short is not None:
-                    return self._estimated(attempt, benches.short, processes)
+                    return self._estimated(attempt, benches.short)
                 return self._finished(attempt, worth, benches)
         except Refused as error:
             return str(error)
@@ -236,10 +234,10 @@ class Evaluator:
         work = float(benches.size * attempt.candidate.layout.stages)
         return CandidateEvaluation(finished.candidate, finished.seconds, finished.exposed, peak, work, finished)
 
-    def _estimated(self, attempt: SolvedCandidate, short: _ShortBenches, processes: int) -> CandidateEvaluation:
+    def _estimated(self, attempt: SolvedCandidate, short: _ShortBenches) -> CandidateEvaluation:
         """Extrapolate the seconds and the peak of the whole step from two short steps."""
         solved = attempt.solved * 2 if len(attempt.solved) == 1 else attempt.solved
-        long, brief = side_by_side(_simulated, list(zip(short.both, solved, strict=True)), processes)
+        long, brief = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
         seconds = short.extrapolated(long.seconds, brief.seconds)
         exposed = short.extrapolated(long.exposed, brief.exposed)
         held, memory, lasting = long.tightest
@@ -249,21 +247,6 @@ class Evaluator:
             int(short.extrapolated(lasting, brief.tightest.lasting)),
         )
         return CandidateEvaluation(attempt.candidate, seconds, exposed, peak, short.size)
-
-
-class _Simulated(NamedTuple):
-    """The simulated step of a program: its seconds, the exposed part of them, and the peak memory."""
-
-    seconds: float
-    exposed: float
-    tightest: Peak
-
-
-def _simulated(step: tuple[CandidateCompiler, Solved]) -> _Simulated:
-    """Compile a solved step and simulate its program."""
-    bench, solved = step
-    finished = bench.finish(solved)
-    return _Simulated(finished.seconds, finished.exposed, finished.tightest)
 
 
 def _packed(found: SolvedCandidate | str) -> _PackedAttempt | str:
