@@ -168,7 +168,7 @@ def _row(fault: Fault, copy: Path, most: int) -> dict[str, Any]:
     runs = [*((_command(test), test) for test in tests), *((_command(test, THOROUGH), test) for test in python)]
     command, noticed = next(((run, test) for run, test in runs if _notices(run, fault, copy)), ([], ""))
     row = {"file": f"{fault.file}:{fault.line}", "before": fault.before, "after": fault.after}
-    found = {"noticed by": noticed, "only thorough": "yes" if set(THOROUGH) <= set(command) else ""}
+    found = {"noticed by": noticed, "only thorough": "yes" if THOROUGH[0] in command else ""}
     return progress({**row, "tests": len(tests), **found, "s": round(perf_counter() - began)})
 
 
@@ -260,13 +260,13 @@ def _by_folder(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each folder, and one for all of them."""
     folders = [*dict.fromkeys(row["file"].split("/")[0] for row in rows), "all"]
     mine = {folder: [row for row in rows if folder in ("all", row["file"].split("/")[0])] for folder in folders}
-    rows_of = {folder: [row for row in some if row["noticed by"]] for folder, some in mine.items()}
+    noticed = {folder: [row for row in some if row["noticed by"]] for folder, some in mine.items()}
     return [
         {
             "folder": folder,
             "faults": len(some),
-            "noticed": sum(not row["only thorough"] for row in rows_of[folder]),
-            "noticed with --thorough": len(rows_of[folder]),
+            "noticed": sum(not row["only thorough"] for row in noticed[folder]),
+            "noticed with --thorough": len(noticed[folder]),
         }
         for folder, some in mine.items()
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .mesh import Axis, Mesh
@@ -47,14 +47,16 @@ def in_each_part(parts: int, shift: Sequence[int], tasks: Sequence[Task]) -> tup
         tasks: the tasks of part 0.
     """
     return tuple(
-        Task(part, _moved(task.slice, [part * by for by in shift]), task.sender, task.receivers)
+        replace(
+            task,
+            part=part,
+            slice=tuple(
+                (begin + part * by, end + part * by) for (begin, end), by in zip(task.slice, shift, strict=True)
+            ),
+        )
         for part in range(parts)
         for task in tasks
     )
-
-
-def _moved(slice: Sequence[tuple[int, int]], shift: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    return tuple((begin + by, end + by) for (begin, end), by in zip(slice, shift, strict=True))
 
 
 _CHUNK_BYTES = 256 * 1024

@@ -223,14 +223,13 @@ def _numbers(value: Attribute) -> object:
 def _tasks_doc(tasks: Sequence[Task]) -> Doc:
     """Write the unit tasks of a transfer, or only the tasks of part 0 if just the slices move from part to part."""
     parts = 1 + max((task.part for task in tasks), default=0)
+    if parts == 1:
+        return _task_docs(tasks)
     first = tasks[: len(tasks) // parts]
-    docs = _task_docs(first)
-    if parts > 1:
-        shift = [there[0] - here[0] for here, there in zip(tasks[0].slice, tasks[len(first)].slice, strict=True)]
-        if in_each_part(parts, shift, first) == tuple(tasks):
-            return call("rt.in_each_part", [literal(parts), literal(shift), docs])
-        docs = _task_docs(tasks)
-    return docs
+    shift = [there[0] - here[0] for here, there in zip(tasks[0].slice, tasks[len(first)].slice, strict=True)]
+    if in_each_part(parts, shift, first) != tuple(tasks):
+        return _task_docs(tasks)
+    return call("rt.in_each_part", [literal(parts), literal(shift), _task_docs(first)])
 
 
 def _task_docs(tasks: Iterable[Task]) -> Doc:
