@@ -67,6 +67,7 @@ def in_groups_of_a_script(folder: str) -> dict[str, list[float]]:
     rank, world = dist.get_rank(), dist.get_world_size()
     losses: dict[str, list[float]] = {}
     for backend in ("", "cpu:gloo,cuda:gloo"):
+        dist.barrier()  # a rank that leaves while its peer still connects makes the peer fail
         dist.destroy_process_group()
         store = FileStore(f"{folder}/{len(losses)}", world)
         dist.init_process_group(backend or None, store=store, rank=rank, world_size=world)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from hostile_files import ROOT
-from hostile_ir import Mutant, become_of_here, file_seeds, mutants, step_seeds
+from hostile_ir import ROADS, Mutant, become_of_here, file_seeds, mutants, step_seeds
 from ir_files import context
 from launches import covering
 
@@ -252,9 +252,14 @@ def test_a_module_without_a_step_is_not_changed(text: str, passes: str):
 @pytest.mark.parametrize("first", covering(range(2)))
 def test_mutants_are_used_or_refused(first: int):
     """Every second mutant is tried, from the first one or from the second one."""
-    used = 0
     for mutant in list(mutants((*file_seeds(), *step_seeds()), seed=7, count=200))[first::2]:
         found = become_of_here(mutant)
         assert found.is_clean, f"{found}\n{mutant.pipeline}\n{mutant.text[:3000]}"
-        used += found.status == "used"
-    assert used > 3
+
+
+@pytest.mark.parametrize("road", covering(ROADS))
+def test_texts_are_used_before_they_are_mutated(road: str):
+    *_, seed = step_seeds((road,))
+    for pipeline in ("", "annotate-costs"):
+        found = become_of_here(Mutant(seed.name, seed.text, pipeline))
+        assert found.status == "used", f"{found}\n{pipeline}\n{seed.text[:3000]}"
