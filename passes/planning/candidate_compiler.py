@@ -473,10 +473,16 @@ def _solved(problem: Problem, parts: Iterable[Sequence[States]], allowance: floa
     quick = solve(problem, limits=replace(LIMITS, allowance=allowance))
     if quick.lower_bound >= worth or quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
         return quick
-    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance))
-    known = [quick.assignment, thorough.assignment]
+    known = [quick.assignment]
     for among in parts:
         with suppress(LimitReached):
             known.append(solve(problem, limits=LIMITS, among=among).assignment)
-    assignment = combined(problem, known, LIMITS)
+    together = combined(problem, known, LIMITS)
+    cost = problem.cost(together)
+    if cost - quick.lower_bound <= allowance:
+        return replace(quick, assignment=together, cost=cost)
+    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance), known=together)
+    if thorough.cost >= cost:
+        return thorough
+    assignment = combined(problem, [together, thorough.assignment], LIMITS)
     return replace(thorough, assignment=assignment, cost=problem.cost(assignment))

@@ -68,6 +68,7 @@ def solve(
     tolerance: float = 1e-9,
     limits: Limits | None = None,
     among: Sequence[States] | None = None,
+    known: States | None = None,
 ) -> Solution:
     """
     Return a cheapest assignment of `problem`.
@@ -79,11 +80,17 @@ def solve(
     Args:
         among: the states that each node may have (ascending); by default all. The result and its lower bound then hold
             for assignments of these states, and LimitReached is raised if none has finite cost.
+        known: an assignment, which is the result if no cheaper one is found. The cheaper it is, the more states are
+            dropped early, so the search is faster and finds more within its limits.
     """
     search = _Search(problem, tolerance, limits or Limits())
     if among is not None:
         search.graph.keep({node: search.graph.store.intern(states) for node, states in enumerate(among)})
-    outcome = search.run()
+    cutoff = np.inf if known is None else problem.cost(known)
+    outcome = search.run(cutoff)
+    if known is not None and outcome.cost >= cutoff < np.inf:
+        bound = min(outcome.bound, cutoff)
+        return Solution(known, cutoff, bound, search.meter.report(search.graph.store.computed))
     if outcome.cost == np.inf:
         if outcome.bound < np.inf or among is not None:
             where = "" if among is None else " among the given states"
@@ -163,9 +170,9 @@ class _Search:
         """Return the cost above which an assignment is not worth finding, given one of cost `known`."""
         return known + self.slack(known) - self.limits.allowance
 
-    def run(self) -> _Outcome:
-        """Solve the problem."""
-        return self.minimise(self.graph, np.inf, "reduced")
+    def run(self, cutoff: float = np.inf) -> _Outcome:
+        """Solve the problem; assignments above `cutoff` may be missed."""
+        return self.minimise(self.graph, cutoff, "reduced")
 
     def minimise(self, graph: Graph, cutoff: float, step: str, start: DualAscent | None = None) -> _Outcome:
         """

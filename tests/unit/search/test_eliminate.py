@@ -155,6 +155,26 @@ def test_a_search_among_some_states_finds_their_optimum() -> None:
         solve(never, among=[np.array([0]), np.array([0])])
 
 
+def test_a_known_assignment_is_improved_or_returned() -> None:
+    """The optimum is found from any assignment; a search that stops early returns none that costs more."""
+    short = Limits(cheap_work=100, work=0, sweeps=(1,), branches=3)
+    worse = 0
+    for seed in range(10):
+        problem = frustrated_problem(seed)
+        optimum = pure_bucket_elimination(problem)
+        first = np.zeros(len(problem.unary), dtype=np.int64)
+        best = solve(problem, known=first)
+        assert best.cost == pytest.approx(optimum, rel=1e-12)
+        kept = solve(problem, limits=short, known=best.assignment)
+        assert kept.cost == pytest.approx(optimum, rel=1e-12)
+        assert kept.lower_bound <= optimum + 1e-9
+        early = solve(problem, limits=short, known=first)
+        assert early.lower_bound <= optimum + 1e-9
+        assert optimum - 1e-9 <= early.cost <= problem.cost(first)
+        worse += early.cost > optimum + 1e-9
+    assert worse, "these limits find every optimum, so they show nothing"
+
+
 def test_empty_problem() -> None:
     """A problem without nodes has cost 0."""
     solution = solve(Problem((), ()))
