@@ -20,7 +20,7 @@ from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.runtime.layer_ranges import with_ranges
 
-CONFIG = GPT2Config(layers=4, width=32, heads=4, vocabulary=52, positions=16)
+CONFIG = GPT2Config(layers=3, width=32, heads=4, vocabulary=52, positions=16)
 
 CASES = {
     "dp": ("dp=2", "dp", CONFIG, split_cluster),
@@ -60,7 +60,7 @@ def test_layers_within_a_loop_over_parts_of_the_batch() -> None:
 
 
 @cache
-def staged(stages: int, schedule: str, layers: int = 8) -> ModuleOp:
+def staged(stages: int, schedule: str, layers: int = 4) -> ModuleOp:
     step = gpt2_step(replace(CONFIG, layers=layers), batch=8, length=8)
     passes = TWO_STAGES.replace("stages=2", f"stages={stages}").replace("1f1b", schedule)
     cluster = launching_cluster(parse_mesh(f"dp={2 * stages}"))
@@ -87,7 +87,7 @@ def test_stages_run_the_same_ops_with_the_same_memory(schedule: str) -> None:
 
 
 def test_stages_share_the_functions_of_equal_layers() -> None:
-    text = emitted(staged(4, "1f1b"))
+    text = emitted(staged(2, "1f1b"))
     functions = {name: body for name, body in re.findall(r"^def (\w+)\((.*?)(?=^def |\Z)", text, re.M | re.S)}
     callers = [name for name, body in functions.items() if re.search(r"= h_forward\w*\(comm, part", body)]
     assert len([name for name in callers if name.startswith("forward")]) >= 2
@@ -97,8 +97,8 @@ def test_stages_share_the_functions_of_equal_layers() -> None:
 
 
 def test_more_layers_of_stages_are_a_few_lines_each() -> None:
-    lines = {layers: emitted(staged(2, "1f1b", layers)).count("\n") for layers in (8, 12)}
-    assert lines[12] - lines[8] < 4 * 60
+    lines = {layers: emitted(staged(2, "1f1b", layers)).count("\n") for layers in (4, 6)}
+    assert lines[6] - lines[4] < 2 * 60
 
 
 def check_trace(module: ModuleOp) -> None:
@@ -124,10 +124,10 @@ def test_a_range_around_what_each_layer_does() -> None:
 
 
 def test_more_layers_are_a_few_lines_each() -> None:
-    configs = {layers: replace(CONFIG, layers=layers) for layers in (4, 8)}
+    configs = {layers: replace(CONFIG, layers=layers) for layers in (3, 5)}
     modules = {layers: planned("tp=2", "tp", each, launching_cluster) for layers, each in configs.items()}
     lines = {layers: emitted(module).count("\n") for layers, module in modules.items()}
-    assert lines[8] - lines[4] < 4 * 60
+    assert lines[5] - lines[3] < 2 * 60
 
 
 def test_the_numbers_of_the_ir() -> None:

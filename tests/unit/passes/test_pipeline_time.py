@@ -3,9 +3,11 @@
 import pytest
 from ir_files import context, parse
 
-from shardwright.api.checking.cases import CheckCase, imported, plan_case
+from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
+from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.timeline import Timeline, longest, predict_pipeline
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, step_functions, step_views
@@ -57,12 +59,13 @@ def test_eager_1f1b_hides_the_waits_of_1f1b():
     mesh = Mesh.of(gpu=3)
     device = Device("cpu", (("float32", 1e9),), 1e10, 1e10, 0.0)
     cluster = Cluster("three", mesh, (device,), (0, 0, 0), (Link("gpu", 2e-3, 1e-9),))
+    searched = import_training_step(training_step("gpt2-tiny"))
+    add_cluster(searched, cluster)
+    run_pipeline(context(), searched, "prepare,partition-stages{stages=3},search-strategy")
     seconds: dict[str, float] = {}
     for schedule in ("gpipe", "1f1b", "eager-1f1b"):
-        passes = PASSES.replace("stages=2", "stages=3").replace("parts=4", "parts=8")
-        passes = passes.replace("eager-1f1b", schedule)
-        case = CheckCase("gpt2-tiny", mesh, cluster=cluster, pipeline=f"prepare,{passes}")
-        plan_case(case, module := imported(case))
+        module = searched.clone()
+        run_pipeline(context(), module, f"program{{mode=pipeline parts=8 schedule={schedule}}}")
         (func,) = step_functions(module)
         found = predict_pipeline(func, [each for _, each in step_views(module)], cluster_of_module(module))
         seconds[schedule] = longest(found)["step"]

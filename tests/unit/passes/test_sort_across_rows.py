@@ -1,6 +1,7 @@
 """A mixture of experts that drops no token has the same results for any number of lists of sorted tokens."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,11 +16,16 @@ from shardwright.api.checking.check import check_interpreted
 from shardwright.dialects.aten import AtenOp
 from shardwright.dialects.compute import shape_of
 from shardwright.ir.mesh import Mesh
+from shardwright.models.llama import LlamaConfig, llama_step
+from shardwright.models.moe import mixtral
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 
 ROWS = 8
 """The rows in the model's batch."""
+
+CONFIG = LlamaConfig(layers=1, width=32, heads=4, key_heads=2, hidden=48, vocabulary=101, experts=mixtral(4))
+STEP = partial(llama_step, CONFIG, batch=ROWS, length=16)
 
 LISTS: dict[str, tuple[dict[str, int], dict[str, Any], int]] = {
     "one device": ({"gpu": 1}, {}, 1),
@@ -42,7 +48,7 @@ def lists_of(module: ModuleOp) -> set[int]:
 def test_a_device_has_one_list_if_rows_are_split_evenly(name: str):
     axes, given, lists = LISTS[name]
     mesh = Mesh.of(**axes)
-    case = replace(CheckCase("mixtral-tiny", mesh, None, torch.float64, "sgd", 2, split_cluster(mesh)), **given)
+    case = replace(CheckCase(STEP, mesh, None, torch.float64, "sgd", 2, split_cluster(mesh)), **given)
     module = imported(case).clone()
     plan_case(case, module)
     assert lists_of(module) == {lists}
@@ -53,7 +59,7 @@ def test_a_device_has_one_list_if_rows_are_split_evenly(name: str):
 @pytest.mark.parametrize("parts", ["", "split-batch{parts=2},"])
 def test_a_second_search_has_the_choices_of_the_first(parts: str):
     mesh = Mesh.of(gpu=2)
-    case = CheckCase("mixtral-tiny", mesh, None, torch.float64, "sgd", 2, split_cluster(mesh))
+    case = CheckCase(STEP, mesh, None, torch.float64, "sgd", 2, split_cluster(mesh))
     module = imported(case).clone()
     add_cluster(module, split_cluster(mesh))
     run_pipeline(Context(), module, f"prepare,search-strategy{{algorithm=fixed pins=dp}},{parts}sort-across-rows")

@@ -1,12 +1,13 @@
-"""Steps to plan: a small one, and one of many equal layers."""
+"""Steps to plan: small ones, and one of many equal layers."""
 
 import pytest
+from residual_step import residual_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster_file import find_cluster
-from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
@@ -25,9 +26,14 @@ def tiny() -> ModuleOp:
 
 
 @pytest.fixture(scope="module")
+def three_layers() -> ModuleOp:
+    """A step of few ops for which a search still tries micro-batches, duplexes and pipelines."""
+    return prepared(import_training_step(mlp_step((16, 64, 64, 8), batch=64)), "local-4")
+
+
+@pytest.fixture(scope="module")
 def deep() -> ModuleOp:
-    config = GPT2Config(layers=18, width=32, heads=4, vocabulary=101, positions=24)
-    return prepared(import_training_step(gpt2_step(config, batch=8, length=16)), "rtx4090-4x4")
+    return prepared(import_training_step(residual_step(18, width=32, batch=128)), "rtx4090-4x4")
 
 
 @pytest.fixture(scope="module")

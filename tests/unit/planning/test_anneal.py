@@ -34,7 +34,7 @@ from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
-STEP = mlp_step((16, 64, 64, 64, 8), batch=64)
+STEP = mlp_step((16, 64, 64, 8), batch=64)
 
 
 def planned(cluster: Cluster, search: SearchPlanPass | SearchStrategyPass) -> ModuleOp:

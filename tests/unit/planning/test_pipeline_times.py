@@ -23,7 +23,7 @@ MICROSECOND = 1e-6
 
 @cache
 def _gpt2() -> ModuleOp:
-    config = GPT2Config(layers=6, width=64, heads=4, vocabulary=4001, positions=32, dropout=0.0)
+    config = GPT2Config(layers=4, width=64, heads=4, vocabulary=4001, positions=32, dropout=0.0)
     module = import_training_step(gpt2_step(config, batch=64, length=32))
     run_pipeline(context(), module, "prepare")
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
 LOCAL = Path(__file__).parents[3] / "examples" / "clusters" / "local-4.toml"
-SMALL = mlp_step((16, 64, 64, 8), batch=64)
+SMALL = mlp_step((16, 64, 8), batch=64)
+THREE = one_useless_cluster(Mesh.of(gpu=3))
 
 
 def prepared(cluster: Cluster, step: TrainingStep) -> ModuleOp:
@@ -51,6 +53,12 @@ def planned(cluster: Cluster, search: SearchPlanPass = SearchPlanPass(), step: T
     search.apply(Context(), module)
     assert first_fault(module) is None
     return module
+
+
+@cache
+def with_an_idle_one() -> ModuleOp:
+    """Return the small step planned on three devices of which one is useless; tests only read it."""
+    return planned(THREE)
 
 
 def by_hand(cluster: Cluster, pipeline: str, step: TrainingStep) -> ModuleOp:
@@ -83,7 +91,7 @@ def test_parts_are_the_fastest_kinds_hosts_and_devices():
 
 def test_devices_that_are_far_slower_together_are_not_searched_further():
     """Beside the first candidates on all three devices there are the plans that people write, and no others."""
-    (func,) = step_functions(planned(one_useless_cluster(Mesh.of(gpu=3))))
+    (func,) = step_functions(with_an_idle_one())
     plan = read_plan(func)
     assert plan is not None
     on_all = [each.name for each in plan.candidates if "only ranks" not in each.name]
@@ -107,8 +115,7 @@ def test_a_host_behind_a_slow_link_is_left_out_wherever_it_is():
 
 @pytest.mark.parametrize("options", [{}, {"stages": 2, "micro_batches": 4}, {"micro_batches": 2, "stages": 1}])
 def test_a_useless_device_idles(options: dict[str, Any]):
-    cluster = one_useless_cluster(Mesh.of(gpu=3))
-    module = planned(cluster, SearchPlanPass(**options))
+    module = planned(THREE, SearchPlanPass(**options)) if options else with_an_idle_one()
     idle = ranks_by_mesh(module)
     assert idle.pop("job") == (0, 1, 2)
     assert idle.pop("idle") == (0,)
@@ -124,11 +131,11 @@ def test_a_useless_device_idles(options: dict[str, Any]):
 
     chosen = python_value(func.attributes[CHOSEN])
     assert Chosen.read(chosen).candidate.layout.ranks == (1, 2)
-    again = planned(cluster, SearchPlanPass(candidate=json.dumps(chosen)))
+    again = planned(THREE, SearchPlanPass(candidate=json.dumps(chosen)))
     assert seconds(again) == seconds(module)
     assert ranks_by_mesh(again) == ranks_by_mesh(module)
 
-    whole = planned(cluster, SearchPlanPass(idle="no", **options))
+    whole = planned(THREE, SearchPlanPass(idle="no", **options))
     assert "idle" not in ranks_by_mesh(whole)
     assert seconds(whole) > 2 * seconds(module)
 
@@ -139,7 +146,7 @@ def test_a_part_keeps_its_own_hosts():
     assert cluster.topology is not None
     turned = replace(cluster.topology, hosts=cluster.topology.hosts[::-1])
     first_slow = replace(cluster, topology=turned, placement=cluster.placement[::-1])
-    large = mlp_step((256, 1024, 1024, 10), batch=16384)
+    large = mlp_step((256, 1024, 10), batch=16384)
     found = [planned(each, step=large) for each in (cluster, first_slow)]
     assert [ranks_by_mesh(module)["idle"] for module in found] == [(3,), (0,)]
     plans = [read_plan(step_functions(module)[0]) for module in found]
@@ -154,15 +161,15 @@ def test_alike_devices_all_work():
 
 
 def test_a_plan_with_idle_ranks_is_put_on_other_devices():
-    module = planned(one_useless_cluster(Mesh.of(gpu=3)))
+    module = with_an_idle_one()
     (func,) = step_functions(module)
     chosen = json.dumps(python_value(func.attributes[CHOSEN]))
     moved = planned(split_cluster(Mesh.of(gpu=2)), SearchPlanPass(candidate=chosen, adapt=True))
     assert "idle" not in ranks_by_mesh(moved)
-    again = planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, adapt=True))
+    again = planned(THREE, SearchPlanPass(candidate=chosen, adapt=True))
     assert ranks_by_mesh(again) == ranks_by_mesh(module)
     with pytest.raises(PassFailedException, match=r"only ranks \[1-2\], but options say idle=no; leave one out"):
-        planned(one_useless_cluster(Mesh.of(gpu=3)), SearchPlanPass(candidate=chosen, idle="no"))
+        planned(THREE, SearchPlanPass(candidate=chosen, idle="no"))
 
 
 def test_parts_with_too_little_memory_for_the_state_are_left_out():
@@ -176,7 +183,7 @@ def test_parts_with_too_little_memory_for_the_state_are_left_out():
 
 
 def test_a_candidate_whose_ranks_have_no_known_links_is_refused():
-    module = planned(one_useless_cluster(Mesh.of(gpu=3)))
+    module = with_an_idle_one()
     (func,) = step_functions(module)
     record = python_value(func.attributes[CHOSEN]) | {"ranks": [0, 3], "own_mesh": {"node": 2, "gpu": 2}}
     search = SearchPlanPass(candidate=json.dumps(record))
@@ -185,8 +192,7 @@ def test_a_candidate_whose_ranks_have_no_known_links_is_refused():
 
 
 def test_it_does_not_depend_on_the_number_of_processes():
-    cluster = one_useless_cluster(Mesh.of(gpu=3))
-    one, two = (planned(cluster, SearchPlanPass(processes=count)) for count in (1, 2))
+    one, two = with_an_idle_one(), planned(THREE, SearchPlanPass(processes=2))
     assert one.is_structurally_equivalent(two)
 
 
