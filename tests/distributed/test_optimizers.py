@@ -27,10 +27,6 @@ PIPELINES = {
     "program{mode=pipeline parts=4 schedule=1f1b},finish",
 }
 
-
-IN_ALL_WAYS = ("rmsprop", "adafactor", "muon")
-"""An elementwise optimizer, one with states of other shapes, and one with matrix products."""
-
 ALWAYS = {
     "rmsprop on 4, zero3",
     "adafactor on 2, zero1",
@@ -60,7 +56,7 @@ def cases() -> Iterator[tuple[str, CheckCase]]:
     for optimizer in optimizer_steps.OPTIMIZERS:
         for pins in ("dp", "zero3", "tp"):
             yield f"{optimizer} on 2, {pins}", case(optimizer, "2", pins)
-    for optimizer in IN_ALL_WAYS:
+    for optimizer in optimizer_steps.IN_ALL_WAYS:
         yield f"{optimizer} on 2, zero1", case(optimizer, "2", "zero1")
         yield f"{optimizer} on 2, searched", case(optimizer, "2", None)
         yield f"{optimizer} on 2x2, searched", case(optimizer, "2x2", None)

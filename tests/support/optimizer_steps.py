@@ -33,6 +33,24 @@ class Net(nn.Module):
         return self.down(hidden) * self.scale
 
 
+class ElementwiseNet(nn.Module):
+    """
+    A model for optimizers that update each element alone: all its matrices have one shape, and so have its vectors.
+
+    The update of each shape is captured, which takes longer than training.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each row."""
+        return self.down(self.norm(torch.tanh(self.up(x)))) * self.scale
+
+
 class Lion(torch.optim.Optimizer):
     """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", program 1."""
 
@@ -146,9 +164,14 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+IN_ALL_WAYS = ("rmsprop", "adafactor", "muon")
+"""An elementwise optimizer, one with states of other shapes, and one with matrix products."""
+
+
 def step(name: str, clip_norm: float | None = None) -> TrainingStep:
-    """Return a step of a small classifier with an optimizer of `OPTIMIZERS`."""
+    """Return a step of a small classifier with an optimizer of `OPTIMIZERS`; most train the smaller model."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, WIDTH, generator=generator)
     labels = torch.randint(0, CLASSES, (ROWS,), generator=generator)
-    return TrainingStep(Net, nn.functional.cross_entropy, OPTIMIZERS[name], (x, labels), clip_norm)
+    model = Net if name.startswith(IN_ALL_WAYS) else ElementwiseNet
+    return TrainingStep(model, nn.functional.cross_entropy, OPTIMIZERS[name], (x, labels), clip_norm)
