@@ -1,12 +1,12 @@
 """Steps to plan: small ones, and one of many equal layers."""
 
 import pytest
-from residual_step import residual_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster_file import find_cluster
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
@@ -33,7 +33,8 @@ def three_layers() -> ModuleOp:
 
 @pytest.fixture(scope="module")
 def deep() -> ModuleOp:
-    return prepared(import_training_step(residual_step(18, width=32, batch=128)), "rtx4090-4x4")
+    config = GPT2Config(layers=18, width=32, heads=4, vocabulary=101, positions=24)
+    return prepared(import_training_step(gpt2_step(config, batch=8, length=16)), "rtx4090-4x4")
 
 
 @pytest.fixture(scope="module")
