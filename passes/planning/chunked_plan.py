@@ -1,4 +1,4 @@
-"""Compile the best plan with products and their collectives in parts (`chunk-collectives`), and simulate it."""
+"""Compile a plan with products and their collectives in parts (`chunk-collectives`), and simulate it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ from .solutions import Finished, Solved
 WORTH = 0.01
 """Least fraction of a step that products in parts must be expected to save, before the program is compiled."""
 
+CUT = ("whole", "accumulate")
+"""The modes of layouts whose products may be cut in parts."""
 
-def chunked(bench: CandidateCompiler, solved: Solved, best: Finished) -> Finished | None:
+
+def chunked(bench: CandidateCompiler, solved: Solved, plain: Finished, worth: float) -> Finished | None:
     """
-    Return the best candidate with products in parts, or None if that is infeasible or would save too little.
+    Return a candidate with products in parts, or None if that is infeasible or would save too little.
 
     Args:
         bench: the compiler of the whole step that keeps the candidate's fraction of activations.
         solved: the candidate with its strategy.
+        plain: the program of the candidate, whose layout has one of the modes of `CUT`.
+        worth: seconds that must be saved.
     """
-    layout = replace(best.candidate.layout, chunked=True)
-    worth = WORTH * best.seconds
-    if layout.mode not in ("whole", "accumulate") or best.exposed < worth or _most(best.module) < worth:
+    layout = replace(plain.candidate.layout, chunked=True)
+    if plain.exposed < worth or _most(plain.module) < worth:
         return None
-    candidate = replace(best.candidate, layout=layout)
+    candidate = replace(plain.candidate, layout=layout)
     try:
         module = bench.written(replace(solved, candidate=candidate))
         for program_pass in Pipeline.parse(layout.program.collectives):

@@ -11,7 +11,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidate_compiler import CandidateCompiler, Finished
 from .candidates import Candidate, Layout
-from .chunked_plan import chunked
+from .chunked_plan import CUT, WORTH, chunked
 from .evaluator import CandidateEvaluation, Evaluator, SolvedCandidate
 from .layouts import LayoutConstraints, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
@@ -115,19 +115,30 @@ class Race:
             program = self.trials.program(attempt, judged)
             try:
                 verify(program.module, judged.candidate)
-                return self._refinished(program, attempt)
+                return self._refined(program)
             except Refused as error:
                 self.bests.pop()
                 self.notes = [note for note in self.notes if note.candidate != judged.candidate]
                 self._log(Note(judged.candidate, None, str(error)))
         return None
 
-    def _refinished(self, best: Finished, attempt: SolvedCandidate) -> Finished:
-        """Return the best plan, with products in parts if that is faster."""
-        candidate = best.candidate
+    def _refined(self, best: Finished) -> Finished:
+        """
+        Return the best plan, or a plan with products in parts if that is faster.
+
+        Where the best plan runs parts of the batch in turns or in stages, the fastest earlier plan that does not is
+        refined, if it could be the best with all of its communication hidden.
+        """
+        refinable = ((judged, it) for judged, it in reversed(self.bests) if judged.candidate.layout.mode in CUT)
+        judged, attempt = next(refinable, (None, None))
+        if judged is None or attempt is None or judged.seconds - judged.exposed >= best.seconds:
+            return best
+        candidate = judged.candidate
         try:
             with dropped_if_faulty(candidate):
-                refined = chunked(self.bench.keeping(candidate.layout.keep), attempt.solved[0], best)
+                plain = best if candidate == best.candidate else self.trials.program(attempt, judged)
+                worth = max(WORTH * plain.seconds, plain.seconds - best.seconds)
+                refined = chunked(self.bench.keeping(candidate.layout.keep), attempt.solved[0], plain, worth)
                 is_better = refined is not None and refined.fits and refined.seconds < best.seconds
                 if refined is not None and is_better:
                     verify(refined.module, refined.candidate)

@@ -20,7 +20,7 @@ from shardwright.passes.overlapping.flow import OpFlow
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
-from shardwright.passes.planning.chunked_plan import chunked
+from shardwright.passes.planning.chunked_plan import WORTH, chunked
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.step.step_view import step_views
 
@@ -104,7 +104,7 @@ def test_the_best_plan_is_cut_in_parts_where_that_is_shorter(mlp: ModuleOp):
     bench = CandidateCompiler(module, slow)
     solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
     plain = bench.finish(solved)
-    found = chunked(bench, solved, plain)
+    found = chunked(bench, solved, plain, WORTH * plain.seconds)
     assert found is not None
     assert found.seconds < 0.98 * plain.seconds
     record = Chosen(found.candidate, (), MESH).record()
@@ -119,5 +119,6 @@ def test_a_plan_that_hardly_waits_is_left_as_it_is(mlp: ModuleOp):
     bench = CandidateCompiler(module, fast)
     solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
     plain = bench.finish(solved)
-    assert chunked(bench, solved, plain) is None
-    assert chunked(bench, solved, replace(plain, spent=replace(plain.spent, compute=0.0))) is None
+    worth = WORTH * plain.seconds
+    assert chunked(bench, solved, plain, worth) is None
+    assert chunked(bench, solved, replace(plain, spent=replace(plain.spent, compute=0.0)), worth) is None

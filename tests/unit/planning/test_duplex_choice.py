@@ -26,14 +26,25 @@ def cluster(latency: float, seconds_a_byte: float, launch: float) -> Cluster:
     return Cluster("c", MESH, (device,), (0, 0), (Link("gpu", latency, seconds_a_byte),))
 
 
-# Communication takes about as long as compute, or almost no time compared with the launches of ops.
-CHOSEN = {"long messages": (cluster(1e-6, 1e-7, 0.0), True), "many launches": (cluster(1e-6, 1e-10, 1e-3), False)}
+# Communication takes about as long as compute, in messages that are slow to start or not, or almost no time compared
+# with the launches of ops.
+CHOSEN = {
+    "long messages": (cluster(1e-6, 1e-7, 0.0), "products in parts"),
+    "messages that start late": (cluster(3e-4, 1e-7, 0.0), "duplex"),
+    "many launches": (cluster(1e-6, 1e-10, 1e-3), "neither"),
+}
+
+
+def way(made: Finished) -> str:
+    """Return how a plan hides communication behind products."""
+    layout = made.candidate.layout
+    return "duplex" if layout.mode == "duplex" else "products in parts" if layout.chunked else "neither"
 
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
-    given, pays = CHOSEN[name]
-    module = import_training_step(mlp_step((64, 256, 256, 256, 64), batch=64))
+    given, expected = CHOSEN[name]
+    module = import_training_step(mlp_step((64, 256, 256, 64), batch=64))
     add_cluster(module, given)
     run_pipeline(context(), module, "prepare,add-pins{pins=tp}", verify_each=False)
     found: dict[bool | None, Finished] = {}
@@ -43,12 +54,12 @@ def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
         assert made is not None
         assert duplex is None or (made.candidate.layout.mode == "duplex") == duplex
         found[duplex] = made
-    assert (found[None].candidate.layout.mode == "duplex") == pays
-    assert found[None].seconds <= min(found[True].seconds, found[False].seconds) / 0.98
-    # Chunked products hide their communication as well.
+    assert way(found[None]) == expected
+    # A plan that the search judged before it found the duplex is also tried with products in parts.
+    assert found[None].seconds <= min(found[True].seconds, found[False].seconds) / 0.998
     alone = found[False].candidate
     whole = CandidateCompiler(module, given).adapted(replace(alone, layout=replace(alone.layout, chunked=False)))
-    assert (found[True].seconds < 0.9 * whole.seconds) == pays
+    assert (found[True].seconds < 0.9 * whole.seconds) == (expected != "neither")
 
 
 def test_parts_have_as_many_rows_where_they_can():
