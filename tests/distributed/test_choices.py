@@ -4,10 +4,9 @@ import choice_ranks
 import pytest
 from split_cluster import split_cluster, unequal_cluster
 
-from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.api.checking.cases import CheckCase, compile_case, imported
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.mesh import parse_mesh
-from shardwright.models.registry import training_step
 from shardwright.runtime.spawn import run_ranks
 
 STEPS = 3
@@ -15,8 +14,9 @@ STEPS = 3
 
 def losses(model: str, cluster: Cluster) -> list[list[float]]:
     """Return the losses of some steps of a model with split experts, by rank."""
-    made = compile_step(training_step(model), cluster, PlanOptions("fixed", "tp"))
-    return run_ranks(choice_ranks.losses, cluster.mesh.device_count, made.program, model, STEPS)
+    case = CheckCase(model, cluster.mesh, "tp", cluster=cluster)
+    program = compile_case(case, imported(case)).program
+    return run_ranks(choice_ranks.losses, cluster.mesh.device_count, program, model, STEPS)
 
 
 @pytest.mark.distributed

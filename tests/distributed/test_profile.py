@@ -79,7 +79,7 @@ def test_the_ops_of_a_plan_are_measured():
 @pytest.mark.parametrize("step", ["mlp-tiny", "bert-switch-tiny"])
 def test_the_ops_of_a_plan_are_timed_within_its_program(step: str):
     cluster = replace(generic_cluster(2), name="pair")
-    module = compile_step(find_step(step), cluster).module
+    module = compile_step(find_step(step), cluster, PlanOptions("eliminate")).module
     samples, rehearsal = samples_of_plan(module), rehearsal_of(module, step)
     request = ProfileRequest(cluster.mesh, samples, 0.3, network=False, rehearsals=(rehearsal,))
     journal = run_ranks(profile_here, 2, request)[0]

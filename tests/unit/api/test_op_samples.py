@@ -11,7 +11,7 @@ from xdsl.printer import Printer
 from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.api.calibration.op_families import family_samples
 from shardwright.api.calibration.op_samples import PlanFileError, ops_of_plans, samples_of_plan
-from shardwright.api.compile import compile_step
+from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.steps import find_step
 from shardwright.runtime.profile.samples import TensorSpec, arena_for, callable_of
 
@@ -56,7 +56,7 @@ def test_updates_write_to_copies():
 
 
 def test_samples_of_a_plan_have_local_shapes_and_valid_indices():
-    module = compile_step(find_step("gpt2-tiny"), generic_cluster(2)).module
+    module = compile_step(find_step("gpt2-tiny"), generic_cluster(2), PlanOptions("fixed", "tp")).module
     samples = samples_of_plan(module)
     arena = arena_for(samples, torch.device("cpu"))
     for each in samples:

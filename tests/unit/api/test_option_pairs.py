@@ -30,7 +30,8 @@ PASSES = "prepare,add-pins{pins=dp},search-strategy,program,insert-frees"
 
 
 def training_step() -> TrainingStep:
-    layers = [nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 16)) for _ in range(2)]
+    linear = partial(nn.Linear, bias=False)
+    layers = [nn.Sequential(linear(16, 32), nn.ReLU(), nn.Dropout(0.1), linear(32, 16)) for _ in range(2)]
     batch = torch.ones(4, 16), torch.ones(4, 16)
     return TrainingStep(nn.Sequential(*layers), nn.functional.mse_loss, partial(torch.optim.SGD, lr=0.1), batch)
 
