@@ -22,7 +22,7 @@ import shardwright as sw
 
 CLUSTER = Path(__file__).parent / "clusters" / "local-4.toml"
 ROWS, LENGTH, STEPS = 16, 32, 5
-CONFIG = LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4)
+CONFIG = LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
 
 
 def batch_of(windows: torch.Tensor) -> dict[str, Any]:
