@@ -57,16 +57,16 @@ class Classifier(nn.Module):
 class Language(nn.Module):
     """A small language model with tied embeddings, which returns its loss if it is given labels."""
 
-    def __init__(self, block: Callable[[], nn.Module]) -> None:
+    def __init__(self, block: Callable[[], nn.Module], layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(20, 16)
-        self.block = block()
+        self.blocks = nn.Sequential(*(block() for _ in range(layers)))
         self.head = nn.Linear(16, 20, bias=False)
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
         """Return the scores of the next tokens, preceded by the loss if there are labels."""
-        scores = self.head(self.block(self.embedding(tokens)))
+        scores = self.head(self.blocks(self.embedding(tokens)))
         if labels is None:
             return (scores,)
         return nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=-100), scores
@@ -142,8 +142,8 @@ class Kind:
 
 KINDS = {
     "classifier": Kind(Classifier, classifier_loss, classifier_metrics, classified, SGD),
-    "language": Kind(partial(Language, Block), None, language_metrics, spoken, ADAMW),
-    "words": Kind(partial(Language, perceptron), None, language_metrics, spoken, ADAMW),
+    "language": Kind(partial(Language, Block, 2), None, language_metrics, spoken, ADAMW),
+    "words": Kind(partial(Language, perceptron, 1), None, language_metrics, spoken, ADAMW),
 }
 
 
