@@ -24,7 +24,7 @@ from .solutions import Finished, Solved
 WORTH = 0.01
 """Least fraction of a step that products in parts must be expected to save, before the program is compiled."""
 
-CUT = ("whole", "accumulate")
+CHUNKABLE = ("whole", "accumulate")
 """The modes of layouts whose products may be cut in parts."""
 
 
@@ -35,7 +35,7 @@ def chunked(bench: CandidateCompiler, solved: Solved, plain: Finished, worth: fl
     Args:
         bench: the compiler of the whole step that keeps the candidate's fraction of activations.
         solved: the candidate with its strategy.
-        plain: the program of the candidate, whose layout has one of the modes of `CUT`.
+        plain: the program of the candidate, whose layout has one of the modes of `CHUNKABLE`.
         worth: seconds that must be saved.
     """
     layout = replace(plain.candidate.layout, chunked=True)

@@ -11,7 +11,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidate_compiler import CandidateCompiler, Finished
 from .candidates import Candidate, Layout
-from .chunked_plan import CUT, WORTH, chunked
+from .chunked_plan import CHUNKABLE, WORTH, chunked
 from .evaluator import CandidateEvaluation, Evaluator, SolvedCandidate
 from .layouts import LayoutConstraints, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
@@ -129,10 +129,10 @@ class Race:
         Where the best plan runs parts of the batch in turns or in stages, the fastest earlier plan that does not is
         refined, if it could be the best with all of its communication hidden.
         """
-        refinable = ((judged, it) for judged, it in reversed(self.bests) if judged.candidate.layout.mode in CUT)
-        judged, attempt = next(refinable, (None, None))
-        if judged is None or attempt is None or judged.seconds - judged.exposed >= best.seconds:
+        pairs = [pair for pair in self.bests if pair[0].candidate.layout.mode in CHUNKABLE]
+        if not pairs or pairs[-1][0].seconds - pairs[-1][0].exposed >= best.seconds:
             return best
+        judged, attempt = pairs[-1]
         candidate = judged.candidate
         try:
             with dropped_if_faulty(candidate):

@@ -80,17 +80,16 @@ def solve(
     Args:
         among: the states that each node may have (ascending); by default all. The result and its lower bound then hold
             for assignments of these states, and LimitReached is raised if none has finite cost.
-        known: an assignment, which is the result if no cheaper one is found. The cheaper it is, the more states are
-            dropped early, so the search is faster and finds more within its limits.
+        known: an assignment (of states in `among`, if both are given), which is the result if no cheaper one is found.
+            The cheaper it is, the more states are dropped early, so the search is faster and finds more in its limits.
     """
     search = _Search(problem, tolerance, limits or Limits())
     if among is not None:
         search.graph.keep({node: search.graph.store.intern(states) for node, states in enumerate(among)})
     cutoff = np.inf if known is None else problem.cost(known)
     outcome = search.run(cutoff)
-    if known is not None and outcome.cost >= cutoff < np.inf:
-        bound = min(outcome.bound, cutoff)
-        return Solution(known, cutoff, bound, search.meter.report(search.graph.store.computed))
+    if known is not None and np.isfinite(cutoff) and outcome.cost >= cutoff:
+        return Solution(known, cutoff, min(outcome.bound, cutoff), search.meter.report(search.graph.store.computed))
     if outcome.cost == np.inf:
         if outcome.bound < np.inf or among is not None:
             where = "" if among is None else " among the given states"

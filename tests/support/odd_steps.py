@@ -56,3 +56,9 @@ def larger_gpt2() -> TrainingStep:
     """Return a small GPT-2 with a batch that several axes can divide."""
     config = GPT2Config(layers=2, width=16, heads=2, vocabulary=60, positions=8)
     return gpt2_step(config, batch=32, length=8)
+
+
+def one_layer_gpt2() -> TrainingStep:
+    """Return a small GPT-2 of one layer, for tests in which equal layers do not matter."""
+    config = GPT2Config(layers=1, width=32, heads=4, vocabulary=101, positions=24)
+    return gpt2_step(config, batch=8, length=16)

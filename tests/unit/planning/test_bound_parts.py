@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 from ir_files import context
 from launches import covering
+from odd_steps import one_layer_gpt2
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import import_training_step
@@ -17,7 +18,6 @@ from shardwright.dialects.ratios import ratios_of
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.topology import Host, Level, Topology
-from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.registry import training_step
 from shardwright.models.unet import UNetConfig, unet_step
 from shardwright.passes.add_cluster import add_cluster
@@ -42,7 +42,7 @@ def step(name: str) -> ModuleOp:
     if name == "unet":
         given = unet_step(UNetConfig(widths=(8, 16, 32), image=16, attention=1), batch=16)
     elif name == "gpt2":
-        given = gpt2_step(GPT2Config(layers=1, width=32, heads=4, vocabulary=101, positions=24), batch=8, length=16)
+        given = one_layer_gpt2()
     else:
         given = training_step(name)
     module = import_training_step(given)

@@ -23,6 +23,9 @@ REACHING = {
     "branching": Limits(cheap_work=0, work=0),
 }
 
+SHORT = Limits(cheap_work=100, work=0, sweeps=(1,), branches=3)
+"""Limits that end most searches early."""
+
 
 def random_problem(seed: int, nodes: int = 9, states: int = 5) -> Problem:
     """Return up to `nodes` nodes with forbidden states and pairs, parallel edges and, often, ties."""
@@ -101,13 +104,12 @@ def test_gaps_of_loose_bounds_are_closed(limits: Limits) -> None:
 
 def test_limits_leave_an_honest_bound() -> None:
     """A search that stops early reports a valid lower bound."""
-    short = Limits(cheap_work=100, work=0, sweeps=(1,), branches=3)
     open_gaps = 0
     for seed in range(10):
         problem = frustrated_problem(seed)
         optimum = pure_bucket_elimination(problem)
         try:
-            solution = solve(problem, limits=short)
+            solution = solve(problem, limits=SHORT)
         except LimitReached:
             continue
         open_gaps += not solution.is_optimal
@@ -157,7 +159,6 @@ def test_a_search_among_some_states_finds_their_optimum() -> None:
 
 def test_a_known_assignment_is_improved_or_returned() -> None:
     """The optimum is found from any assignment; a search that stops early returns none that costs more."""
-    short = Limits(cheap_work=100, work=0, sweeps=(1,), branches=3)
     worse = 0
     for seed in range(10):
         problem = frustrated_problem(seed)
@@ -165,10 +166,10 @@ def test_a_known_assignment_is_improved_or_returned() -> None:
         first = np.zeros(len(problem.unary), dtype=np.int64)
         best = solve(problem, known=first)
         assert best.cost == pytest.approx(optimum, rel=1e-12)
-        kept = solve(problem, limits=short, known=best.assignment)
+        kept = solve(problem, limits=SHORT, known=best.assignment)
         assert kept.cost == pytest.approx(optimum, rel=1e-12)
         assert kept.lower_bound <= optimum + 1e-9
-        early = solve(problem, limits=short, known=first)
+        early = solve(problem, limits=SHORT, known=first)
         assert early.lower_bound <= optimum + 1e-9
         assert optimum - 1e-9 <= early.cost <= problem.cost(first)
         worse += early.cost > optimum + 1e-9

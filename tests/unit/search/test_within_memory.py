@@ -6,6 +6,7 @@ from functools import cache, partial
 
 import pytest
 from ir_files import context
+from odd_steps import one_layer_gpt2
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import PassFailedException
 
@@ -14,7 +15,6 @@ from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.ir.submesh import on_mesh
 from shardwright.models import training_step
-from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search.constraints import constraints_of
@@ -32,8 +32,7 @@ from shardwright.passes.step.step_view import step_views
 @cache
 def prepared(name: str) -> ModuleOp:
     """Return a shipped step, or a GPT-2 of one layer, as `search-strategy` gets it."""
-    config = GPT2Config(layers=1, width=32, heads=4, vocabulary=101, positions=24)
-    module = import_training_step(gpt2_step(config, batch=8, length=16) if name == "gpt2" else training_step(name))
+    module = import_training_step(one_layer_gpt2() if name == "gpt2" else training_step(name))
     run_pipeline(context(), module, "prepare")
     return module
 

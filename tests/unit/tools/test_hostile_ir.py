@@ -252,9 +252,12 @@ def test_a_module_without_a_step_is_not_changed(text: str, passes: str):
 @pytest.mark.parametrize("first", covering(range(2)))
 def test_mutants_are_used_or_refused(first: int):
     """Every second mutant is tried, from the first one or from the second one."""
+    used = 0
     for mutant in list(mutants((*file_seeds(), *step_seeds()), seed=7, count=200))[first::2]:
         found = become_of_here(mutant)
         assert found.is_clean, f"{found}\n{mutant.pipeline}\n{mutant.text[:3000]}"
+        used += found.status == "used"
+    assert used, "all mutants are refused"
 
 
 @pytest.mark.parametrize("road", covering(ROADS))
