@@ -31,7 +31,11 @@ from shardwright.passes.step.step_view import StepView, step_views
 
 ACCUMULATED = "program{{parts={parts}}}"
 FSDP = "program{{parts={parts} per_part=true}}"
-OVERLAPPED = {"two halves in turns": "program{mode=duplex parts=2}", "products in chunks": "program{chunked=true}"}
+OVERLAPPED = {
+    "two halves in turns": "program{mode=duplex parts=2}",
+    "four quarters in turns": "program{mode=duplex parts=4}",
+    "products in chunks": "program{chunked=true}",
+}
 """Names and passes of programs that hide the collectives that products wait for."""
 
 PIPELINED = "program{{mode=pipeline parts={parts} schedule={schedule}}}"
@@ -238,9 +242,14 @@ def _accumulated(rows: int, cluster: Cluster) -> Iterator[Plain]:
 
 
 def _overlapped(cluster: Cluster) -> Iterator[Plain]:
-    """Yield plans whose collectives run beside products: HiDup's two halves, and products in chunks."""
-    presets = (Plain("", preset, cluster.mesh, ((preset, cluster.mesh.names),)) for preset in ("dp", "zero3"))
-    plain = [*presets, *(plan for plan in _nested(cluster) if plan.family == "tensor parallel")]
+    """Yield plans whose collectives run beside products: HiDup's two halves, quarters, and products in chunks."""
+    mesh = cluster.mesh
+    presets = (Plain("", preset, mesh, ((preset, mesh.names),)) for preset in ("dp", "zero3"))
+    plain = [
+        Plain("", "search-strategy", mesh, ()),
+        *presets,
+        *(plan for plan in _nested(cluster) if plan.family == "tensor parallel"),
+    ]
     for plan, (how, finish) in product(plain, OVERLAPPED.items()):
         yield replace(plan, family="overlap", name=f"{plan.name}, {how}", finish=finish)
 

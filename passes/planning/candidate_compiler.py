@@ -420,7 +420,7 @@ class CandidateCompiler:
         self, candidate: Candidate, view: StepView, tables: Tables, build: Callable[[Weights], StrategyProblem]
     ) -> StrategyProblem:
         """Return the problem without memory prices; problems that differ only in weights are built once."""
-        key, weights = (candidate.layout, view.stage), candidate.choice.weights
+        key, weights = (replace(candidate.layout, chunked=False), view.stage), candidate.choice.weights
         if key not in self._problems:
             self._problems[key] = build(weights), weights
             return self._problems[key][0]

@@ -209,6 +209,8 @@ FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 
 ADDITIVE = FIRST[-1]
 """The objective of `search-strategy`: the sum of all seconds, without weights."""
 
+HIDING = (searched(1.0, 0.5), searched(1.0, 0.25))
+"""The objectives for programs that hide collectives of activations: parts that take turns, and products in parts."""
 
 DATA_PARALLEL = ("dp", "zero1", "zero3")
 """The presets of data parallelism; `zero2` makes the same program as `zero1`."""

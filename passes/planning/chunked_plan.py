@@ -19,13 +19,16 @@ from ..pipeline import Pipeline
 from ..step.loop import communicates
 from ..step.step_view import step_views
 from .candidate_compiler import CandidateCompiler
+from .candidates import Layout
 from .solutions import Finished, Solved
 
 WORTH = 0.01
 """Least fraction of a step that products in parts must be expected to save, before the program is compiled."""
 
-CHUNKABLE = ("whole", "accumulate")
-"""The modes of layouts whose products may be cut in parts."""
+
+def is_chunkable(layout: Layout) -> bool:
+    """Return whether the products of a layout are whole and may be cut in parts."""
+    return layout.mode in ("whole", "accumulate") and not layout.chunked
 
 
 def chunked(bench: CandidateCompiler, solved: Solved, plain: Finished, worth: float) -> Finished | None:
@@ -35,7 +38,7 @@ def chunked(bench: CandidateCompiler, solved: Solved, plain: Finished, worth: fl
     Args:
         bench: the compiler of the whole step that keeps the candidate's fraction of activations.
         solved: the candidate with its strategy.
-        plain: the program of the candidate, whose layout has one of the modes of `CHUNKABLE`.
+        plain: the program of the candidate, whose layout is chunkable.
         worth: seconds that must be saved.
     """
     layout = replace(plain.candidate.layout, chunked=True)

@@ -8,7 +8,19 @@ from math import inf
 
 from ...ir.mesh import Mesh
 from .candidate_compiler import Finished
-from .candidates import ADDITIVE, DATA_PARALLEL, FIRST, Candidate, Choice, Layout, axes_of, preset, presets, searched
+from .candidates import (
+    ADDITIVE,
+    DATA_PARALLEL,
+    FIRST,
+    HIDING,
+    Candidate,
+    Choice,
+    Layout,
+    axes_of,
+    preset,
+    presets,
+    searched,
+)
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
 from .memory_phases import FAR, REFINED, MemoryPhases, step_of
 from .notes import Note
@@ -124,7 +136,8 @@ class Explorer(MemoryPhases):
 
     def _enter(self, batch: Iterable[Candidate], *, to_the_end: bool = False) -> None:
         """Consider the candidates of a batch that the user's decisions allow."""
-        self.consider([asked for asked in map(self._as_asked, batch) if self._is_open(asked)], to_the_end=to_the_end)
+        asked = dict.fromkeys(map(self._as_asked, batch))
+        self.consider([candidate for candidate in asked if self._is_open(candidate)], to_the_end=to_the_end)
 
     def _first_batches(self) -> Iterator[list[Candidate]]:
         """Yield plain candidates on the cluster's own mesh."""
@@ -153,11 +166,14 @@ class Explorer(MemoryPhases):
         yield list(self._balanced())
         yield list(self._on_three_axes())
         yield list(self._over_time())
+        yield list(self._hiding())
+        yield list(self._other_turns())
         yield list(self._in_stages())
         yield list(self._fused())
         yield from self._keeping_less()
         yield list(self._within_memory())
         yield list(self._refinements())
+        yield list(self._other_turns())
         for mesh in self.meshes:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
@@ -224,7 +240,7 @@ class Explorer(MemoryPhases):
             yield from (Candidate(Layout(mesh), choice) for choice in (self._usual(), *presets(mesh)))
 
     def _over_time(self) -> Iterator[Candidate]:
-        """Yield the most promising pipelines, accumulations and duplex layouts, which cut the batch into parts."""
+        """Yield the most promising pipelines and accumulations, which cut the batch into parts."""
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
             best = next((leader.layout.mesh for leader in self._leaders(1)), own)
@@ -235,11 +251,6 @@ class Explorer(MemoryPhases):
         else:
             parts, stages = self.fixed.micro_batches or 2, max(self.fixed.stages or 2, 2)
             self._refuse((Layout(own, "pipeline", parts, stages), Layout(own, "accumulate", parts)), refusal)
-        if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
-            yield from self._promising(duplexes(own, rows, self.fixed), REFINED)
-            yield from self._duplexed(own)
-        else:
-            self._refuse((Layout(own, "duplex", 2),), refusal)
 
     def _likely_pipelines(self) -> Iterator[Candidate]:
         """Yield the few pipelines with the lowest estimates, if these are below the best step."""
@@ -292,15 +303,36 @@ class Explorer(MemoryPhases):
                 break
         yield from self._keeping_less(known)
 
-    def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
+    def _hiding(self) -> Iterator[Candidate]:
         """
-        Yield the best whole-batch candidates, in two parts that take turns, and presets with tensor parallelism, whose
-        communication duplex hides. If the user asks for duplex, yield all presets.
+        Yield candidates that hide collectives of activations, by parts that take turns or by products in parts: the
+        best whole-batch candidates, strategies that prefer such collectives, and presets with tensor parallelism. If
+        the user asks for duplex, yield all presets.
         """
-        whole = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
-        choices = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
-        for candidate in dict.fromkeys((*whole, *(Candidate(Layout(own), choice) for choice in choices))):
-            yield replace(candidate, layout=replace(candidate.layout, mode="duplex", parts=2))
+        own = self.meshes[0]
+        leaders = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
+        layouts, turns = [Layout(own, chunked=True)], Layout(own, "duplex", 2)
+        if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
+            yield from (replace(leader, layout=replace(leader.layout, mode="duplex", parts=2)) for leader in leaders)
+            layouts.append(turns)
+        else:
+            self._refuse((turns,), refusal)
+        by_hand = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
+        for layout in layouts:
+            if not self._is_worse(self.bench.times.least(layout)):
+                yield from (Candidate(layout, choice) for choice in (*HIDING, *by_hand))
+                best = [replace(layout, mesh=leader.layout.mesh) for leader in leaders[:1]]
+                yield from (Candidate(layout, choice) for layout in best for choice in HIDING)
+
+    def _other_turns(self) -> Iterator[Candidate]:
+        """Yield the best searched strategy and the best preset for parts that take turns, in other numbers of parts."""
+        simulated = (note for note in self.notes if note.exposed is not None and note.candidate.layout.mode == "duplex")
+        best: dict[bool, Candidate] = {}
+        for note in sorted(simulated, key=step_of):
+            best.setdefault(bool(note.candidate.choice.pins), note.candidate)
+        for candidate in best.values():
+            for layout in duplexes(candidate.layout.mesh, self.bench.rows, self.fixed):
+                yield replace(candidate, layout=replace(candidate.layout, parts=layout.parts))
 
     def _refuse(self, layouts: Iterable[Layout], why: str) -> None:
         """Log why all layouts of a kind are infeasible, for one layout that represents the kind."""
@@ -331,7 +363,7 @@ class Explorer(MemoryPhases):
         for leader in self._leaders(REFINED):
             first, more = (
                 [replace(leader, choice=replace(option, balanced=leader.choice.balanced)) for option in choices]
-                for choices in (FIRST, MORE)
+                for choices in ((*FIRST, *HIDING), MORE)
             )
             yield from first
             if len({self.fingerprints.get(candidate, candidate) for candidate in first}) > 1:

@@ -11,7 +11,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidate_compiler import CandidateCompiler, Finished
 from .candidates import Candidate, Layout
-from .chunked_plan import CHUNKABLE, WORTH, chunked
+from .chunked_plan import WORTH, chunked, is_chunkable
 from .evaluator import CandidateEvaluation, Evaluator, SolvedCandidate
 from .layouts import LayoutConstraints, meshes
 from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
@@ -80,6 +80,8 @@ class Race:
         """Maps stages to the least ratio of a simulated step to its estimate."""
         self.ideal: dict[Candidate, float] = {}
         """Maps presets with shares by speed to an estimate of their step, from the preset with even shares."""
+        self.least_busy = inf
+        """The fewest seconds without exposed communication among the simulated steps without stages."""
 
     @property
     def best(self) -> CandidateEvaluation | None:
@@ -129,7 +131,7 @@ class Race:
         Where the best plan runs parts of the batch in turns or in stages, the fastest earlier plan that does not is
         refined, if it could be the best with all of its communication hidden.
         """
-        pairs = [pair for pair in self.bests if pair[0].candidate.layout.mode in CHUNKABLE]
+        pairs = [pair for pair in self.bests if is_chunkable(pair[0].candidate.layout)]
         if not pairs or pairs[-1][0].seconds - pairs[-1][0].exposed >= best.seconds:
             return best
         judged, attempt = pairs[-1]
@@ -214,6 +216,8 @@ class Race:
                 self._log(Note(attempt.candidate, None, judged))
                 continue
             self.allowance.spent += judged.work
+            if judged.candidate.layout.stages == 1:
+                self.least_busy = min(judged.seconds - judged.exposed, self.least_busy)
             is_first = self.to_gain is None
             if (layout := attempt.candidate.layout.without_time).mode == "pipeline":
                 ratio = judged.seconds / max(attempt.optimistic, 1e-12)
@@ -283,12 +287,15 @@ class Race:
     def _to_gain(self, judged: CandidateEvaluation) -> float:
         """
         Return the part of a step that another plan might save: exposed communication, or compute beyond the minimum.
+        In parts that take turns, compute is compared with the least of all simulated steps.
 
-        The second term counts replicated computation, which exposes no communication.
+        The second term counts replicated computation, and the third small parts; neither exposes communication.
         """
         if not judged.seconds:
             return 0.0
-        return max(judged.exposed / judged.seconds, 1.0 - self._least / judged.seconds - NEVER_GAINED)
+        in_turns = judged.candidate.layout.mode == "duplex"
+        saved = [judged.exposed / judged.seconds, 1.0 - self._least / judged.seconds - NEVER_GAINED]
+        return max(*saved, 1.0 - self.least_busy / judged.seconds if in_turns else 0.0)
 
     @cached_property
     def _least(self) -> float:

@@ -124,9 +124,9 @@ class Solved:
         return max(stages) + BUBBLE_AT_BEST * rest
 
     def _optimistic(self, sums: StrategySums, slowest: float) -> float:
-        """Return the estimate of one stage. In duplex mode one part computes while another is blocked."""
+        """Return the estimate of one stage. Parts of the batch or of products compute while others are blocked."""
         compute = slowest * sums.compute
-        if self.candidate.layout.mode == "duplex":
+        if self.candidate.layout.mode == "duplex" or self.candidate.layout.chunked:
             return max(compute, AT_BEST * sums.blocking, AT_BEST * sums.beside)
         exposed = EXPOSED * min(compute, sums.beside)
         return max(compute, AT_BEST * (max(compute, sums.beside) + exposed + sums.blocking))
